@@ -26,7 +26,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from unstable.config import GameConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model, load_tokenizer
 from unstable.prompts import STYLES
@@ -39,7 +39,7 @@ NAMES = ("main@0", "main@1", "main@2")
 def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:
     """An adapter whose B is not zero, as after some training."""
     random = torch.Generator().manual_seed(seed)
-    fresh = Trained(peft_model).export(name)
+    fresh = TrainedLora(peft_model).export(name)
     weights = {
         key: torch.randn(value.shape, generator=random) * 0.01
         for key, value in load(fresh.weights).items()
@@ -206,9 +206,9 @@ def main() -> None:
     torch.set_num_threads(1)
     config = ModelConfig()
     base = load_model(config)
-    peft_model = attach_lora(copy.deepcopy(base), config.adapter, seed=0).eval()
+    peft_model = attach_lora(copy.deepcopy(base), config.lora, seed=0).eval()
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]
-    Trained(peft_model).load(adapters[0])
+    TrainedLora(peft_model).load(adapters[0])
     own = EmbeddedEngine(
         copy.deepcopy(base), stop_token_ids=(), max_requests=args.requests, packed=False
     )

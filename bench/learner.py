@@ -111,7 +111,7 @@ def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False
     Tuned: sorted by length, logits of sampled tokens alone. `recompute`: activations twice.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = attach_lora(load_model(task.model), task.model.adapter, seed=0).to(device)
+    model = attach_lora(load_model(task.model), task.model.lora, seed=0).to(device)
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()

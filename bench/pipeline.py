@@ -98,7 +98,7 @@ def case_of(name: str, options: Mapping[str, Any]) -> Case:
         slower * step_s(shape, chosen.dtype, card, weights, requests, length, *engines)
         for requests in (1, 2)
     )
-    ranks, adapter = len(chosen.learners), FP32 * shape.lora_parameters(config.model.adapter)
+    ranks, adapter = len(chosen.learners), FP32 * shape.trained_parameters(config.model.adapter)
     return Case(
         actors=len(chosen.actors),
         learners=ranks,

@@ -88,7 +88,7 @@ class Stepped:
                 dtype=config.model.dtype,
                 enable_lora=True,
                 max_loras=2,
-                max_lora_rank=padded_rank(config.model.adapter.rank),
+                max_lora_rank=padded_rank(config.model.lora.rank),
                 max_model_len=config.sampling.max_prompt_tokens + config.sampling.max_tokens,
                 max_num_seqs=in_flight,
                 enforce_eager=config.actors.enforce_eager,
@@ -213,7 +213,7 @@ async def timed(work: Awaitable[int]) -> tuple[float, int]:
 async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -> Rates:
     engine, tokenizer = await make_engine(config, log)
     others: dict[str, Engine] = {"stepped": Stepped(config)} if arguments.engine == "vllm" else {}
-    weights = probe_adapters(read_shape(config.model), config.model.adapter)[0]
+    weights = probe_adapters(read_shape(config.model), config.model.lora)[0]
     policy = Adapter(name=PlayerId.policy(0).name, weights=weights.weights, config=weights.config)
     for each in (engine, *others.values()):
         await each.load(policy)

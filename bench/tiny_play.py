@@ -37,7 +37,7 @@ from bench.rollout import Recorder, replay
 from unstable.collectors.collector import Collector
 from unstable.config import AdapterConfig, RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.prompts import PromptStyle
 from unstable.runtime.actor_process import collect_rarely
@@ -126,7 +126,7 @@ def learn_free_cells(model: LlamaForCausalLM, tokenizer: Any, steps: int, long: 
 def make_adapter(model: LlamaForCausalLM, name: str) -> Adapter:
     """A fresh one, which changes nothing and costs the same."""
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
-    adapter = Trained(peft_model).export(name)
+    adapter = TrainedLora(peft_model).export(name)
     peft_model.unload()
     return adapter
 

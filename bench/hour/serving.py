@@ -49,7 +49,7 @@ def config_of(
 
 def adapters_of(config: RunConfig, number: int) -> list[Adapter]:
     """Versions whose answers are near the base's: main@0 and the next ones."""
-    made = probe_adapters(read_shape(config.model), config.model.adapter)[0]
+    made = probe_adapters(read_shape(config.model), config.model.lora)[0]
     tensors = load(made.weights)
     found = []
     for version in range(number):

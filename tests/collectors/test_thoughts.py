@@ -99,6 +99,7 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
         assert inserted == Segment(token_ids=ending, scored=False)
         assert len(begun.token_ids) == BUDGET
         assert len(tokens.token_ids) <= MOST
+        assert isinstance(rest, Completion)
         if rest.finish_reason == "length":
             assert len(tokens.token_ids) == MOST
         assert tokens.thought == BUDGET and tokens.has_inserted

@@ -137,6 +137,28 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert chosen(folder) == chosen(whole)
 
 
+async def test_all_weights_that_go_on_are_the_same_to_the_bit(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = settings(
+        "sync",
+        model={"name": "tiny", "init": "fresh", "dtype": "bfloat16", "adapter": "none"},
+        learner={
+            "batch_size": 16,
+            "micro_batch_size": 8,
+            "ema": 0.9,
+            "algorithm": {"name": "reinforce", "kl_loss": 0.1, "reference": {"every": 2}},
+        },
+    )
+    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
+    cut = await broken_off(tiny_folder, tmp_path / "cut", [12, 9], **changes)
+    assert weights(cut.folder, 4) == weights(whole.folder, 4) != weights(whole.folder, 0)
+    assert rows(cut.folder) == rows(whole.folder)
+    assert played(cut.folder) == played(whole.folder)
+    kept = [path.name for path in whole.folder.checkpoint(0).iterdir()]
+    assert kept == ["model.safetensors"]  # of an old version, which is an opponent
+
+
 async def test_what_a_curriculum_goes_by_is_the_same_to_the_bit(
     tiny_folder: Path, tmp_path: Path
 ) -> None:

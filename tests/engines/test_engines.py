@@ -108,7 +108,7 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
     config = ModelConfig(name=str(tiny_folder), dtype="float32")
     model, scorer = load_model(config), Scorer(config)
     shape = shape_of(model.config)
-    adapters = probe_adapters(shape, config.adapter)
+    adapters = probe_adapters(shape, config.lora)
     engine = EmbeddedEngine(model, (), max_requests=4)
 
     async def probe(asked, sleeps: bool = False) -> list[str]:

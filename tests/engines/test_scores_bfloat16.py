@@ -15,7 +15,7 @@ from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS, probe_adapters
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.models.shape import read_shape
@@ -42,11 +42,11 @@ def plainly(
     device: str, adapters: dict[str | None, Adapter | None]
 ) -> dict[str | None, np.ndarray]:
     """Log-probabilities of all tokens of the continuations, prompt and answer put through whole."""
-    model = attach_lora(load_model(MODEL), MODEL.adapter, seed=0).to(device)  # its B is zero
+    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # its B is zero
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:
-            Trained(model).load(adapter)
+            TrainedLora(model).load(adapter)
         logprobs: list[float] = []
         for ids in CONTINUATIONS:
             logits = model(torch.tensor([[*PROMPT, *ids]], device=device), use_cache=False).logits
@@ -57,7 +57,7 @@ def plainly(
 
 
 async def assert_scores_are_plain(kind: str, device: str, folder: Path) -> None:
-    first, second = probe_adapters(SHAPE, MODEL.adapter)
+    first, second = probe_adapters(SHAPE, MODEL.lora)
     adapters: dict[str | None, Adapter | None] = {None: None}
     adapters |= {first.name: first, second.name: second}
     engine = await serving(kind, folder)

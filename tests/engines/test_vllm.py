@@ -54,7 +54,7 @@ PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabular
 
 def adapter(name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes answers much, as the start-up probe's do."""
-    chosen = MODEL.adapter.model_copy(update={"rank": rank})
+    chosen = MODEL.lora.model_copy(update={"rank": rank})
     made = probe_adapters(SHAPE, chosen)[seed % 2]
     if seed < 2:
         return Adapter(name=name, weights=made.weights, config=made.config)
@@ -384,7 +384,7 @@ async def test_a_request_that_vllm_ends_early_fails(engine):
 
 
 async def test_the_probe_passes(engine, scorer):
-    adapters = probe_adapters(SHAPE, MODEL.adapter)
+    adapters = probe_adapters(SHAPE, MODEL.lora)
     answers = await ask_probe(engine, adapters, SHAPE.vocabulary)
     scores: dict[str | None, Any] = {None: scorer.score(answers, None)}
     scores |= {each.name: scorer.score(answers, each) for each in adapters}

@@ -28,7 +28,7 @@ from tests.helpers.models import random_adapter
 from unstable.config import AdapterConfig
 from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.types import Adapter, Completion
 
@@ -77,7 +77,7 @@ def adapters_of(family: str) -> list[Adapter]:
 def with_peft(model: PreTrainedModel, adapter: Adapter) -> torch.nn.Module:
     config = AdapterConfig(rank=RANK, alpha=2 * RANK)
     peft_model = attach_lora(copy.deepcopy(model), config, seed=0)
-    Trained(peft_model).load(adapter)
+    TrainedLora(peft_model).load(adapter)
     return peft_model.eval()
 
 

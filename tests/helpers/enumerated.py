@@ -12,7 +12,7 @@ from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 
 WORDS, LONGEST, END = 4, 3, 0
@@ -42,7 +42,7 @@ def peft_model(seed, attention="sdpa"):
     model.lm_head.weight.data.mul_(8)
     adapter = random_adapter(tiny_model(vocab=WORDS), "any", seed)
     adapted = attach_lora(model, LORA, seed=0)
-    Trained(adapted).load(adapter)
+    TrainedLora(adapted).load(adapter)
     return adapted
 
 

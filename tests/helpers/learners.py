@@ -8,7 +8,7 @@ import torch
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, write_adapter
 from unstable.types import (
@@ -193,7 +193,7 @@ def trained(learner):
 
 def plain_policy(model):
     """The model with a LoRA of the learner's shape, by transformers and PEFT alone."""
-    return attach_lora(tiny_model(vocab=VOCAB), model.adapter, seed=0)
+    return attach_lora(tiny_model(vocab=VOCAB), model.lora, seed=0)
 
 
 # The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
@@ -208,7 +208,7 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
     prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
     losses, outcomes = [], []
     for version in range(updates):
-        Trained(player).load(learner.save(folder / f"{version:06d}"))
+        TrainedLora(player).load(learner.save(folder / f"{version:06d}"))
         with torch.no_grad():
             logits_BV = player(input_ids=prompts_BT).logits[:, -1]
             logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, TokenizersBackend
 
 from unstable.config import AdapterConfig
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.types import Adapter, Completion, TopLogprobs
 
@@ -72,11 +72,31 @@ def hollow_files(folder: Path) -> None:
 def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes the model's answers: A and B are both random."""
     lora = AdapterConfig(rank=rank, alpha=2 * rank)
-    exported = Trained(attach_lora(copy.deepcopy(model), lora, seed)).export(name)
+    exported = TrainedLora(attach_lora(copy.deepcopy(model), lora, seed)).export(name)
     generator = torch.Generator().manual_seed(seed)
     shapes = {key: value.shape for key, value in sorted(load(exported.weights).items())}
     tensors = {key: 0.1 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     return Adapter(name=name, weights=save(tensors), config=exported.config)
+
+
+def random_whole(model: PreTrainedModel, name: str, seed: int) -> Adapter:
+    """A version whose weights all differ from the model's, by half of their spread or so."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        key: weight.float()
+        + 0.3 * weight.std() * torch.randn(weight.shape, generator=generator)
+        + 0.1 * torch.randn(weight.shape, generator=generator) * (weight.dim() == 1)
+        for key, weight in model.named_parameters()
+    }
+    return Adapter(name=name, weights=save(tensors, metadata={"format": "pt"}), config={})
+
+
+def with_weights(model: PreTrainedModel, whole: Adapter) -> PreTrainedModel:
+    """A copy of the model with a version's weights, by transformers' own loading."""
+    plain = copy.deepcopy(model)
+    lacking, odd = plain.load_state_dict(load(whole.weights), strict=False)
+    assert not odd and all(key == "lm_head.weight" for key in lacking)
+    return plain
 
 
 def heed_interrupts() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.helpers.loop import lines
+from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
@@ -21,7 +22,7 @@ def rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def weights(folder: RunFolder, version: int) -> bytes:
-    return (folder.checkpoint(version) / "adapter_model.safetensors").read_bytes()
+    return read_adapter(folder.checkpoint(version), "any").weights
 
 
 def trained_on(folder: RunFolder) -> list[tuple[int, int]]:

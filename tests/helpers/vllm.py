@@ -12,7 +12,7 @@ from unstable.engines.probe import ProbeAnswer
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.planning.machine import this_machine
@@ -29,16 +29,16 @@ class Scorer:
     """The learner's policy, asked how likely given answers are."""
 
     def __init__(self, config: ModelConfig) -> None:
-        model = attach_lora(load_model(config, attention=ATTENTION), config.adapter, seed=0)
+        model = attach_lora(load_model(config, attention=ATTENTION), config.lora, seed=0)
         self.policy = Policy(model)
-        self._base = Trained(model).export("fresh")  # its B is zero
+        self._base = TrainedLora(model).export("fresh")  # its B is zero
 
     @torch.no_grad()
     def score(
         self, answers: Sequence[ProbeAnswer], adapter: Adapter | None, temperature: float = 1.0
     ) -> list[list[float]]:
         """Logprobs of each answer's tokens; None is the base model."""
-        Trained(self.policy.model).load(adapter or self._base)
+        self.policy.trained.load(adapter or self._base)
         samples = [
             TokenSample(
                 prompt_ids=answer.prompt_ids,

@@ -6,17 +6,17 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from tests.helpers.scored_families import PACKED, PADDED, family_model
 from tests.helpers.learners import make_batch, make_learner, make_sample, save_model, token_sample
 from tests.helpers.learners import trained as training_weights
 from tests.helpers.models import random_adapter
+from tests.helpers.scored_families import PACKED, PADDED, family_model
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model import load as load_module
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.padding import pad_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora, lora_layer
 from unstable.models.shape import shape_of
 from unstable.models.support import Support, support_of
@@ -36,7 +36,7 @@ def adapted(kind, attention):
     model = family_model(kind, attention=attention)
     adapter = random_adapter(model, "random", seed=1)
     peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
-    Trained(peft_model).load(adapter)
+    TrainedLora(peft_model).load(adapter)
     return peft_model
 
 
@@ -156,7 +156,7 @@ def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
     shape = shape_of(model.config)
     planned = {linear.name for linear in shape.lora_linears("all-linear")}
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
-    adapter = Trained(peft_model).export("one")
+    adapter = TrainedLora(peft_model).export("one")
     found = {lora_layer(key) for key in load(adapter.weights)}
     assert found == planned
     assert not any(word in name for name in planned for word in ("router", "expert_gate"))

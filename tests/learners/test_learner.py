@@ -31,7 +31,7 @@ from unstable.learners import columns
 from unstable.learners import passes as passes_module
 from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.model import packing
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.records.files import json_line
@@ -124,7 +124,7 @@ def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled
 ):
     """The gradient is that of a plain forward in which the inserted tokens have no loss."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
-    Trained(peft_model).load(learner.save(tmp_path / "000000"))
+    TrainedLora(peft_model).load(learner.save(tmp_path / "000000"))
     inserted = Segment(token_ids=[9, 8, 9], scored=False)
     segments = (completion(token_ids=[3, 4]), inserted, completion(token_ids=[5, 6, 7]))
     unscored = replace(sampled(prompt_ids=[1, 2, 3]), segments=segments)
@@ -512,7 +512,7 @@ def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradie
     update = learner.imitate(samples)
 
     plain = plain_policy(model)
-    Trained(plain).load(adapter)
+    TrainedLora(plain).load(adapter)
     parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     loss = -torch.cat([plain_logprobs(plain, tokens) for tokens in samples]).mean()
     loss.backward()

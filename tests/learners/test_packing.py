@@ -16,7 +16,7 @@ from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION, Rule
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora
 from unstable.types import Segment, TokenSample
@@ -50,7 +50,7 @@ ADAPTER = random_adapter(tiny_model(), "random", seed=1)
 def adapted(attention):
     model = tiny_model(attention=attention)
     peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
-    Trained(peft_model).load(ADAPTER)
+    TrainedLora(peft_model).load(ADAPTER)
     return peft_model
 
 
@@ -278,7 +278,7 @@ def test_models_that_would_be_scored_wrongly_are_refused():
     with pytest.raises(ConfigError, match="depend on what comes after them"):
         Policy(attach_lora(both_ways.eval(), AdapterConfig(targets=["query"]), 0))
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
-    unmarked.model.get_base_model().model.layers = torch.nn.ModuleList()
+    unmarked.model.get_submodule("base_model.model.model").layers = torch.nn.ModuleList()
     for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
         with pytest.raises(ConfigError, match="learner.compile to false"):
             layer_by_layer()

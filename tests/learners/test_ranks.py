@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -132,6 +133,27 @@ def updates(ranks, model, batches, folder=None, **options):
     return gradients, trained(learner), metrics
 
 
+def whole_updates(ranks, model, batches, folder=None, **options):
+    """Weights, first moments and metrics after updates of all weights; of rank 0 alone the first.
+
+    `folder` is what a version was saved to that they go on from.
+    """
+    model = model.model_copy(update={"adapter": "none"})
+    learner = make_learner(model, ranks=ranks, **options)
+    if folder is not None:
+        learner.load(folder)
+    metrics = [learner.update(batch).metrics for batch in batches]
+    held = sum(each.numel() for each in learner.optimizer.parameters)
+    snapshot = learner.snapshot()
+    for row in metrics:
+        del row["learn/tokens_per_second"]
+    if ranks.index:
+        return None, None, metrics, held
+    moments = snapshot.state["optimizer"]["adamw"]["state"]
+    flat = torch.cat([each["exp_avg"].flatten() for each in moments.values()])
+    return load(snapshot.adapter.weights), flat, metrics, held
+
+
 def forwards(ranks, model, batches, **options):
     """How often a layer is run in updates on the batches."""
     learner = make_learner(model, ranks=ranks, **options)
@@ -182,6 +204,50 @@ def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, b
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
         assert torch.equal(own_weights, both[0][1])
         assert rows[1] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
+
+
+WHOLE = [
+    {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "reference": {"ema": 0.5}},
+    {"name": "ppo", "critic": {"kind": "adapter"}},
+]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("algorithm", WHOLE, ids=lambda chosen: chosen["name"])
+def test_two_ranks_train_all_weights_as_one(pair, model, algorithm, parallel):
+    batches = [batch_of(version) for version in (0, 1)]
+    options = {"algorithm": algorithm, "epochs": 2, "ema": 0.9, "learning_rate": 1e-3}
+    weights, moments, metrics, held = whole_updates(Ranks(), model, batches, **options)
+    both = pair.run(whole_updates, model, batches, micro_batch_size=2, parallel=parallel, **options)
+    torch.testing.assert_close(both[0][0], weights, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(both[0][1], moments, atol=1e-5, rtol=1e-3)
+    assert (moments != 0).float().mean() > 0.9
+    for _, _, rows, own in both:
+        assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+        assert own == held if parallel == "ddp" else own < 0.6 * held
+
+
+def test_ranks_share_out_all_weights_that_one_alone_has_saved(pair, model, tmp_path):
+    options = {"algorithm": WHOLE[0], "ema": 0.9, "learning_rate": 1e-3}
+    alone = make_learner(model.model_copy(update={"adapter": "none"}), **options)
+    alone.update(batch_of(0))
+    alone.save(tmp_path / "000001")
+    batches = [batch_of(1)]
+    weights, *_ = whole_updates(Ranks(), model, batches, tmp_path / "000001", **options)
+    options |= {"parallel": "fsdp", "gradient_checkpointing": "on"}
+    both = pair.run(whole_updates, model, batches, tmp_path / "000001", **options)
+    torch.testing.assert_close(both[0][0], weights, atol=2e-5, rtol=1e-4)
+
+
+def test_ranks_compute_with_rounded_weights(pair, model):
+    cast = model.model_copy(update={"dtype": "bfloat16"})
+    options = {"learning_rate": 1e-3}
+    batches = [batch_of(0)]
+    _, moments, *_ = whole_updates(Ranks(), model, batches, **options)
+    _, rounded, *_ = whole_updates(Ranks(), cast, batches, **options)
+    for parallel in ("ddp", "fsdp"):
+        _, found, *_ = pair.run(whole_updates, cast, batches, parallel=parallel, **options)[0]
+        assert 0 < (found - moments).norm() < 2 * (rounded - moments).norm()
 
 
 def test_ranks_end_an_update_at_the_same_step(pair, model):
@@ -328,8 +394,9 @@ class MostBytes(TorchDispatchMode):
         return result
 
 
-def own_bytes():
-    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+def own_bytes() -> int:
+    (kilobytes,) = re.findall(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
 
 
 def loading_bytes(ranks, small, model):

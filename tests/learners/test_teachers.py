@@ -32,7 +32,7 @@ from unstable.commands.prepare import check
 from unstable.config import ConfigError, Divergence, parse
 from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.learners.regularization import Coefficients, coefficients_at, regularized
 from unstable.models.adapters import read_adapter
 from unstable.types import Move
@@ -260,7 +260,7 @@ def test_the_experts_loss_is_the_kl_of_its_mix_to_the_policys(model, monkeypatch
     batch = with_moves(mixed())
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=7)
     policy = plain_policy(model)
-    Trained(policy).load(adapter)
+    TrainedLora(policy).load(adapter)
     terms, entropies = [], []
     for sample in batch.samples:
         start = len(sample.tokens.prompt_ids)

@@ -14,7 +14,7 @@ from unstable import cli
 from unstable.commands.evaluate import evaluate
 from unstable.commands.prepare import check
 from unstable.config import AdapterConfig, ConfigError, ModelConfig, dump, parse
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE, attach_lora, write_adapter
 from unstable.models.archive import BASE_FILE, describe_base, misfit, pack_adapter, unpack
 from unstable.models.base import load_model
@@ -194,7 +194,7 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
     documented = 'ln -s "$(unstable model smollm2-135m)" smollm2-135m'
     assert documented in (ROOT / "docs/export.md").read_text(encoding="utf-8")
     config = ModelConfig(name="tiny", dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
-    adapter = Trained(attach_lora(load_model(config), config.adapter, 0)).export("x")
+    adapter = TrainedLora(attach_lora(load_model(config), config.lora, 0)).export("x")
     pack_adapter(adapter, tmp_path / "a.zip", base=describe_base(config, ["TicTacToe-v0"]), card="")
     unpack(tmp_path / "a.zip", tmp_path / "lora")
     monkeypatch.chdir(tmp_path)

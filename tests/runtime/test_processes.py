@@ -133,7 +133,7 @@ async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
 
-    adapters = probe_adapters(read_shape(config.model), config.model.adapter)
+    adapters = probe_adapters(read_shape(config.model), config.model.lora)
     size = read_shape(config.model).vocabulary
     right = await ask_probe(engine, adapters, size)
     deaf = await ask_probe(cast(Engine, Deaf(engine)), adapters, size)

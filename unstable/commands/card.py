@@ -36,7 +36,7 @@ class Export(NamedTuple):
     base_hint: str  # where others find it, unless a hub has it under that name
     fingerprint: str | None  # SHA-256 of the base's tensors
     dtype: str
-    max_lora_rank: int
+    max_lora_rank: int | None  # None: of whole weights
     prompts: dict[str, dict[str, Any]]  # as `prompts.json` has them, by game
 
 

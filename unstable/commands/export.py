@@ -10,7 +10,7 @@ from unstable.commands.finished import Version, check_adapter, checkpoint_of
 from unstable.commands.session import starting
 from unstable.config import ConfigError, RunConfig, hide_secrets
 from unstable.games.services import prompt_style
-from unstable.models.adapters import padded_rank, read_adapter, write_adapter
+from unstable.models.adapters import holds_whole, padded_rank, read_adapter, write_adapter
 from unstable.models.archive import fingerprint
 from unstable.models.base import check_model, load_decoder, load_tokenizer, named_stop_token_ids
 from unstable.models.hub import check_push, push
@@ -38,9 +38,10 @@ def export(
 ) -> Path:
     """Write a version, or the newest one for None, into a folder that is new or empty; returns it.
 
-    A PEFT adapter or, if `merged`, whole weights; with tokenizer, prompts and a model card. With
-    `repository` it is pushed to the hub too. Raises `ConfigError` for a run, a version or a folder
-    that cannot be, and `RunFailedError` for what the hub refuses; half a folder is never left.
+    A PEFT adapter or, if `merged` or all weights are trained, whole weights; with tokenizer,
+    prompts and a model card. With `repository` it is pushed to the hub too. Raises `ConfigError`
+    for a run, a version or a folder that cannot be, and `RunFailedError` for what the hub refuses;
+    half a folder is never left.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
@@ -49,6 +50,7 @@ def export(
             f"RUN_DIR = {str(run_dir)!r} is a run of unstable sft, which never played; give one of "
             f"unstable train, or load {folder.adapter} with PEFT as it is"
         )
+    merged |= holds_whole(folder.checkpoint(version))
     out = folder.export(version, merged=merged) if out is None else out
     _check_out(out)
     if repository is not None:
@@ -85,7 +87,7 @@ def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
         base_hint=_base_hint(config),
         fingerprint=_fingerprint(config),
         dtype=config.model.dtype,
-        max_lora_rank=padded_rank(adapter.config["r"]),
+        max_lora_rank=None if adapter.is_whole else padded_rank(adapter.config["r"]),
         prompts=dict(_prompts(folder, config, version)),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,10 +105,12 @@ def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
 
 
 def _adapter(folder: RunFolder, config: RunConfig, version: int) -> Adapter:
-    """The version's adapter alone, without what a learner keeps; it names its base for others."""
+    """The version's weights, without what a learner keeps; an adapter names its base for others."""
     place = folder.checkpoint(version)
     check_adapter(place)
     adapter = read_adapter(place, PlayerId.policy(version).name)
+    if adapter.is_whole:
+        return adapter
     base = {"base_model_name_or_path": public_name(config.model)}
     return Adapter(name=adapter.name, weights=adapter.weights, config=adapter.config | base)
 

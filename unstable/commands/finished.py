@@ -16,7 +16,7 @@ from unstable.commands.session import (
 )
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
-from unstable.models.inspection import inspect
+from unstable.models.inspection import check_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.logs import logging_to
@@ -55,9 +55,9 @@ def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
 
 
 def check_adapter(place: Path) -> None:
-    """Raise `ConfigError` where the adapter in a folder cannot be used."""
+    """Raise `ConfigError` where the weights in a folder cannot be used."""
     try:
-        inspect(place)
+        check_weights(place)
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from None
 
@@ -102,7 +102,7 @@ def is_whole(checkpoint: Path) -> bool:
     from unstable.learners.checkpoint import damage_of  # torch takes seconds
 
     try:
-        inspect(checkpoint)
+        check_weights(checkpoint)
         with zipfile.ZipFile(checkpoint / LEARNERS_FILE) as archive:
             if archive.testzip() is not None:
                 return False

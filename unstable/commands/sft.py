@@ -67,7 +67,7 @@ EXPERT = "expert"
 
 
 def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
-    """Train a fresh LoRA, or `model.init`'s, on examples; returns the run's folder.
+    """Train a fresh LoRA, `model.init`'s, or all weights on examples; returns the run's folder.
 
     `command` is how it was asked for, for the card. Raises as `train` does; what an interrupt
     leaves, `resume` goes on with.
@@ -117,6 +117,11 @@ def resume(run_dir: Path) -> RunFolder:
 def _check_zip(config: RunConfig) -> None:
     if config.sft.zip is None:
         return
+    if config.model.trains_all:
+        raise ConfigError(
+            f"sft.zip = {config.sft.zip!r}: a zip holds a LoRA, but model.adapter = none trains "
+            "all weights; leave sft.zip out"
+        )
     weight_files(config.model)
     check_target(Path(config.sft.zip).expanduser(), "sft.zip")
 
@@ -280,7 +285,7 @@ def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunCon
 
 
 def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:
-    """The best epoch's adapter in a folder of its own, and as a zip if that is asked for."""
+    """The best epoch's weights in a folder of its own, and as a zip if that is asked for."""
     version = row["version"]
     assert isinstance(version, int)
     adapter = read_adapter(folder.checkpoint(version), "sft")

@@ -34,7 +34,7 @@ from unstable.datasets.sources import random_positions
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH, Row
-from unstable.models.adapters import read_adapter, write_adapter
+from unstable.models.adapters import holds_weights, read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.hub import cache_folder
@@ -77,6 +77,8 @@ _LEARNER = {
     "state": None,
     "num": 1,
 }
+_WHOLE_RATE = 1e-4
+"""The learning rate where all weights are taught, not a LoRA."""
 _NOTE_FILE = "taught.json"
 
 
@@ -112,13 +114,15 @@ def _is_new(game: GameConfig, config: RunConfig) -> bool:
 
 
 def _adapter_of(place: Path) -> Path | None:
-    return place if (place / "adapter_config.json").is_file() else None
+    return place if holds_weights(place) else None
 
 
 def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
     """The config by which it is taught, with these games alone."""
     changes = {"games": list(games), "eval.constrained": False, "loop.mode": "sync"}
     learner = {f"learner.{name}": value for name, value in _LEARNER.items()}
+    if config.model.trains_all:
+        learner["learner.learning_rate"] = _WHOLE_RATE
     return alone(config).updated({**changes, **learner})
 
 

@@ -81,6 +81,7 @@ from unstable.config.run import RunConfig
 from unstable.config.sections import (
     ENGINES,
     AdapterConfig,
+    AnyAdapter,
     ClusterConfig,
     ExploreConfig,
     ModelConfig,

@@ -37,8 +37,12 @@ class AdapterConfig(Section):
     )
 
 
+AnyAdapter = AdapterConfig | Literal["none"]
+"""The LoRA that is trained; none: all weights of the model are."""
+
+
 class ModelConfig(Section):
-    """The base model and its LoRA."""
+    """The base model, and what of it is trained."""
 
     name: PathText = Field(
         "smollm2-135m",
@@ -54,9 +58,12 @@ class ModelConfig(Section):
     )
     init: PathText = Field(
         "auto",
-        description="the LoRA's start: fresh, an adapter's folder, or auto (lora_ckpt if it fits)",
+        description="the start of what is trained: fresh, a checkpoint's folder, or auto "
+        "(lora_ckpt if it fits)",
     )
-    adapter: AdapterConfig = AdapterConfig()
+    adapter: AnyAdapter = Field(
+        AdapterConfig(), description="the LoRA that is trained; none: all weights of the model"
+    )
     chat_template: str | Arguments = Field(
         {},
         description="arguments for the tokenizer's own chat template, such as enable_thinking; or "
@@ -68,6 +75,26 @@ class ModelConfig(Section):
     def template_arguments(self) -> dict[str, Any]:
         """What the chat template is called with besides the messages."""
         return {} if isinstance(self.chat_template, str) else self.chat_template
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether all weights are trained."""
+        return self.adapter == "none"
+
+    @property
+    def lora(self) -> AdapterConfig:
+        """The LoRA that is trained, where one is."""
+        assert self.adapter != "none"
+        return self.adapter
+
+    @model_validator(mode="after")
+    def _quantized_is_frozen(self) -> Self:
+        if self.trains_all and self.quantize != "none":
+            raise ValueError(
+                f"quantize = {self.quantize!r} freezes the base, but model.adapter = none trains "
+                "it; set model.quantize to none, or model.adapter to a LoRA"
+            )
+        return self
 
 
 class SamplingConfig(Section):

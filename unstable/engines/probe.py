@@ -1,9 +1,10 @@
 """The start-up probe: proof that an engine really applies adapters, before a run rests on it.
 
-Engines were seen to serve the base model in silence. Two random adapters and the base answer the
-same prompts; another scorer, the learner's own, then says how likely each answer was under each of
-the three, and every answer must be as likely as the engine said under its own adapter alone. What
-is measured against is the adapters' own effect, which the scorer knows: no figure of any model.
+Engines were seen to serve the base model in silence. Two random adapters, or models where all
+weights are trained, and the base answer the same prompts; another scorer, the learner's own, then
+says how likely each answer was under each of the three, and every answer must be as likely as the
+engine said under its own adapter alone. What is measured against is the adapters' own effect, which
+the scorer knows: no figure of any model.
 """
 
 import asyncio
@@ -15,17 +16,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save
 
-from unstable.config import AdapterConfig
+from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine
 from unstable.models.adapters import make_lora
-from unstable.models.shape import ModelShape
+from unstable.models.base import load_model
+from unstable.models.merge import without_bars
+from unstable.models.shape import ModelShape, read_shape
 from unstable.types import Adapter, Completion, TokenSample
 
 _PROMPTS = 2
 _PROMPT_TOKENS = 12
 _ANSWER_TOKENS = 6
 _STRENGTH = 0.5  # of an adapter's products, relative to inputs of the same size
+_SPREAD = 0.3  # of what is added to each of a model's weights, relative to its tensor's own
 _CONTRAST = 3.0  # how many times as large what an adapter changes is as rounding, at least
 _NOTHING = 1e-6  # nats; a scorer that applies no adapter repeats itself
 _SEE = "learning goes on; watch learn/mismatch_kl, and see docs/engines.md"
@@ -50,6 +55,39 @@ class ProbeAnswer:
     prompt_ids: list[int]
     completion: Completion
     woken: bool = False  # asked after a sleep that the adapters were served through
+
+
+class Probes(NamedTuple):
+    """What an engine is asked under."""
+
+    base: Adapter  # what makes the base of a scorer that always has trained weights
+    versions: list[Adapter]
+
+
+def probes(model: ModelConfig) -> Probes:
+    """Two versions of the kind that is trained, far from the base and from each other."""
+    if model.adapter == "none":
+        return _whole_probes(model)
+    shape = read_shape(model)
+    return Probes(no_adapter(shape, model.adapter), probe_adapters(shape, model.adapter))
+
+
+def _whole_probes(model: ModelConfig) -> Probes:
+    """The base's weights as they are, and twice with noise, in `model.dtype`."""
+    with without_bars():
+        weights = {name: each.contiguous() for name, each in load_model(model).named_parameters()}
+
+    def noisy(number: int) -> Adapter:
+        generator = torch.Generator().manual_seed(number)
+        tensors = {}
+        for name, weight in weights.items():
+            noise = torch.randn(weight.shape, generator=generator)
+            scale = weight.float().square().mean().sqrt()
+            tensors[name] = (weight + _SPREAD * scale * noise).to(weight.dtype)
+        return Adapter(name=f"probe@{number}", weights=save(tensors), config={})
+
+    base = Adapter(name="probe@2", weights=save(weights), config={})
+    return Probes(base, [noisy(number) for number in range(2)])
 
 
 def probe_adapters(shape: ModelShape, config: AdapterConfig) -> list[Adapter]:

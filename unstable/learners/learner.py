@@ -83,7 +83,7 @@ class Learner:
         self.algorithm = algorithm_class(learner.algorithm)(learner.algorithm)
         self.policy = load_policy(model, learner, seed, adapter, ranks)
         self.optimizer = PolicyOptimizer(
-            self.policy.parameters(),
+            self.policy.trained.parameters,
             learner,
             self.updates * learner.steps_per_update,
             learner.updates_before * learner.steps_per_update,
@@ -192,7 +192,7 @@ class Learner:
     def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
         """One optimizer step on the chosen samples; every token has its sample's advantage."""
         columns, total = self._gradients(frozen, chosen_C)
-        self.micro_batches.ranks.sum_([total, *self.optimizer.gradients, *columns.values()])
+        self.micro_batches.ranks.sum_([total, *self.optimizer.own_gradients(), *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
         return StepReport(chosen_C, *stepped, learning_rate, columns)

@@ -2,17 +2,20 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from unstable.config import LearnerConfig
+from unstable.learners.model.parts import Part, are_parts, gathered_whole, own_part
 
 log = logging.getLogger(__name__)
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Stepped(NamedTuple):
@@ -69,12 +72,17 @@ class PolicyOptimizer:
         """Of the next step."""
         return self.scale * scheduled_rate(self.config, self.steps, self.total_steps)
 
-    @property
-    def gradients(self) -> list[Tensor]:
-        """Of all parameters of all groups."""
-        gradients = [parameter.grad for group in self.groups for parameter in group]
-        assert all(gradient is not None for gradient in gradients), "a backward comes first"
-        return cast(list[Tensor], gradients)
+    def own_gradients(self) -> list[Tensor]:
+        """Of all parameters that each rank holds whole; those of parts are summed up already.
+
+        What no token has gone through, such as an expert, has a gradient of 0.
+        """
+        parameters = list(chain.from_iterable(self.groups))
+        assert any(each.grad is not None for each in parameters), "a backward comes first"
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [cast(Tensor, each.grad) for each in parameters if not isinstance(each, Part)]
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -88,7 +96,7 @@ class PolicyOptimizer:
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate
-        norms = [nn.utils.clip_grad_norm_(group, self.config.grad_clip) for group in self.groups]
+        norms = [clip_gradients(group, self.config.grad_clip) for group in self.groups]
         weights = list(chain.from_iterable(self.groups))
         with torch.no_grad():
             before = [weight.clone() for weight in weights]
@@ -98,6 +106,8 @@ class PolicyOptimizer:
             self.adamw.step()
             increment_version(weights)  # which a fused step does not, and copies of them go by
             finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
+            if are_parts(weights):
+                dist.all_reduce(finite := finite.float(), dist.ReduceOp.MIN)
             value, *found, whole = torch.hstack([figures, finite]).tolist()  # the one wait
             refusal = _refusal(value, found)
             if refusal is None and not whole:
@@ -112,8 +122,17 @@ class PolicyOptimizer:
         return Stepped(value, found[0], refusal)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resume needs."""
-        return {"adamw": self.adamw.state_dict(), "steps": self.steps, "scale": self.scale}
+        """All that a resume needs; of parts all ranks ask for it, and the first is given it."""
+        adamw = self.adamw.state_dict()
+        weights = list(chain.from_iterable(self.groups))
+        moments = {
+            number: {
+                name: gathered_whole(weights[number], value) if name in _MOMENTS else value
+                for name, value in own.items()
+            }
+            for number, own in adamw["state"].items()
+        }
+        return {"adamw": {**adamw, "state": moments}, "steps": self.steps, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
@@ -126,11 +145,27 @@ class PolicyOptimizer:
 
         Raises `ValueError` for moments of other parameters.
         """
-        moments, weights = state["adamw"]["state"], list(chain.from_iterable(self.groups))
-        for number, own in moments.items():
-            if any(own[name].shape != weights[number].shape for name in ("exp_avg", "exp_avg_sq")):
+        weights, moments = list(chain.from_iterable(self.groups)), {}
+        for number, own in state["adamw"]["state"].items():
+            parts = {name: own_part(weights[number], own[name]) for name in _MOMENTS}
+            if any(part.shape != weights[number].shape for part in parts.values()):
                 raise ValueError(f"moments of parameter {number} are of another shape")
-        self.adamw.load_state_dict(state["adamw"])
+            moments[number] = {**own, **parts}
+        self.adamw.load_state_dict({**state["adamw"], "state": moments})
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
+    """Scale gradients down to a common norm of `limit` where it is larger; returns what it was.
+
+    Of parts it is the norm of all ranks' gradients together.
+    """
+    if not are_parts(parameters):
+        return nn.utils.clip_grad_norm_(parameters, limit)
+    square = nn.utils.get_total_norm([cast(Tensor, each.grad) for each in parameters]) ** 2
+    dist.all_reduce(square)
+    norm = square.sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
 
 
 def _refusal(loss: float, norms: list[float]) -> str | None:

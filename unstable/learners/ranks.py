@@ -2,7 +2,7 @@
 
 Every rank is given the whole batch and decides alike, from the seed, what a step is made of; each
 puts its own share through. What crosses a wire is summed in one flat tensor, once an optimizer step
-the gradients of LoRA and critic with the figures of all tokens, and once a scoring pass its scores.
+the gradients with the figures of all tokens, and once a scoring pass its scores.
 So nothing wraps the model for data parallelism (`DistributedDataParallel` would send gradients
 after every micro-batch and average what has to be added up); `shard` alone has collectives besides.
 """
@@ -11,14 +11,16 @@ import itertools
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from unstable.learners.model.policy import Policy
+from unstable.learners.model.whole import TrainedWhole
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Ranks:
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each fp32 tensor by its sum over all ranks, equal to the bit on all of them."""
-        if self.count == 1:
+        if self.count == 1 or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(flat)
@@ -68,18 +70,28 @@ def join(index: int, count: int, store: dist.Store) -> Ranks:
     return Ranks(index, count)
 
 
-def shard(policy: Policy, device: torch.device) -> None:
-    """Spread the frozen base over all ranks (FSDP2), a layer's weights whole only while it works.
+def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
+    """Spread a policy over all ranks (FSDP2), a layer's weights whole only while it works.
 
-    The LoRA stays a plain copy on each rank, so that gradients, optimizer, references and files
-    are those of ranks that hold everything; base weights are moved to `device` layer by layer.
+    Of a frozen base a LoRA stays a plain copy on each rank, so that gradients, optimizer,
+    references and files are those of ranks that hold everything. Where all weights are trained each
+    rank has masters, gradients and moments of its part alone; layers are made whole in `dtype`,
+    and gradients are summed up in fp32 as they come. Weights are moved to `device` layer by layer.
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    trained = set(policy.trained.parameters)
-    for parameter in trained:
-        parameter.data = parameter.data.to(device)
-    for layer in policy.layers:
-        fully_shard(layer, mesh=mesh, ignored_params=trained)
+    trained = policy.trained
+    options: dict[str, Any] = {"mesh": mesh}
+    if isinstance(trained, TrainedWhole):
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    else:
+        for parameter in trained.parameters:
+            parameter.data = parameter.data.to(device)
+        options["ignored_params"] = set(trained.parameters)
     # Embeddings and output layer, which may be one tensor, are the root's.
-    fully_shard(policy, mesh=mesh, ignored_params=trained)
+    spread = [fully_shard(module, **options) for module in (*policy.layers, policy)]
+    if isinstance(trained, TrainedWhole):
+        for module in spread:
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+        trained.share_out(spread, dtype)

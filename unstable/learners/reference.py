@@ -10,6 +10,7 @@ from torch import Tensor
 from unstable.config import AlgorithmConfig, Divergence, TeacherConfig
 from unstable.learners.batch import Ints
 from unstable.learners.columns import Layout
+from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedCopy
@@ -23,6 +24,7 @@ class Reading(NamedTuple):
 
     logprobs: list[Tensor]  # [T]
     states: list[Tensor] | None  # [T, D], for an exact divergence
+    head: Head | None = None  # its own, where heads are trained
 
 
 class Other(TrainedCopy):
@@ -34,6 +36,7 @@ class Other(TrainedCopy):
 
     def __init__(self, policy: Policy, scorer: Scorer, *, reads_states: bool) -> None:
         super().__init__(policy.trained)
+        self._policy = policy
         self._reads_states = reads_states
         self._scorer = scorer
 
@@ -43,10 +46,12 @@ class Other(TrainedCopy):
         chosen = [samples[index] for index in indices]
         logprobs = [torch.zeros(sample.num_scored) for sample in samples]
         states: list[Tensor] | None = None
+        head: Head | None = None
         if not chosen:
             return Reading(logprobs, states)
         with self.in_place():
             if self._reads_states:
+                head = self._policy.head_apart()
                 scored, found = self._scorer.logprobs_and_states(chosen)
                 states = [each.new_zeros(len(each), found[0].shape[1]) for each in logprobs]
                 for index, states_TD in zip(indices, found, strict=True):
@@ -55,14 +60,14 @@ class Other(TrainedCopy):
                 scored = self._scorer.logprobs(chosen)
         for index, logprobs_T in zip(indices, scored, strict=True):
             logprobs[index] = logprobs_T
-        return Reading(logprobs, states)
+        return Reading(logprobs, states, head)
 
     def aims(self, reading: Reading, layout: Layout) -> dict[str, Aim]:
         """What has been read of it, as columns, by its name; none without hidden states."""
         states_ND = layout.joined(reading.states)
         if states_ND is None:
             return {}
-        return {self.name: Aim(states_ND, self.divergence, self.beta)}
+        return {self.name: Aim(states_ND, self.divergence, self.beta, reading.head)}
 
 
 class Reference(Other):

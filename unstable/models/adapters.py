@@ -1,4 +1,4 @@
-"""LoRA adapters: made, carried as bytes, written as files that PEFT and vLLM read."""
+"""What is trained, as bytes and as files: LoRAs that PEFT and vLLM read, and whole weights."""
 
 import json
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+WHOLE_FILE = "model.safetensors"
+"""All weights of a model, by the names of its parameters, tied ones once."""
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be set up for; smaller ones are padded."""
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -55,11 +57,23 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
     return peft_model
 
 
+def holds_whole(folder: Path) -> bool:
+    """Whether a folder holds whole weights rather than an adapter."""
+    return (folder / WHOLE_FILE).is_file() and not (folder / CONFIG_FILE).is_file()
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder holds an adapter or whole weights."""
+    return (folder / CONFIG_FILE).is_file() or (folder / WHOLE_FILE).is_file()
+
+
 def read_adapter(folder: Path, name: str) -> Adapter:
-    """The adapter in a folder, under `name`; raises `ConfigError` when it holds none.
+    """The adapter or whole weights in a folder, under `name`; raises `ConfigError` for neither.
 
     `models.inspection` has checked what a person gave.
     """
+    if holds_whole(folder):
+        return Adapter(name=name, weights=(folder / WHOLE_FILE).read_bytes(), config={})
     config = json.loads(_read(folder, CONFIG_FILE))
     return Adapter(name=name, weights=_read(folder, WEIGHTS_FILE), config=config)
 
@@ -69,12 +83,14 @@ def lora_ranks(config: RunConfig) -> dict[str, int]:
 
     Raises `ConfigError` for an opponent that is not there.
     """
-    return {"model.adapter.rank": config.model.adapter.rank} | {
+    adapter = config.model.adapter
+    own = {} if adapter == "none" else {"model.adapter.rank": adapter.rank}
+    return own | {
         f"opponents.fixed.{index}.path": json.loads(_read(opponent.adapter_folder, CONFIG_FILE))[
             "r"
         ]
         for index, opponent in enumerate(config.opponents.fixed)
-        if opponent.adapter_folder is not None
+        if opponent.adapter_folder is not None and not holds_whole(opponent.adapter_folder)
     }
 
 
@@ -92,8 +108,14 @@ def _read(folder: Path, file: str) -> bytes:
 
 
 def write_adapter(adapter: Adapter, folder: Path, *, synced: bool = True) -> None:
-    """The adapter's two files into an existing folder; with `synced` they outlast a power cut."""
+    """An adapter's two files, or the one of whole weights, into an existing folder.
+
+    With `synced` they outlast a power cut.
+    """
     write = write_synced if synced else Path.write_bytes
+    if adapter.is_whole:
+        write(folder / WHOLE_FILE, adapter.weights)
+        return
     write(folder / WEIGHTS_FILE, adapter.weights)
     write(folder / CONFIG_FILE, json.dumps(adapter.config, indent=2).encode())
 

@@ -35,7 +35,7 @@ def describe_base(model: ModelConfig, envs: Sequence[str]) -> dict[str, Any]:
         "name": model.name,
         "games": list(envs),
         "fingerprint": fingerprint(model),
-        "adapter": model.adapter.model_dump(),
+        "adapter": model.model_dump()["adapter"],
     }
 
 
@@ -116,6 +116,8 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
         return f"its {BASE_FILE} has no {lacking[0]}"
     if described["name"] != model.name:
         return f"it was made for {described['name']}, not {model.name}"
+    if model.adapter == "none":
+        return "it is a LoRA, and all weights are trained"
     given, wanted = described["adapter"], model.adapter.model_dump()
     if given != wanted:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"

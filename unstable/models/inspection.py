@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable.config import CheckpointOpponent, ConfigError, ModelConfig, RunConfig
-from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE, lora_keys, lora_layer, lora_scale
-from unstable.models.shape import read_shape
+from unstable.models.adapters import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    WHOLE_FILE,
+    holds_whole,
+    lora_keys,
+    lora_layer,
+    lora_scale,
+)
+from unstable.models.shape import read_shape, weight_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,11 +46,14 @@ class LoRA(NamedTuple):
 
 
 def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "fresh") -> None:
-    """Raise `ConfigError` where the adapter is not one that the trained one can be.
+    """Raise `ConfigError` where the weights in a folder are not such as are trained.
 
     `otherwise` is what the field can be set to instead.
     """
     try:
+        if model.adapter == "none" or holds_whole(folder):
+            _check_whole_start(folder, model, field, otherwise)
+            return
         lora = _fitting(folder, model)
         given, wanted = lora, model.adapter
         for name, value, other in (
@@ -70,15 +81,34 @@ def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "
         raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None
 
 
+def _check_whole_start(folder: Path, model: ModelConfig, field: str, otherwise: str) -> None:
+    """Raise `ValueError` where either the folder's weights or what is trained is no whole model."""
+    if not holds_whole(folder):
+        inspect(folder)
+        raise ValueError(
+            f"holds a LoRA, but model.adapter = none trains all weights; set model.name to what "
+            f"unstable export --merged makes of it, or {field} to {otherwise}"
+        )
+    if not model.trains_all:
+        raise ValueError(
+            "holds whole weights, not a LoRA; set model.adapter to none, or model.name to what "
+            "unstable export makes of it"
+        )
+    _check_whole(folder, model)
+
+
 def check_opponents(config: RunConfig) -> None:
-    """Raise `ConfigError` where an opponent's or judge's adapter cannot be served."""
+    """Raise `ConfigError` where an opponent's or judge's weights cannot be served."""
     folders = [*config.judge_adapters.values()]
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, CheckpointOpponent):
             folders.append((f"opponents.fixed.{index}.path", opponent.adapter_folder))
     for field, folder in folders:
         try:
-            _fitting(folder, config.model)
+            if holds_whole(folder):
+                _check_whole(folder, config.model)
+            else:
+                _fitting(folder, config.model)
         except ValueError as error:
             raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None
 
@@ -97,6 +127,40 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"its {path.name} is no JSON object; give a LoRA's folder")
     return content
+
+
+def check_weights(folder: Path) -> None:
+    """Raise `ValueError`, in one line, where a folder holds neither a LoRA nor whole weights."""
+    if holds_whole(folder):
+        _whole_shapes(folder / WHOLE_FILE)
+    else:
+        inspect(folder)
+
+
+def _check_whole(folder: Path, model: ModelConfig) -> None:
+    """Raise `ValueError` where the whole weights in a folder are of another model's shape."""
+    given, wanted = _whole_shapes(folder / WHOLE_FILE), weight_shapes(model)
+    for name in sorted(given.keys() | wanted.keys()):
+        if given.get(name) != wanted.get(name):
+            raise ValueError(
+                f"its {name} is {given.get(name, 'missing')}, that of {model.name} is "
+                f"{wanted.get(name, 'missing')}; set model.name to its base"
+            )
+
+
+def _whole_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights in a file, all of them finite; one is in memory at a time."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
+                _check_values(key, tensor := file.get_tensor(key))
+                shapes[key] = tuple(tensor.shape)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"its {path.name} cannot be read ({error}); save it again") from None
+    return shapes
 
 
 def inspect(folder: Path) -> LoRA:
@@ -148,11 +212,7 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
     for key, tensor in tensors.items():
         if (layer := lora_layer(key)) is None:
             raise ValueError(f"it holds {key}, which is no LoRA's; save it with PEFT")
-        kind = str(tensor.dtype).removeprefix("torch.")
-        if kind not in _FLOATS:
-            raise ValueError(f"its {key} is {kind}; save it as one of {', '.join(_FLOATS)}")
-        if not tensor.isfinite().all():
-            raise ValueError(f"its {key} is not finite; give an adapter of an earlier version")
+        _check_values(key, tensor)
         layers.add(layer)
     sizes = {}
     for layer in sorted(layers):
@@ -167,6 +227,15 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
             )
         sizes[layer] = (a.shape[1], b.shape[0])
     return sizes
+
+
+def _check_values(key: str, tensor: "Tensor") -> None:
+    """Raise `ValueError` for what is no float, or not finite."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _FLOATS:
+        raise ValueError(f"its {key} is {kind}; save it as one of {', '.join(_FLOATS)}")
+    if not tensor.isfinite().all():
+        raise ValueError(f"its {key} is not finite; give an adapter of an earlier version")
 
 
 def _fitting(folder: Path, model: ModelConfig) -> LoRA:

@@ -1,4 +1,4 @@
-"""A version as a model of its own: the adapter added to the base's weights."""
+"""A version as a model of its own: the base with the adapter in it, or with all weights its own."""
 
 import contextlib
 from collections.abc import Iterator
@@ -37,15 +37,18 @@ def write_tokenizer(model: ModelConfig, folder: Path) -> None:
 
 
 def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
-    """The base with the adapter in it, in `model.dtype`, as `from_pretrained` takes it.
+    """The base with the version's weights, in `model.dtype`, as `from_pretrained` takes it.
 
     That is the base as it was before `model.quantize`, whose rounding a merged model need not have.
     Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
     cannot be merged.
     """
-    with _without_bars():
+    with without_bars():
         base = load_model(model.model_copy(update={"quantize": "none"}))
-        add_adapter(base, adapter)
+        if adapter.is_whole:
+            replace_weights(base, adapter)
+        else:
+            add_adapter(base, adapter)
         base.name_or_path = base.config.name_or_path = public_name(model)
         if (generation := base.generation_config) is not None:
             generation.eos_token_id = sorted(stop_token_ids(base, load_tokenizer(model)))
@@ -57,7 +60,8 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
+    """No progress of transformers is shown meanwhile."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -67,6 +71,17 @@ def _without_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def replace_weights(model: "PreTrainedModel", whole: Adapter) -> None:
+    """Give all parameters the values that whole weights have, rounded to their own type."""
+    import torch
+    from safetensors.torch import load
+
+    tensors = load(whole.weights)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
 
 
 def add_adapter(model: "PreTrainedModel", adapter: Adapter) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstable.config import AdapterConfig, ConfigError, ModelConfig
+from unstable.config import AdapterConfig, AnyAdapter, ConfigError, ModelConfig
 from unstable.models.base import decoder_of, load_config
 from unstable.models.known import KNOWN
 
@@ -57,6 +57,10 @@ class ModelShape:
         ends = tuple(f".{target}" for target in targets)
         return [linear for linear in self.linears if f".{linear.name}".endswith(ends)]
 
+    def trained_parameters(self, adapter: AnyAdapter) -> int:
+        """Elements of what is trained and travels as a version: a LoRA, or all weights."""
+        return self.parameters if adapter == "none" else self.lora_parameters(adapter)
+
     def lora_parameters(self, adapter: AdapterConfig) -> int:
         """Elements of one adapter: A [rank, in] and B [out, rank] of each layer that it names."""
         chosen = self.lora_linears(adapter.targets)
@@ -93,13 +97,25 @@ def _read_shape(name: str) -> ModelShape:
         ) from None
 
 
-def shape_of(config: "PretrainedConfig") -> ModelShape:
-    """The shape of a model with this config: built on torch's meta device, which holds no data."""
+def weight_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of all weights of the model by their names, tied ones once."""
+    own = _on_meta(load_config(model)).named_parameters()
+    return {name: tuple(parameter.shape) for name, parameter in own}
+
+
+def _on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
+    """A model with this config on torch's meta device, which holds no data."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def shape_of(config: "PretrainedConfig") -> ModelShape:
+    """The shape of a model with this config."""
+    model = _on_meta(config)
     linears = tuple(linears_of(model))
     text = config.get_text_config()
     head = model.get_output_embeddings()

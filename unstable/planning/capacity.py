@@ -17,7 +17,7 @@ class Capacity(NamedTuple):
     updates_h: float
     bound: Literal["playing", "learning", "playing and learning in turn", "the driver"]
     driver: float  # share of its thread that is used
-    publish_bytes: int  # of an adapter, to each node, an update
+    publish_bytes: int  # of a version, to each node, an update
     publish_s: float  # to all nodes that are not the driver's, one after another
     idle: float  # share of the actors' places without a game
 
@@ -33,7 +33,7 @@ def capacity(config: RunConfig, plan: Plan) -> Capacity | None:
     slower: Literal["playing", "learning"] = "learning"
     if plan.pace.play_s > plan.pace.learn_s:
         slower = "playing"
-    size = FP32 * read_shape(config.model).lora_parameters(config.model.adapter)
+    size = FP32 * read_shape(config.model).trained_parameters(config.model.adapter)
     nodes = {place.node for place in (*plan.actors, *plan.learners)}
     return Capacity(
         games_s=games / update_s,
@@ -57,4 +57,4 @@ def capacity_rows(found: Capacity) -> Iterator[tuple[str, str]]:
     yield "", f"{100 * found.driver:.0f} % of the driver's thread"
     yield "", f"{100 * found.idle:.0f} % of the places for games are empty"
     between = f", {found.publish_s:.2f} s to all over 10 Gbit/s" if found.publish_s else ""
-    yield "", f"{found.publish_bytes / 1e6:,.0f} MB of adapter to each node an update{between}"
+    yield "", f"{found.publish_bytes / 1e6:,.0f} MB of weights to each node an update{between}"

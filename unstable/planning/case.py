@@ -18,6 +18,8 @@ VLLM_GAMES = 384
 LEAST_SLOTS = 4
 """Versions that a pass of vLLM mixes however few games there are, where so many can play: a request
 of one more waits for a slot."""
+_CRITIC = 3
+"""Other policies that a critic of all weights takes as much memory as: it has moments too."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 
@@ -47,6 +49,10 @@ class Case:
         """What each learner rank takes."""
         learner = self.config.learner
         tokens = learner.batch_size * self.config.sampling.max_tokens
+        others = learner.algorithm.uses_reference + learner.algorithm.uses_teacher
+        critic = getattr(learner.algorithm, "critic", None)
+        if self.config.model.trains_all and critic is not None and critic.kind == "adapter":
+            others += _CRITIC
         return learner_memory(
             self.shape,
             self.config.model.adapter,
@@ -54,7 +60,7 @@ class Case:
             on_gpu=on_gpu,
             ranks=self.ranks,
             sharded=learner.parallel == "fsdp",
-            others=learner.algorithm.uses_reference + learner.algorithm.uses_teacher,
+            others=others,
             average=learner.ema is not None,
             reference_tokens=tokens
             * (learner.algorithm.uses_exact_kl + learner.algorithm.uses_teacher),

@@ -7,7 +7,7 @@ measured. Nothing is loaded or allocated.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unstable.config import AdapterConfig
+from unstable.config import AnyAdapter
 from unstable.models.shape import ModelShape
 
 GB = 1e9
@@ -17,6 +17,7 @@ PROCESS = 600_000_000  # Python, torch and its libraries on a processor
 CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
 _WORKING_LAYERS_GPU = 3  # in activations: gradients, temporaries, what the allocator loses
 _WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keeps more for itself
+_SNAPSHOT = 20  # bytes of a weight while its version is saved: as bytes, and moments twice
 _LOGITS_ROWS = 256  # rows that the learner scores at a time
 QUANTIZED_BYTES: Mapping[str, float] = {"8bit": 1.01, "4bit": 0.52}
 """Of a weight of a linear layer by `model.quantize`, scales included, as counted."""
@@ -69,7 +70,7 @@ class EngineMemory:
 
 def learner_memory(
     shape: ModelShape,
-    adapter: AdapterConfig,
+    adapter: AnyAdapter,
     dtype: str,
     *,
     on_gpu: bool,
@@ -80,7 +81,7 @@ def learner_memory(
     reference_tokens: int = 0,
     quantize: str = "none",
 ) -> LearnerMemory:
-    """What a learner rank takes: base weights, LoRA with its optimizer, logits, activations.
+    """What a learner rank takes: weights, what is trained with its optimizer, logits, activations.
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
@@ -91,22 +92,38 @@ def learner_memory(
     each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a
     batch, once for each of the others whose hidden states an exact KL keeps, in fp32, and once more
     where ranks add them up.
+
+    Of a model whose weights are all trained each takes 20 (with what a step that fails is undone
+    by), and in another precision than fp32 the copy that is computed with; on a processor also
+    what a checkpoint is made of. `sharded` ranks have their part of all that.
     """
     size = DTYPE_BYTES[dtype]
+    copies = 8 * others + 4 * average
     weights = weight_bytes(shape, dtype, quantize)
     if sharded:
         layers = size * shape.linear_parameters
         ends = size * shape.parameters - layers  # of the root, which stays whole during a pass
         weights = weights // ranks + 2 * layers // shape.layers + ends
-    each = 16 + size + 4 * (ranks > 1) + 8 * others + 4 * average
-    lora = each * shape.lora_parameters(adapter)
+    if adapter == "none":
+        if sharded:
+            weights -= size * shape.parameters // ranks  # which masters are
+        elif dtype == "float32":
+            weights = 0
+        each = 20 + copies + 4 * (ranks > 1 and not sharded) + (0 if on_gpu else _SNAPSHOT)
+        part = shape.parameters // ranks if sharded else shape.parameters
+        # The embedding's gradient, or the output layer's, before it is added to what there is.
+        largest = (size + FP32) * shape.vocabulary * shape.hidden
+        trained = {"masters and optimizer": each * part + largest}
+    else:
+        each = 16 + size + copies + 4 * (ranks > 1)
+        trained = {"LoRA and optimizer": each * shape.lora_parameters(adapter)}
     states = FP32 * (1 + (ranks > 1)) * reference_tokens * shape.hidden
     layer = activation_bytes(shape, adapter, dtype, on_gpu=on_gpu)
     working = (_WORKING_LAYERS_GPU if on_gpu else _WORKING_LAYERS) * layer + FP32 * shape.hidden
     return LearnerMemory(
         fixed={
             "weights": weights,
-            "LoRA and optimizer": lora,
+            **trained,
             "logits": logits_bytes(shape, exact_kl=reference_tokens > 0),
             **({"reference": states} if states else {}),
             "process": CONTEXT if on_gpu else PROCESS,
@@ -139,23 +156,26 @@ def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:
     return each * _LOGITS_ROWS * shape.vocabulary
 
 
-def activation_bytes(shape: ModelShape, adapter: AdapterConfig, dtype: str, *, on_gpu: bool) -> int:
+def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_gpu: bool) -> int:
     """What one decoder layer keeps for its backward pass, for each token.
 
-    Counted as in https://arxiv.org/abs/2205.05198, for a frozen base: a linear layer keeps its
-    input, once for all that read the same tensor, and with a LoRA `rank` values more; a norm keeps
-    its input in fp32; attention keeps queries, keys, values and output; the gated MLP keeps both
-    branches and the activated gate.
+    Counted as in https://arxiv.org/abs/2205.05198: a linear layer keeps its input, once for all
+    that read the same tensor, and with a LoRA `rank` values more; a norm keeps its input in fp32,
+    and where its weight is trained what that multiplies; attention keeps queries, keys, values and
+    output; the gated MLP keeps both branches and the activated gate.
     """
     size = DTYPE_BYTES[dtype]
     inputs = 2 * shape.hidden + shape.queries + shape.intermediate
-    low_rank = adapter.rank * len(shape.lora_linears(adapter.targets)) // shape.layers
+    if adapter == "none":
+        kept = 2 * shape.hidden  # what a norm's weight is multiplied with
+    else:
+        kept = adapter.rank * len(shape.lora_linears(adapter.targets)) // shape.layers
     norms = 2 * shape.hidden + (shape.queries + shape.keys) * shape.normalized_heads
     if on_gpu and dtype == "bfloat16":
         attention = size * 4 * shape.queries  # key heads are repeated, one for each query head
     else:
         attention = FP32 * 2 * (shape.queries + shape.keys)
-    return size * (inputs + low_rank + 3 * shape.intermediate) + FP32 * norms + attention
+    return size * (inputs + kept + 3 * shape.intermediate) + FP32 * norms + attention
 
 
 def cache_bytes(shape: ModelShape, dtype: str) -> int:

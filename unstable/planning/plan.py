@@ -6,11 +6,12 @@ the tests can ask about machines that are not there.
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
+from unstable.models.shape import read_shape
 from unstable.planning.case import Case, Placed, case_of
 from unstable.planning.figures import card_like
 from unstable.planning.fit import (
@@ -23,12 +24,14 @@ from unstable.planning.fit import (
     smaller,
 )
 from unstable.planning.machine import Machine, Placement, together
-from unstable.planning.memory import GB
+from unstable.planning.memory import FP32, GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_engine
 from unstable.planning.on_gpus import on_gpus
 from unstable.planning.on_processor import on_processor
 from unstable.planning.pace import Pace, pace
 
+_SENT = 3
+"""Versions that are on their way to actors, at most."""
 FULL = 0.5
 """Share of the places below which the plan says how to fill them."""
 
@@ -61,6 +64,7 @@ class Plan:
     engines_per_gpu: int
     max_loras: int
     max_cpu_loras: int
+    pool_size: int  # past versions as opponents, fewer than asked for where they are whole models
     gradient_checkpointing: bool
     micro_batch_tokens: int | None
     uses: tuple[Use, ...]
@@ -112,10 +116,36 @@ def plan(
     answer, where it is known.
     """
     machine = together(machines)
-    try:
-        return _plan(config, machine, engines, learner, request_tokens)
-    except DoesNotFitError as lack:
-        raise ConfigError(f"{lack}; {_remedy(config, machine, engines, learner)}") from None
+    lacks = []
+    for smaller_pool in _pools(config):
+        try:
+            return _plan(smaller_pool, machine, engines, learner, request_tokens)
+        except DoesNotFitError as lack:
+            lacks.append(lack)
+    raise ConfigError(f"{lacks[-1]}; {_remedy(smaller_pool, machine, engines, learner)}") from None
+
+
+def _pools(config: RunConfig) -> Iterator[RunConfig]:
+    """The config, and where versions are whole models such with fewer past ones as opponents."""
+    yield config
+    size = config.opponents.pool_size
+    while config.model.trains_all and size > 1:
+        size //= 2
+        yield changed(config, "opponents.pool_size", size)
+
+
+def _whole_versions(config: RunConfig, machine: Machine) -> Iterator[str]:
+    """What a person should know of versions that are whole models."""
+    if not config.model.trains_all:
+        return
+    size = FP32 * read_shape(config.model).parameters
+    kept = config.opponents.pool_size
+    yield f"all weights are trained: a version is {size / GB:.2g} GB, opponents.pool_size = {kept}"
+    if machine.shared_bytes is not None and _SENT * size > machine.shared_bytes:
+        yield (
+            f"versions are sent through /dev/shm, which has {machine.shared_bytes / GB:.2g} GB: "
+            f"give it {_SENT * size / GB:.2g} (Docker: --shm-size), or they go by the disk"
+        )
 
 
 def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> str:
@@ -136,6 +166,7 @@ def _plan(
 ) -> Plan:
     """The plan of those numbers of learner ranks that fit with which an update takes least time."""
     engine, notes = choose_engine(config, machine, engines)
+    notes += _whole_versions(config, machine)
     plans, lacks = [], []
     for ranks in _ranks(config, machine, engines[engine]) if learner else [0]:
         try:
@@ -182,6 +213,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         max_loras=placed.max_loras,
         engines_per_gpu=placed.engines_per_gpu,
         max_cpu_loras=case.max_cpu_loras,
+        pool_size=case.config.opponents.pool_size,
         gradient_checkpointing=batches.checkpointing,
         micro_batch_tokens=batches.limit_tokens,
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),

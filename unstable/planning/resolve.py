@@ -32,6 +32,7 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         data["model"]["init"] = start
     data["buffer"]["capacity"] = config.buffer_capacity
     data["model"]["dtype"] = plan.dtype
+    data["opponents"]["pool_size"] = plan.pool_size
     data["loop"]["mode"] = plan.mode
     data["actors"] |= {
         "num": len(plan.actors),

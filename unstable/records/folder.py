@@ -24,6 +24,10 @@ class GameFile(NamedTuple):
     path: Path
 
 
+_WEIGHTS = ("adapter_", "model.")
+"""What the files of a version's weights begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's own folder: RunFolder(Path("out")).checkpoint(12) is out/checkpoints/000012."""
@@ -115,7 +119,7 @@ class RunFolder:
         return self.checkpoint(version) / "run_state.json"
 
     def versions(self, policy: str = MAIN) -> list[int]:
-        """Versions that have a folder, ascending; older ones may hold the adapter alone."""
+        """Versions that have a folder, ascending; older ones may hold the weights alone."""
         place = self.versions_of(policy)
         paths = place.iterdir() if place.is_dir() else ()
         return sorted(int(path.name) for path in paths if path.name.isdigit())
@@ -142,7 +146,7 @@ class RunFolder:
             for path in folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
-                elif not path.name.startswith("adapter_"):
+                elif not path.name.startswith(_WEIGHTS):
                     path.unlink()
 
     @property

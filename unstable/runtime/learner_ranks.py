@@ -180,10 +180,12 @@ class RemoteLearner:
         self._waits.processes.update(zip(names, pids, strict=True))
 
     async def hold(self, version: int) -> None:
-        """As `LocalLearner.hold`; all ranks would hold the same."""
+        """As `LocalLearner.hold`, by one rank; all do where each has a part of what is trained."""
+        spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
 
         async def hold() -> None:
-            await self._answers("hold", [self._ranks[0].call("hold", version)])
+            ranks = self._ranks if spread else self._ranks[:1]
+            await self._answers("hold", [rank.call("hold", version) for rank in ranks])
 
         await self._lasting(hold)
         self._journal.add("hold", version)

@@ -298,7 +298,9 @@ class LocalLearner:
         """Keep a copy of the version that it is at, until `save`; updates may go on then."""
         assert version == self.learner.version
         with self._leaving_room():
-            self._held[version] = self.learner.snapshot()
+            snapshot = self.learner.snapshot()
+        if self._writes:
+            self._held[version] = snapshot
 
     async def adapter(self, version: int) -> Adapter:
         """That of a version that is held."""

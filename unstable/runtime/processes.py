@@ -9,9 +9,8 @@ from unstable.config import RunConfig
 from unstable.engines.probe import (
     BOUNDS,
     check_probe,
-    no_adapter,
-    probe_adapters,
     probe_samples,
+    probes,
 )
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor, Learner
@@ -160,14 +159,13 @@ async def _probe(
     config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
 ) -> list[str]:
     """What is doubtful; raises `RuntimeError` where an engine serves other than what is trained."""
-    shape, size = read_shape(config.model), config.model.adapter
-    adapters = probe_adapters(shape, size)
-    given = await asyncio.gather(*(actor.probe(adapters, shape.vocabulary) for actor in actors))
+    made, size = await asyncio.to_thread(probes, config.model), read_shape(config.model).vocabulary
+    given = await asyncio.gather(*(actor.probe(made.versions, size) for actor in actors))
     samples = probe_samples([answer for answers in given for answer in answers])
     scored: dict[str | None, list[list[float]]] = {
-        None: await learner.logprobs_under(no_adapter(shape, size), samples)
+        None: await learner.logprobs_under(made.base, samples)
     }
-    for adapter in adapters:
+    for adapter in made.versions:
         scored[adapter.name] = await learner.logprobs_under(adapter, samples)
     doubts: list[str] = []
     first = 0

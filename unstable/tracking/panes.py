@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from unstable.config import RunConfig
+from unstable.config import AnyAdapter, RunConfig
 from unstable.prompts import load_style
 from unstable.records.text import bounds, duration, fixed, number, percent
 from unstable.tracking.metrics import current_policy
@@ -357,8 +357,12 @@ def learning_to_come(config: RunConfig) -> Facts:
         "algorithm": learner.algorithm.name,
         "turns an update": f"{learner.batch_size:,}",
         "learning rate": number(learner.learning_rate),
-        "LoRA's rank": f"{config.model.adapter.rank}",
+        **_trained(config.model.adapter),
     }
+
+
+def _trained(adapter: AnyAdapter) -> Facts:
+    return {"trained": "all weights"} if adapter == "none" else {"LoRA's rank": f"{adapter.rank}"}
 
 
 def evaluation_to_come(config: RunConfig) -> Facts:

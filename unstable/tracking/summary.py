@@ -187,7 +187,7 @@ def _places(folder: RunFolder, reason: str, reported: bool) -> Text:
     last = folder.checkpoint(versions[-1]) if versions else folder.checkpoints
     lines: dict[str, object] = {
         "everything": folder.root,
-        "adapter": last,
+        "weights": last,
         "metrics": folder.metrics,
         "games": folder.root / "games",
         "logs": folder.root / "logs",

@@ -59,11 +59,18 @@ BASE = PlayerId("base")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """LoRA weights under a name never used for other weights: `main@3`, `checkpoint:warm`.
+    """Trained weights under a name never used for other weights: `main@3`, `checkpoint:warm`.
 
-    `weights` is a safetensors file with PEFT's keys, `config` PEFT's `adapter_config.json`.
+    Of a LoRA `weights` is a safetensors file with PEFT's keys, and `config` PEFT's
+    `adapter_config.json`. Of a whole model its keys are the names of the base's parameters, tied
+    ones once, and `config` is empty.
     """
 
     name: str
     weights: bytes = field(repr=False)
     config: dict[str, Any] = field(repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes the place of all of the base's weights."""
+        return not self.config

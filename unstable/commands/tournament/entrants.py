@@ -18,7 +18,7 @@ from unstable.config import (
     path_problem,
     shown,
 )
-from unstable.models.adapters import CONFIG_FILE
+from unstable.models.adapters import holds_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder
 from unstable.report.run import names_of
@@ -54,7 +54,7 @@ def entrants(config: RunConfig, words: Sequence[str]) -> list[Entrant]:
     """The players that the words name; raises `ConfigError` for mistakes, before a model is loaded.
 
     random, expert, rules, base, an opponent of the config, RUN[@VERSION], the folder of a LoRA
-    adapter, or module:Class.
+    adapter or of whole weights, or module:Class.
     """
     runs = [found for found in map(_run_of, words) if found is not None]
     roots = list(dict.fromkeys(root.resolve() for root, _ in runs))
@@ -102,7 +102,7 @@ def _entrant(config: RunConfig, word: str, names: Mapping[Path, str]) -> Entrant
         name = f"{names[root.resolve()]}:{version}"  # RUN@N would name a policy
         served = CheckpointOpponent(path=place, name=name)
         return Entrant(PlayerId(served.key), served, root.resolve(), version)
-    if path_problem(word) is None and (Path(word).expanduser() / CONFIG_FILE).is_file():
+    if path_problem(word) is None and holds_weights(Path(word).expanduser()):
         adapter = CheckpointOpponent(path=word)
         return Entrant(PlayerId(adapter.key), adapter)
     module, colon, name = word.partition(":")

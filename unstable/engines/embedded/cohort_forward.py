@@ -17,6 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.whole import of_one_weights
 
 log = logging.getLogger(__name__)
 _CACHE_NAMES = ("past_key_values", "cache_params")
@@ -27,7 +28,7 @@ _PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' 
 
 @dataclass(slots=True)
 class _Cohort:
-    """Requests of equal length, row by row of their cache, sorted by adapter."""
+    """Requests of equal length under one model's weights, by row of the cache, by adapter."""
 
     slots: Ints
     cache: Cache | None = None
@@ -65,7 +66,7 @@ class CohortForward:
         if self._cache_name is None:
             held[:] = False
         self._keep(slots_R[held])
-        self._cohorts += self._begin(slots_R[~held])
+        self._cohorts += self._begin(slots_R[~held], adapters_R[~held])
         rows = np.zeros(len(self.table.length), dtype=np.int64)
         rows[slots_R] = np.arange(len(slots_R))
         rows_of = [rows[cohort.slots] for cohort in self._cohorts]
@@ -88,14 +89,16 @@ class CohortForward:
             cohort.slots = cohort.slots[stay]
         self._cohorts = [cohort for cohort in self._cohorts if len(cohort.slots)]
 
-    def _begin(self, slots: Ints) -> Iterator[_Cohort]:
+    def _begin(self, slots_R: Ints, adapters_R: Ints) -> Iterator[_Cohort]:
         """New cohorts of these slots."""
-        lengths = self.table.length[slots]
-        for length in np.unique(lengths).tolist():
-            equal = slots[lengths == length]
-            most = max(1, _BATCH_TOKENS // length)
-            for first in range(0, len(equal), most):
-                yield _Cohort(equal[first : first + most])
+        for part in of_one_weights(adapters_R):
+            slots = slots_R[part]
+            lengths = self.table.length[slots]
+            for length in np.unique(lengths).tolist():
+                equal = slots[lengths == length]
+                most = max(1, _BATCH_TOKENS // length)
+                for first in range(0, len(equal), most):
+                    yield _Cohort(equal[first : first + most])
 
     def _advance(self, cohort: _Cohort, adapters_B: Ints) -> Tensor:
         """The last logits [B, V] of a cohort's rows, whose cache goes on to there."""

@@ -1,4 +1,7 @@
-"""Many adapters on one base model at once: each token gets the low-rank products of its own."""
+"""Many versions of one base model at once: each token gets the low-rank products of its own LoRA.
+
+Versions that are whole models take the base's place, for a forward of their tokens alone.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from unstable.engines.adapters import fitting_pairs
 from unstable.engines.embedded.slots import Ints
+from unstable.engines.embedded.whole import BASE, WholeVersions
 from unstable.types import Adapter
 
 _FORWARDS = (nn.Linear.forward, Conv1D.forward)
@@ -28,8 +32,8 @@ class GroupedLora:
     """LoRA by forward hooks on the model's linear layers (Hu et al., arxiv.org/abs/2106.09685).
 
     y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `group` says
-    which tokens are whose. A layer may see them as [1, T, D], [B, L, D] or [N, D], or several rows
-    of each, as [B, L, H, D].
+    which tokens are whose, and puts their weights in place where a version has all of them. A layer
+    may see them as [1, T, D], [B, L, D] or [N, D], or several rows of each, as [B, L, H, D].
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -44,7 +48,8 @@ class GroupedLora:
         }
         self._sizes = {name: _sizes(linear) for name, linear in self._linears.items()}
         self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-        self._numbers: dict[str, int] = {}  # of the adapters, from 1, in the order they came in
+        self._whole = WholeVersions(model)
+        self._numbers: dict[str, int] = {}  # of versions; of LoRAs from 1, in their order
         self._names: dict[int, str] = {}  # by number
         self._next_number = 1
         self._hooks: list[Any] = []
@@ -55,31 +60,35 @@ class GroupedLora:
         return name in self._numbers
 
     def number(self, name: str | None) -> int:
-        """An adapter's own number; 0 for the base model."""
+        """A version's own number: above 0 of a LoRA, 0 of the base, below 0 of a whole model."""
         return 0 if name is None else self._numbers[name]
 
     def group(self, numbers_R: Ints, stops_R: Ints) -> None:
         """Whose tokens the next forward has: those up to `stops_R` belong to adapter `numbers_R`.
 
-        Segments of one adapter should lie side by side.
+        Segments of one adapter should lie side by side, and be of one whole version or of none.
         """
         self._tokens = int(stops_R[-1])
-        edges = np.flatnonzero(np.diff(numbers_R, append=-1))
+        self._whole.put(min(BASE, int(numbers_R[0])))
+        edges = np.flatnonzero(np.diff(numbers_R, append=numbers_R[-1] + 1))
         stops = stops_R[edges].tolist()
         self._groups = [
             RowGroup(start, stop, self._names[number])
             for start, stop, number in zip(
                 [0, *stops[:-1]], stops, numbers_R[edges].tolist(), strict=True
             )
-            if number
+            if number > 0
         ]
 
     def add(self, adapter: Adapter) -> None:
-        """Hold an adapter; `ValueError` if its name is taken or it does not fit the model."""
+        """Hold a version; `ValueError` if its name is taken or it does not fit the model."""
         if adapter.name in self._numbers:
             raise ValueError(
                 f"adapter {adapter.name!r} is there already; give it a name of its own"
             )
+        if adapter.is_whole:
+            self._numbers[adapter.name] = self._whole.add(adapter)
+            return
         pairs = fitting_pairs(adapter, self._sizes)
         for module, (a, b, scale) in pairs.items():
             down = a.T.to(self._dtype).contiguous()
@@ -90,13 +99,18 @@ class GroupedLora:
         self._next_number += 1
 
     def remove(self, name: str) -> None:
-        """Forget an adapter."""
-        del self._names[self._numbers.pop(name)]
+        """Forget a version."""
+        number = self._numbers.pop(name)
+        if number < BASE:
+            self._whole.remove(number)
+            return
+        del self._names[number]
         for weights in self._weights.values():
             weights.pop(name, None)
 
     def detach(self) -> None:
         """Leave the model as it was."""
+        self._whole.put(BASE)
         for hook in self._hooks:
             hook.remove()
 

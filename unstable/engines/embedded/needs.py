@@ -1,6 +1,6 @@
 """What the embedded engine needs: a processor's memory."""
 
-from unstable.config import AdapterConfig
+from unstable.config import AnyAdapter
 from unstable.models.cache_size import CacheSize, read_cache_size
 from unstable.models.shape import ModelShape
 from unstable.planning.memory import (
@@ -37,7 +37,7 @@ NEEDS = EmbeddedNeeds()
 
 def embedded_memory(
     shape: ModelShape,
-    adapter: AdapterConfig,
+    adapter: AnyAdapter,
     dtype: str,
     *,
     adapters: int,
@@ -48,14 +48,18 @@ def embedded_memory(
     """What an embedded engine takes of a processor's memory.
 
     With a `cache` of the model's own, which grows by copies, it counts twice; a request's states,
-    which may be in fp32, are there from its beginning.
+    which may be in fp32, are there from its beginning. Of whole versions one more is there, twice
+    and in fp32, while it is read.
     """
-    size = DTYPE_BYTES[dtype]
+    size, trained = DTYPE_BYTES[dtype], shape.trained_parameters(adapter)
+    kind = "whole versions" if adapter == "none" else "LoRAs"
+    read = {"a version that comes": 2 * FP32 * trained} if adapter == "none" else {}
     states = {} if cache is None else {"states": 2 * FP32 * requests * cache.request}
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize),
-            f"{adapters} LoRAs": size * adapters * shape.lora_parameters(adapter),
+            f"{adapters} {kind}": size * adapters * trained,
+            **read,
             **states,
             "process": PROCESS,
         },

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.whole import of_one_weights
 
 _PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
 _PROBE_TOLERANCE = 0.5  # of the logits' spread; bfloat16 was seen to make 0.2, a mask's fault 3.7
@@ -36,17 +37,23 @@ class SlotForward:
             raise ValueError(str(error)) from None
 
     def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
-        """One forward over what is not computed yet of each slot."""
+        """A forward over what is not computed yet of each slot; of each whole version one more."""
         table = self.table
-        step = Step(
-            slots_R,
-            table.computed[slots_R],
-            table.length[slots_R],
-            before=[p.before for p in placements if p.before],
-            after=[p.after for p in placements if p.after],
-        )
-        ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
-        return self._forward(torch.from_numpy(ids), step, adapters_R)
+        before = [p.before for p in placements if p.before]
+        found = []
+        for part in of_one_weights(adapters_R):
+            slots = slots_R[part]
+            step = Step(
+                slots,
+                table.computed[slots],
+                table.length[slots],
+                before=before,
+                after=[p.after for p in placements if p.after and p.slot in slots],
+            )
+            before = []  # all at once, before any of the forwards writes
+            ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
+            found.append(self._forward(torch.from_numpy(ids), step, adapters_R[part]))
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def close(self) -> None:
         """Give the model its own attention back."""

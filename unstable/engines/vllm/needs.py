@@ -42,6 +42,11 @@ class VLLMNeeds(EngineNeeds):
 
     def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
         """Why vLLM cannot serve this config on such cards, with a remedy."""
+        if config.model.trains_all:
+            return (
+                "vLLM is given LoRAs alone, but model.adapter = none trains all weights; set "
+                "model.adapter to a LoRA"
+            )
         gpus = machine.usable_gpus
         if not gpus:
             return None

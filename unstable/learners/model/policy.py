@@ -1,6 +1,7 @@
 """The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +20,8 @@ from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
-from unstable.learners.model.trained import Trained
+from unstable.learners.model.trained import Trained, TrainedLora
+from unstable.learners.model.whole import TrainedWhole
 from unstable.models.base import decoder_of
 from unstable.types import TokenSample
 
@@ -48,22 +50,31 @@ class Policy(nn.Module):
     """A causal language model, part `trained`, that scores samples.
 
     One that is loaded with `attention.ATTENTION` takes packs; any other computes by its own
-    forward, and takes padded rows. Inner modules are never called from outside. Raises
-    `ConfigError` for a model that would be scored wrongly.
+    forward, and takes padded rows. What is trained is its LoRA, or all of it, computed with in
+    `dtype`, where it has none. Inner modules are never called from outside. Raises `ConfigError`
+    for a model that would be scored wrongly.
     """
 
-    def __init__(self, model: PeftModel) -> None:
+    def __init__(
+        self, model: PeftModel | PreTrainedModel, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.model = model
         _check_head(self._causal_model)
-        fuse_lora(model)
-        self.trained = Trained(model)
+        self.trained: Trained
+        if isinstance(model, PeftModel):
+            fuse_lora(model)
+            self.trained = TrainedLora(model)
+        else:
+            self.trained = TrainedWhole(model, dtype)
         if self.padded:
             check_padded(self._causal_model)
 
     @property
     def _causal_model(self) -> PreTrainedModel:
-        return cast(PreTrainedModel, self.model.get_base_model())
+        model = self.model
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        return cast(PreTrainedModel, base)
 
     @property
     def padded(self) -> bool:
@@ -79,6 +90,18 @@ class Policy(nn.Module):
     def width(self) -> int:
         """Elements of a last hidden state."""
         return Head.of(self._causal_model).weight_VD.shape[1]
+
+    def head_apart(self) -> Head | None:
+        """The head as it is now, for divergences from it later; None where it is never another."""
+        head = Head.of(self._causal_model)
+        if not head.trained:
+            return None
+        bias_V = head.bias_V
+        return replace(
+            head,
+            weight_VD=self.trained.apart(head.weight_VD),
+            bias_V=None if bias_V is None else self.trained.apart(bias_V),
+        )
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +148,7 @@ class Policy(nn.Module):
         With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
         from which the divergences are.
         """
+        self.trained.refresh()
         inputs = inputs.to(self.device)
         output = decoder_of(self._causal_model)(**inputs.arguments(), use_cache=False)
         hidden_TD = output.last_hidden_state.flatten(0, 1)

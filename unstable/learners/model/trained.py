@@ -1,8 +1,9 @@
-"""What of the policy is trained: the only place that knows which parameters these are.
+"""What of the policy is trained: here and in `whole.py` alone is known which parameters these are.
 
-Today it is a LoRA. Everything else exports, loads, copies and averages it through this value.
+A LoRA, or all weights. Everything else exports, loads, copies and averages them through this value.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +14,47 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unstable.config import ConfigError
+from unstable.learners.model.parts import Part, gathered_whole, own_part
 from unstable.types import Adapter
 
 
-class Trained:
-    """The trained parameters of a model, in fp32, in the order of its modules."""
+class Trained(ABC):
+    """The trained parameters of a model, in fp32, in the order of its modules.
+
+    Where ranks share a model out each parameter is this rank's part of it.
+    """
+
+    @property
+    @abstractmethod
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that the model computes with now, and that gradients come to."""
+
+    @abstractmethod
+    def put(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Have the model compute with these, of the same shapes."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Before a pass: whatever is computed with has the parameters' values of now."""
+
+    def apart(self, computed: Tensor) -> Tensor:
+        """A tensor that the model computes with now, whole, without a gradient."""
+        return computed.detach()
+
+    @abstractmethod
+    def export(self, name: str) -> Adapter:
+        """The values as they stand, under a name of their own.
+
+        In fp32. Raises `FloatingPointError` rather than give what is not finite.
+        """
+
+    @abstractmethod
+    def load(self, weights: Adapter) -> None:
+        """Take these values; raises `ConfigError` where they do not fit."""
+
+
+class TrainedLora(Trained):
+    """A LoRA, which every rank holds whole."""
 
     def __init__(self, model: PeftModel) -> None:
         self._model = model
@@ -30,48 +67,55 @@ class Trained:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that the model computes with now."""
         return [getattr(module, name) for module, name in self._slots]
 
     def put(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Have the model compute with these, of the same shapes."""
         for (module, name), parameter in zip(self._slots, parameters, strict=True):
             setattr(module, name, parameter)
 
-    def export(self, name: str) -> Adapter:
-        """The values as they stand, under a name of their own.
+    def refresh(self) -> None:
+        """Nothing: `lora.rounded` asks for itself."""
 
-        In fp32. Raises `FloatingPointError` rather than give what is not finite.
-        """
+    def export(self, name: str) -> Adapter:
         # With this option PEFT does not ask a hub whether the vocabulary was changed.
         state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
         tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
-        if wrong := _not_finite(tensors):
-            raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
         config = self._model.peft_config["default"].to_dict()
         config["inference_mode"] = True
-        return Adapter(name=name, weights=save(tensors), config=_plain(config))
+        return exported(name, tensors, _plain(config))
 
     def load(self, weights: Adapter) -> None:
-        """Take these values; raises `ConfigError` where they do not fit."""
-        tensors = load(weights.weights)
         own = get_peft_model_state_dict(self._model, save_embedding_layers=False)
-        expected = {key: value.shape for key, value in own.items()}
-        given = {key: value.shape for key, value in tensors.items()}
-        if given != expected:
-            keys = sorted(expected.keys() | given.keys())
-            wrong = next(key for key in keys if expected.get(key) != given.get(key))
-            raise ConfigError(
-                f"adapter {weights.name!r} does not fit the model: {wrong} is "
-                f"{_shape(given.get(wrong))}, expected {_shape(expected.get(wrong))}; "
-                "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
-            )
-        if spoilt := _not_finite(tensors):
-            raise ConfigError(
-                f"adapter {weights.name!r}: {spoilt} is not finite; give an adapter that is whole, "
-                "or set model.init to fresh"
-            )
+        tensors = fitting_tensors(weights, {key: value.shape for key, value in own.items()})
         set_peft_model_state_dict(self._model, tensors)
+
+
+def exported(name: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Adapter:
+    """Tensors on the processor under a name; raises `FloatingPointError` for what is not finite."""
+    if wrong := _not_finite(tensors):
+        raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
+    metadata = None if config else {"format": "pt"}  # which transformers asks for
+    return Adapter(name=name, weights=save(tensors, metadata=metadata), config=config)
+
+
+def fitting_tensors(weights: Adapter, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """The tensors of these shapes; raises `ConfigError` where they are others, or not finite."""
+    tensors = load(weights.weights)
+    given = {key: value.shape for key, value in tensors.items()}
+    if given != expected:
+        keys = sorted(expected.keys() | given.keys())
+        wrong = next(key for key in keys if expected.get(key) != given.get(key))
+        raise ConfigError(
+            f"adapter {weights.name!r} does not fit the model: {wrong} is "
+            f"{_shape(given.get(wrong))}, expected {_shape(expected.get(wrong))}; "
+            "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
+        )
+    if spoilt := _not_finite(tensors):
+        raise ConfigError(
+            f"adapter {weights.name!r}: {spoilt} is not finite; give an adapter that is whole, "
+            "or set model.init to fresh"
+        )
+    return tensors
 
 
 class TrainedCopy:
@@ -83,15 +127,15 @@ class TrainedCopy:
     def __init__(self, trained: Trained) -> None:
         self._trained = trained
         self._policys = trained.parameters
-        self.parameters = [nn.Parameter(own.detach().clone()) for own in self._policys]
+        self.parameters = [_copy(own) for own in self._policys]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model has these parameters; afterwards, whatever happens, the policy's again.
 
-        Parameters are exchanged, not values, so neither the optimizer nor a backward of the policy
-        that is still to come notices. A backward of what was computed in here belongs in here as
-        well, since it may run layers again.
+        Neither the optimizer nor a backward of the policy that is still to come notices, unless
+        ranks share the model out. A backward of what was computed in here belongs in here as well,
+        since it may run layers again.
         """
         self._trained.put(self.parameters)
         try:
@@ -116,14 +160,22 @@ class TrainedCopy:
             self._trained.load(weights)
 
     def state_dict(self) -> list[Tensor]:
-        """The values, which cannot be derived from the policy once that has been trained."""
-        return [parameter.detach() for parameter in self.parameters]
+        """The values, which cannot be derived from the policy once that has been trained.
+
+        Where ranks share the model out all of them ask, and the first is given them.
+        """
+        return [gathered_whole(own, own.detach()) for own in self.parameters]
 
     @torch.no_grad()
     def load_state_dict(self, state: list[Tensor]) -> None:
         """Restore what `state_dict` gave."""
         for parameter, saved in zip(self.parameters, state, strict=True):
-            parameter.copy_(saved)
+            parameter.copy_(own_part(parameter, saved))
+
+
+def _copy(parameter: nn.Parameter) -> nn.Parameter:
+    values = parameter.detach().clone()
+    return Part(values, parameter.of) if isinstance(parameter, Part) else nn.Parameter(values)
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:

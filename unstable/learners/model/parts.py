@@ -1,0 +1,49 @@
+"""Parameters that ranks share out (FSDP2): each rank trains its rows of them, as plain tensors."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+class Part(nn.Parameter):
+    """This rank's rows of the parameter `of`; of few rows a rank may have none."""
+
+    of: DTensor
+
+    def __new__(cls, values: Tensor, of: DTensor) -> Self:
+        """A leaf with these values, in their memory."""
+        part: Self = super().__new__(cls, values)
+        part.of = of
+        return part
+
+
+def gathered_whole(parameter: nn.Parameter, values: Tensor) -> Tensor:
+    """What all ranks' `values`, each of its own part, are together, on the processor.
+
+    All ranks call it, and the first alone gets it; the others get what is empty. Of a parameter
+    that each holds whole, it is the values as they are.
+    """
+    if not isinstance(parameter, Part):
+        return values
+    of = parameter.of
+    whole = DTensor.from_local(
+        values, of.device_mesh, of.placements, run_check=False, shape=of.shape, stride=of.stride()
+    ).full_tensor()
+    return whole.cpu() if dist.get_rank() == 0 else values.new_empty(0)
+
+
+def own_part(parameter: nn.Parameter, values: Tensor) -> Tensor:
+    """This rank's part of values of the whole."""
+    if not isinstance(parameter, Part):
+        return values
+    mesh = parameter.of.device_mesh
+    chunks, index = values.chunk(mesh.size()), mesh.get_local_rank()
+    return chunks[index] if index < len(chunks) else values[:0]
+
+
+def are_parts(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether ranks share these out; else each holds all of them."""
+    return any(isinstance(each, Part) for each in parameters)
