@@ -19,9 +19,9 @@ SMOL = read_shape(ModelConfig(name="smollm2-135m"))
 
 
 def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
-    chosen = {"model.name": "smollm2-135m", "model.adapter": "none", "actors.num": 1}
+    chosen = {"model.name": "smollm2-135m", "model.adapter": "none", "loop.steps": 1000}
     memory = {name: gigabytes * 10**9 for name in ("memory_bytes", "free_bytes")}
-    return plan(load("default", chosen | options), [machine(cards, **memory)], NEEDS)
+    return plan(load("default", chosen | {"actors.num": 1} | options), [machine(cards, **memory)], NEEDS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
