@@ -1,0 +1,113 @@
+"""All weights of a tiny model beside a LoRA of it: how long the same updates take.
+
+    OMP_NUM_THREADS=1 python -m bench.full_weights [--updates 4] [--rounds 3] [--past 1.0]
+
+The shipped `tiny` of 0.1 M weights learns TicTacToe as `--config tiny` says, with itself and, by
+`--past`, as often with versions before; actor and learner are in this process, and nothing is
+evaluated. The kinds take turns, round after round; medians are printed, and the ratio. Only
+processor seconds of this process are counted, since the machine may do other work; the first
+update, which warms everything up, is not.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unstable.commands.prepare import prepare
+from unstable.config import RunConfig, load
+from unstable.loop.context import Context
+from unstable.loop.train import train
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.tracking.tracker import Tracker
+from unstable.types import Update
+
+KINDS: Mapping[str, dict[str, Any]] = {
+    "LoRA": {},
+    "all weights": {"model.adapter": "none", "learner.learning_rate": 3e-4},
+}
+
+
+class Timed(LocalLearner):
+    """A learner that notes the processor seconds at which each update ends, and what they took."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        super().__init__(config, folder)
+        self.learning: list[float] = []
+        self.ends: list[float] = []
+
+    async def update(self, batch: Any) -> Update:
+        """As a learner's."""
+        began = time.process_time()
+        update = await super().update(batch)
+        self.ends.append(time.process_time())
+        self.learning.append(self.ends[-1] - began)
+        return update
+
+
+async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple[float, float]:
+    """Processor seconds of an update with the play before it, and of the learner's part."""
+    changes = {
+        "loop.steps": arguments.updates + 1,
+        "learner.batch_size": arguments.turns,
+        "opponents.draw.past": arguments.past,
+        "eval.every": 0,
+        "eval.exploitability.every": 0,
+        "tracking.run_dir": str(root),
+        "tracking.dashboard": "off",
+        **KINDS[kind],
+    }
+    config, folder = prepare(load("tiny", changes)).config, RunFolder(root)
+    learner = Timed(config, folder)
+    actor = await LocalActor.start(config, folder, root / "engine.log")
+    tracker = Tracker(config, folder)
+    tracker.print = lambda line: None  # type: ignore[method-assign]
+    context = Context(
+        config=config,
+        folder=folder,
+        actors=[actor],
+        learner=learner,
+        tracker=tracker,
+        exact_games=[],
+    )
+    await train(context)
+    await actor.close()
+    tracker.close()
+    whole = (learner.ends[-1] - learner.ends[0]) / arguments.updates
+    return whole, statistics.mean(learner.learning[1:])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--updates", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--past", type=float, default=1.0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    for _ in range(arguments.rounds):
+        for kind in KINDS:
+            with tempfile.TemporaryDirectory() as scratch:
+                taken[kind].append(asyncio.run(seconds(kind, arguments, Path(scratch))))
+    medians = {}
+    for kind, rows in taken.items():
+        whole, learning = (statistics.median(column) for column in zip(*rows, strict=True))
+        medians[kind] = whole
+        print(
+            f"{kind:<12} {whole:6.2f} s an update of {arguments.turns:,} turns, "
+            f"{learning:.2f} of them learning"
+        )
+    print(f"all weights take {medians['all weights'] / medians['LoRA']:.2f} x a LoRA's time")
+
+
+if __name__ == "__main__":
+    main()

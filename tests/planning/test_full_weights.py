@@ -1,0 +1,84 @@
+"""Plans of runs that train all weights: what they take, and how many versions are kept."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.learners import VOCAB, make_batch, make_learner, make_sample
+from tests.helpers.machines import machine
+from tests.helpers.models import tiny_model
+from unstable.config import ConfigError, ModelConfig, load
+from unstable.engines.embedded.needs import embedded_memory
+from unstable.engines.needs import NEEDS
+from unstable.models.shape import read_shape
+from unstable.planning.memory import learner_memory
+from unstable.planning.plan import Plan, plan
+from unstable.planning.resolve import resolve
+
+SMOL = read_shape(ModelConfig(name="smollm2-135m"))
+
+
+def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
+    chosen = {"model.name": "smollm2-135m", "model.adapter": "none", "loop.steps": 1000}
+    memory = {name: gigabytes * 10**9 for name in ("memory_bytes", "free_bytes")}
+    return plan(load("default", chosen | {"actors.num": 1} | options), [machine(cards, **memory)], NEEDS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
+    """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
+    tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
+    model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")  # type: ignore[arg-type]
+    learner = make_learner(model, ema=0.9, algorithm={"name": "reinforce", "kl_loss": 0.1})
+    learner.update(make_batch([make_sample([1, 2], [3], 1.0), make_sample([1], [2], -1.0)]))
+    masters = learner.policy.trained.parameters
+    moments = [m for s in learner.optimizer.adamw.state.values() for m in s.values() if m.dim()]
+    computed = [] if dtype == "float32" else [*learner.policy.model.parameters()]
+    assert learner.reference is not None and learner.average is not None
+    copies = [*learner.reference.parameters, *learner.average.parameters]
+    tensors = [*masters, *masters, *moments, *computed, *copies]  # a gradient is as large
+    held = sum(each.numel() * each.element_size() for each in tensors)
+    shape = read_shape(model)
+    estimate = learner_memory(shape, "none", dtype, on_gpu=True, others=1, average=True)
+    counted = estimate.fixed["weights"] + estimate.fixed["masters and optimizer"]
+    each = shape.parameters
+    assert held <= counted <= held + 12 * each
+    assert held >= (16 + 4 + 4 + 2 * bool(computed)) * each
+
+
+def test_ranks_share_all_of_it_out() -> None:
+    whole = learner_memory(SMOL, "none", "bfloat16", on_gpu=True)
+    part = learner_memory(SMOL, "none", "bfloat16", on_gpu=True, ranks=4, sharded=True)
+    assert part.fixed["masters and optimizer"] < 0.35 * whole.fixed["masters and optimizer"]
+    three, four = (
+        sum(embedded_memory(SMOL, "none", "float32", adapters=count).fixed.values())
+        for count in (3, 4)
+    )
+    assert four - three == 4 * SMOL.parameters
+
+
+def test_as_many_past_versions_are_kept_as_fit() -> None:
+    roomy, tight = planned(256), planned(20)
+    assert roomy.pool_size == 32 > tight.pool_size >= 1
+    note = f"all weights are trained: a version is 0.54 GB, opponents.pool_size = {tight.pool_size}"
+    assert note in tight.notes
+    config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
+    assert resolve(config, tight, "fresh").opponents.pool_size == tight.pool_size
+    with pytest.raises(ConfigError, match="the processor: .* needs"):
+        planned(4)
+    lora = load("default", {"model.name": "smollm2-135m"})
+    assert plan(lora, [machine()], NEEDS).pool_size == 32
+
+
+def test_vllm_is_given_loras_alone() -> None:
+    found = planned(256, cards=1)
+    assert found.engine == "embedded"
+    assert any("vLLM is given LoRAs alone" in note for note in found.notes)
+    with pytest.raises(ConfigError, match="actors.engine = 'vllm': vLLM is given LoRAs alone"):
+        planned(256, cards=1, **{"actors.engine": "vllm"})
+
+
+def test_little_shared_memory_is_told() -> None:
+    config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
+    small = machine(shared_bytes=64_000_000)
+    assert any("versions are sent through /dev/shm" in n for n in plan(config, [small], NEEDS).notes)
