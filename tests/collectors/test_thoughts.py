@@ -96,6 +96,7 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
         tokens = turn.answer.sampled
         assert tokens is not None
         begun, inserted, rest = tokens.segments
+        assert isinstance(rest, Completion)
         assert inserted == Segment(token_ids=ending, scored=False)
         assert len(begun.token_ids) == BUDGET
         assert len(tokens.token_ids) <= MOST

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tests.helpers.builders import completion, sampled
 from tests.helpers.tracking import (
     lines,
     make_config,
@@ -34,15 +35,35 @@ from unstable.records.games import read_game, sample_lines
 from unstable.records.reading import read_rows
 from unstable.records.text import duration, number
 from unstable.tracking.metrics import EngineMetrics
-from unstable.tracking.play import Reducer, entropy, opponents
+from unstable.tracking.play import PlayTally, Reducer, entropy, opponents
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile
 from unstable.tracking.summary import summary
 from unstable.tracking.text import sparkline, update_line
-from unstable.types import Batch, Group, Reward, Update
+from unstable.types import Batch, Group, Reward, Segment, Update
 from unstable.types.metrics import EvalKey, VersusKey
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_thoughts_are_counted_apart_and_what_ended_them_is_not() -> None:
+    """Three trained turns of 2, 5 and 8 sampled tokens; the last thought was ended."""
+    result = make_game(0, turns=5)
+    first, second, third = (turn for turn in result.turns if turn.seat == 0)
+    cut = Segment(token_ids=[7] * 4, scored=False)
+    segments = completion(token_ids=[5] * 6, logprobs=[-1.0] * 6), cut, completion()
+    five = completion(token_ids=[5] * 5, logprobs=[-1.0] * 5)
+    plain = sampled()
+    first.answer = replace(first.answer, sampled=plain)
+    second.answer = replace(second.answer, sampled=replace(plain, segments=(five,), thought=3))
+    third.answer = replace(third.answer, sampled=replace(plain, segments=segments, thought=6))
+    tally = PlayTally.empty()
+    tally.add_game(result, [])
+    means = {name: tally.totals[name] / weight for name, weight in tally.weights.items() if weight}
+    assert means["collect/completion_length"] == pytest.approx((2 + 5 + 8) / 3)
+    assert means["collect/thought_length"] == pytest.approx((0 + 3 + 6) / 3)
+    assert means["collect/action_length"] == pytest.approx((2 + 2 + 2) / 3)
+    assert means["collect/thought_ended_share"] == pytest.approx(1 / 3)
 
 
 def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
