@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save
 
 from tests.helpers.cli import PATIENCE_S, background, no_developers_lines, unstable, wait_for
 from tests.helpers.datasets import recorded_game
@@ -447,7 +448,7 @@ def test_a_mistake_is_one_line_before_a_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     weightless = tmp_path / "weightless"
     shutil.copytree(tiny_folder, weightless)
-    (weightless / "model.safetensors").write_bytes(b"")
+    (weightless / "model.safetensors").write_bytes(save({}))
     with pytest.raises(ConfigError) as raised:
         sft(make_config(weightless, tmp_path / "run", **changes))
     assert words in str(raised.value) and "\n" not in str(raised.value)
