@@ -118,6 +118,9 @@ def test_rows_of_a_micro_batch_are_of_like_lengths_and_count_as_the_longest():
     batches = MicroBatches(max_tokens=20, padded=True)(samples)
     assert [batch.indices for batch in batches] == [[1, 3, 4], [2, 5], [0]]
     assert MicroBatches(2, padded=True)(samples)[0].indices == [1, 3]
+    samples = [token_sample([1] * length, [0]) for length in (100, 1000, 110, 990)]
+    batches = MicroBatches(max_tokens=10_000, padded=True)(samples)
+    assert [batch.indices for batch in batches] == [[0, 2], [3, 1]]  # a fifth is padded at most
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from unstable.types import TokenSample
 
 log = logging.getLogger(__name__)
 
+_PADDING = 256
+"""Padded tokens of a micro-batch that are no reason to begin another; else a fifth may be."""
+
 
 class MicroBatch(NamedTuple):
     """Indices of samples that go through together; `counts` is false for a repeat of no weight."""
@@ -174,7 +177,8 @@ class MicroBatches:
             longest = max(longest, atom.longest)
             samples = len(batches[-1]) + len(atom.indices) if batches else 0
             tokens = longest * samples if self.padded else held
-            if not batches or tokens > most or samples > size:
+            wasteful = tokens - held > max(_PADDING, tokens // 5)
+            if not batches or tokens > most or samples > size or wasteful:
                 batches.append([])
                 held, number, longest = atom.first, 1, atom.longest
             batches[-1] += atom.indices
