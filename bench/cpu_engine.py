@@ -3,9 +3,10 @@
     python -m bench.cpu_engine [--quick]
 
 Prints (a) sampled tokens per second of many requests under one adapter, (b) under three adapters
-mixed, both as ratios to `generate()` with PEFT on the same prompts, and (c) how much prompt work
-shared prefixes save in TicTacToe games. Seconds are CPU seconds of this process, which has one
-thread, so that other work on the machine disturbs less than it would the clock.
+mixed, both as ratios to `generate()` with PEFT on the same prompts, (c) how much prompt work
+shared prefixes save in TicTacToe games, and (d) how fast the same model is served as one that
+cannot be packed. Seconds are CPU seconds of this process, which has one thread, so that other work
+on the machine disturbs less than it would the clock.
 """
 
 import argparse
@@ -166,6 +167,31 @@ def compare_prefixes(
     )
 
 
+def compare_ways(
+    runner: asyncio.Runner, packed: EmbeddedEngine, own: EmbeddedEngine, args: argparse.Namespace
+) -> None:
+    """(d): three adapters by packed rows and by the model's own cache; the medians count."""
+    sampled, random = args.requests * args.new_tokens, np.random.default_rng(0)
+    for label in ("of many lengths", "of one length"):
+        seconds: dict[EmbeddedEngine, list[float]] = {packed: [], own: []}
+        for number in range(args.rounds + 1):
+            for engine, taken in seconds.items():
+                if label == "of one length":
+                    size = (args.requests, args.prompt_tokens)
+                    prompts = random.integers(1, args.vocab, size).tolist()
+                else:
+                    seed = int(random.integers(2**31))
+                    prompts = random_prompts(args.requests, args.prompt_tokens, args.vocab, seed)
+                once = serve(runner, engine, [[p] for p in prompts], NAMES, args.new_tokens)
+                if number > 0:  # the first round warms up
+                    taken.append(once)
+        speeds = [sampled / statistics.median(taken) for taken in seconds.values()]
+        print(
+            f"(d) prompts {label}: packed {speeds[0]:.0f} tokens/s, by the model's own cache "
+            f"{speeds[1]:.0f}, {speeds[0] / speeds[1]:.1f} times as slow"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--requests", type=int, default=32, help="requests at once")
@@ -181,16 +207,22 @@ def main() -> None:
     config = ModelConfig()
     base = load_model(config)
     peft_model = attach_lora(copy.deepcopy(base), config.lora, seed=0).eval()
-    engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]
     TrainedLora(peft_model).load(adapters[0])
+    own = EmbeddedEngine(
+        copy.deepcopy(base), stop_token_ids=(), max_requests=args.requests, packed=False
+    )
+    engine = EmbeddedEngine(base, stop_token_ids=(), max_requests=args.requests)
     tokenizer = load_tokenizer(config)
     games = [game_prompts(tokenizer, seed) for seed in range(args.games)]
     with asyncio.Runner() as runner:
         for adapter in adapters:
             runner.run(engine.load(adapter))
+            runner.run(own.load(adapter))
         compare_speed(runner, engine, peft_model, args)
         compare_prefixes(runner, engine, games)
+        args.vocab = base.config.vocab_size
+        compare_ways(runner, engine, own, args)
         runner.run(engine.close())
 
 

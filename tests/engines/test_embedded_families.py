@@ -120,8 +120,8 @@ def make_family(kind: str) -> PreTrainedModel:
     return model.float().eval().requires_grad_(False)
 
 
-def linears_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    head = model.get_output_embeddings()  # type: ignore[operator]
+def linears_of(model: PreTrainedModel) -> dict[str, Any]:
+    head = model.get_output_embeddings()
     return {
         name: module
         for name, module in model.named_modules()
@@ -153,8 +153,7 @@ def merged(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
     linears = linears_of(model)
     for layer, (a, b, scale) in lora_pairs(adapter).items():
         product = scale * b @ a
-        weight: Any = linears[layer].weight
-        weight += product.T if isinstance(linears[layer], Conv1D) else product
+        linears[layer].weight += product.T if isinstance(linears[layer], Conv1D) else product
     return model
 
 

@@ -26,6 +26,7 @@ from unstable.engines.scoring import check_scoring, score_all
 from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
+_LONGEST = ("max_position_embeddings", "max_seq_len")  # what configs call their longest sequence
 _SETTLE_PASSES = 8  # of the event loop between steps, so that answered games can ask again
 
 
@@ -50,9 +51,8 @@ class EmbeddedEngine:
         packed: bool = True,
     ) -> None:
         config = model.config.get_text_config()
-        # A model without positions, as Mamba, names no longest sequence.
-        longest = getattr(config, "max_position_embeddings", None)
-        self._max_length = min(max_length, longest or max_length)
+        limits = [getattr(config, name, None) for name in _LONGEST]  # none in Mamba's, for one
+        self._max_length = min([max_length, *filter(None, limits)])
         self._vocab_size = config.vocab_size
         self._stops_V = np.zeros(self._vocab_size, dtype=bool)
         self._stops_V[

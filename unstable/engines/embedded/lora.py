@@ -129,6 +129,8 @@ class GroupedLora:
         weights: dict[str, tuple[Tensor, Tensor]] = {}
 
         def add_products(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            if not self._groups:
+                return
             inputs, outputs = args[0].flatten(0, -2), output.view(-1, output.shape[-1])
             each, rest = divmod(len(inputs), self._tokens)  # rows of a token
             assert rest == 0, f"{module} sees other rows than the tokens"
