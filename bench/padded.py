@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, float]:
     config = ModelConfig(name=arguments.model, adapter=AdapterConfig())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policies = {
-        name: Policy(attach_lora(load_model(config, attention=attention), config.adapter, 0))
+        name: Policy(attach_lora(load_model(config, attention=attention), config.lora, 0))
         for name, attention in (("packed", ATTENTION), ("padded", "sdpa"))
     }
     found = {}
