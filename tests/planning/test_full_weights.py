@@ -21,14 +21,16 @@ SMOL = read_shape(ModelConfig(name="smollm2-135m"))
 def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
     chosen = {"model.name": "smollm2-135m", "model.adapter": "none", "loop.steps": 1000}
     memory = {name: gigabytes * 10**9 for name in ("memory_bytes", "free_bytes")}
-    return plan(load("default", chosen | {"actors.num": 1} | options), [machine(cards, **memory)], NEEDS)
+    return plan(
+        load("default", chosen | {"actors.num": 1} | options), [machine(cards, **memory)], NEEDS
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
-    model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")  # type: ignore[arg-type]
+    model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")
     learner = make_learner(model, ema=0.9, algorithm={"name": "reinforce", "kl_loss": 0.1})
     learner.update(make_batch([make_sample([1, 2], [3], 1.0), make_sample([1], [2], -1.0)]))
     masters = learner.policy.trained.parameters
@@ -80,5 +82,5 @@ def test_vllm_is_given_loras_alone() -> None:
 
 def test_little_shared_memory_is_told() -> None:
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
-    small = machine(shared_bytes=64_000_000)
-    assert any("versions are sent through /dev/shm" in n for n in plan(config, [small], NEEDS).notes)
+    notes = plan(config, [machine(shared_bytes=64_000_000)], NEEDS).notes
+    assert any("versions are sent through /dev/shm" in note for note in notes)

@@ -31,6 +31,7 @@ SMALL = {
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
     "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
+    "full_weights.py": "--updates 1 --turns 64 --rounds 1",
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gemma.sh": "worlds 1 -- --learner.batch_size 64",
     "gpu_hour.py": "--state hour --dry --only doctor prefix",
