@@ -53,6 +53,8 @@ PACKED: dict[str, dict[str, Any]] = {
         **_LOCAL_AND_GLOBAL,
     },
     "phimoe": {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt2": {},
+    "opt": {"word_embed_proj_dim": 16, "ffn_dim": 48, "do_layer_norm_before": True},
     "phi": {},
 }
 """What each adds to the common sizes; these are scored in packs."""
@@ -87,8 +89,6 @@ PADDED: dict[str, dict[str, Any]] = {
         "mamba_d_ssm": 64,
         "lm_head_multiplier": 1.7,
     },
-    "gpt2": {},
-    "opt": {"word_embed_proj_dim": 16, "ffn_dim": 48, "do_layer_norm_before": True},
 }
 """The same of models that are scored by their own forward."""
 

@@ -160,6 +160,7 @@ def test_what_quantized_layers_do_not_do_is_refused(field: str, value: str | boo
 
 def test_a_base_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
     check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))
     own = json.loads((tmp_path / "config.json").read_text())
     own["quantization_config"] = {"quant_method": "fp8"}

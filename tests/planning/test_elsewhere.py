@@ -15,6 +15,7 @@ from unstable.planning.elsewhere import machine_named
 PARAMETERS = {
     "smollm2-135m": 134_515_008,
     "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+    "gemma3-270m": 268_098_176,
     "Qwen/Qwen3-0.6B": 596_049_920,
     "Qwen/Qwen3-1.7B": 1_720_574_976,
     "Qwen/Qwen3-4B": 4_022_468_096,

@@ -171,7 +171,9 @@ def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
 
     modules = dict(model.named_modules())
     decoder = set(decoder_of(model).modules())
-    head, experts = model.get_output_embeddings(), _names_of_experts(model.config.model_type)
+    head = model.get_output_embeddings()
+    mixed = any(name.endswith("experts") for name in modules)
+    experts = _names_of_experts(model.config.model_type) if mixed else frozenset()
     for name, module in modules.items():
         if isinstance(module, nn.Linear) and module is not head:
             sizes = module.in_features, module.out_features
@@ -203,7 +205,9 @@ def _names_of_experts(kind: str) -> frozenset[str]:
 
     They were layers once and are parameters now, and PEFT loads old adapters for them.
     """
-    from peft.utils import transformers_weight_conversion as conversion
-
-    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(kind, "")
-    return frozenset(conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))
+    try:
+        from peft.utils import transformers_weight_conversion as conversion
+    except ImportError:  # a release that loads none
+        return frozenset()
+    family = getattr(conversion, "_MODEL_TO_CONVERSION_PATTERN", {}).get(kind, "")
+    return frozenset(getattr(conversion, "_MOE_TARGET_MODULE_MAPPING", {}).get(family, ()))

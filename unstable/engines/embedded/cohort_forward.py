@@ -20,6 +20,8 @@ from unstable.engines.embedded.slots import Ints, Placement, SlotTable
 from unstable.engines.embedded.whole import of_one_weights
 
 log = logging.getLogger(__name__)
+_UNSUITED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What models raise at a cache that they were not written for."""
 _CACHE_NAMES = ("past_key_values", "cache_params")
 _BATCH_TOKENS = 4096  # of one forward, unless a single sequence has more
 _PROBE_LENGTHS = (12, 9)  # tokens that are cached of the sequences that a new model is tried on
@@ -141,7 +143,7 @@ class CohortForward:
                 self._forward(ids[1:, first:], first, large, base[:1]),
                 self._forward(other[:, second:], second, small, base[:1]),
             ]
-        except Exception as error:  # whatever a model makes of what it was not written for
+        except _UNSUITED as error:
             log.info("%s: %s", type(self._model).__name__, error)
             return False
         expected, actual = torch.cat(whole).float(), torch.cat(found).float()
