@@ -171,6 +171,18 @@ def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
     assert {name: each.shape for name, each in load(saved.weights).items()} == names
 
 
+def test_a_rollback_takes_back_all_weights(folders, tmp_path):
+    learner = make_learner(whole(folders[True], "bfloat16"), ema=0.9)
+    learner.update(batch(0))
+    saved = learner.save(tmp_path / "000001")
+    scores = learner.logprobs(tokens_of(made()))
+    learner.update(batch(1))
+    assert learner.logprobs(tokens_of(made())) != scores
+    learner.restore(tmp_path / "000001")
+    assert learner.logprobs(tokens_of(made())) == scores
+    assert learner.snapshot().adapter.weights == saved.weights and learner.version == 2
+
+
 def test_weights_of_another_shape_are_refused(folders):
     learner = make_learner(whole(folders[False]))
     odd = random_whole(tiny_model(vocab=VOCAB, layers=1), "odd", seed=0)
