@@ -22,11 +22,11 @@ SMALL = {"model.name": "smollm2-135m"}
 LARGE = {"model.name": str(QWEN)}
 OF_NO_MACHINE = {
     *("games.0.events", "games.0.parser", "groups.size", "sampling.moves", "tracking.dashboard"),
-    "learner.micro_batch_size",
+    *("learner.micro_batch_size", "sampling.thoughts.tags"),
     *("buffer.rewards.0.judges", "buffer.rewards.0.retries", "buffer.rewards.0.cache"),
 }
-"""Fields whose auto depends on the game, the algorithm, the terminal, the learner's device or the
-reward term."""
+"""Fields whose auto depends on the game, the algorithm, the terminal, the learner's device, the
+tokenizer or the reward term."""
 
 
 def autos(value: object, path: str = "") -> Iterator[str]:

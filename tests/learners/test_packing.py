@@ -269,7 +269,7 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
 
 def test_models_that_would_be_scored_wrongly_are_refused():
     capped = tiny_model()
-    capped.config.final_logit_softcapping = 3.0  # which a Llama's own forward knows nothing of
+    capped.config.final_logit_softcapping = 0.1  # which a Llama's own forward knows nothing of
     with pytest.raises(ConfigError, match="its logits are more than a linear layer"):
         Policy(attach_lora(capped, AdapterConfig(), 0))
     both_ways = AutoModelForCausalLM.from_config(
