@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from tests.helpers.embedded import (
     RULES,
-    SIZES,
     VOCAB,
     ask,
     make_model,
@@ -23,6 +21,7 @@ from tests.helpers.embedded import (
     play_turns,
     serving,
 )
+from tests.helpers.families import make_family
 from unstable.engines.embedded.cohort_forward import CohortForward
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.embedded.slot_forward import SlotForward
@@ -30,94 +29,13 @@ from unstable.models.adapters import lora_pairs, make_lora
 from unstable.types import Adapter, Completion
 
 RANK = 4
-EXPERTS: dict[str, Any] = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "head_dim": 8,
-}
-LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
-GATED_DELTA: dict[str, Any] = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"],
-}
-STATE_SPACE: dict[str, Any] = {
-    "mamba_n_heads": 8,
-    "mamba_d_head": 8,
-    "mamba_n_groups": 2,
-    "mamba_d_state": 8,
-    "mamba_expand": 2,
-    "mamba_chunk_size": 8,
-}
-WINDOWS: dict[str, Any] = {"sliding_window": 12, "num_hidden_layers": 4}
-SLOTS: dict[str, dict[str, Any]] = {
-    "cohere2": WINDOWS,
-    "deepseek_v3": {
-        "num_key_value_heads": 4,
-        "q_lora_rank": 16,
-        "kv_lora_rank": 8,
-        "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 4,
-        "v_head_dim": 8,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "n_group": 2,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-    },
-    "gemma2": WINDOWS
-    | {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
-    "gemma3_text": {
-        "head_dim": 8,
-        "sliding_window": 12,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024},
-    "gpt_oss": LOCAL_EXPERTS | {"head_dim": 8, "sliding_window": 12},
-    "mixtral": LOCAL_EXPERTS | {"sliding_window": 20},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "phimoe": LOCAL_EXPERTS | {"sliding_window": 20},  # names no window to its attention
-    "qwen3_moe": EXPERTS,
-}
-COHORTS: dict[str, dict[str, Any]] = {
-    "bamba": STATE_SPACE | {"attn_layer_indices": [1]},
-    "falcon": {},
-    "falcon_h1": STATE_SPACE | {"head_dim": 8, "mamba_d_ssm": 64},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "mamba2": {
-        "state_size": 8,
-        "expand": 2,
-        "num_heads": 8,
-        "head_dim": 8,
-        "n_groups": 2,
-        "chunk_size": 8,
-    },
-    "qwen3_next": EXPERTS | GATED_DELTA | {"shared_expert_intermediate_size": 16},
-}
-UNCACHED: dict[str, dict[str, Any]] = {
-    "recurrent_gemma": {
-        "lru_width": 32,
-        "attention_window_size": 12,
-        "num_hidden_layers": 3,
-        "num_key_value_heads": 1,
-    },
-}
-FAMILIES = SLOTS | COHORTS | UNCACHED
-
-
-def make_family(kind: str) -> PreTrainedModel:
-    """A random model whose answers depend on all that came before."""
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **(SIZES | FAMILIES[kind]))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    for name, weight in model.named_parameters():
-        if "sinks" in name or (weight.dim() == 2 and "A_log" not in name):
-            torch.nn.init.normal_(weight, std=0.3)
-    return model.float().eval().requires_grad_(False)
+SLOTS = (
+    *("cohere2", "deepseek_v3", "gemma2", "gemma3_text", "gpt2", "gpt_oss", "mixtral", "opt"),
+    *("phimoe", "qwen3_moe"),
+)
+COHORTS = ("bamba", "falcon", "falcon_h1", "lfm2", "mamba2", "qwen3_next")
+UNCACHED = ("recurrent_gemma",)
+SPREAD = 0.3  # of weights, so that answers depend on all that came before
 
 
 def linears_of(model: PreTrainedModel) -> dict[str, Any]:
@@ -162,9 +80,9 @@ def scored(model: torch.nn.Module, prompt_ids: list[int], token_ids: list[int]) 
     return plain_logprobs(model, prompt_ids, answer, 1.0)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", SLOTS + COHORTS + UNCACHED)
 async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> None:
-    model = make_family(kind)
+    model = make_family(kind, attention="eager", spread=SPREAD)
     adapters = [lora_of(model, f"main@{i}", seed=i) for i in range(2)]
     plain: dict[str | None, PreTrainedModel] = {None: copy.deepcopy(model)}
     plain |= {adapter.name: merged(model, adapter) for adapter in adapters}
@@ -206,7 +124,7 @@ async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["gemma2", "qwen3_next", "recurrent_gemma"])
 async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str) -> None:
-    model = make_family(kind)
+    model = make_family(kind, attention="eager", spread=SPREAD)
     adapter = lora_of(model, "main@1", seed=1)
     runs = []
     for _ in range(2):
@@ -217,7 +135,7 @@ async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str)
 
 @pytest.mark.parametrize("kind", ["mamba2", "falcon", "lfm2", "recurrent_gemma"])
 async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> None:
-    model = make_family(kind)
+    model = make_family(kind, attention="eager", spread=SPREAD)
     prompts = [[*RULES, number] for number in range(4)]
     answers: list[list[Completion]] = []
     for cancelled in (False, True):

@@ -11,9 +11,6 @@ from tests.helpers.models import tiny_tokenizer
 VOCAB = 132
 """Of `tests.helpers.models.tiny_tokenizer`."""
 
-WINDOW = 8
-"""Tokens that a sliding layer sees: fewer than any prompt has."""
-
 _WITH_LORA = """
 afmoe apertus arcee bamba cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4
 falcon_h1 gemma gemma2 gemma3_text glm glm4 glm4_moe gpt_oss granite granitemoe granitemoehybrid
@@ -26,14 +23,15 @@ WITH_LORA = frozenset(_WITH_LORA.split())
 
 _OTHERS = """
 biogpt bloom cwm diffllama dots1 falcon falcon_mamba flex_olmo gemma3n_text gemma4_text gpt2
-gpt_bigcode gpt_neox gptj helium jetmoe llama4_text mamba mamba2 minimax ministral
-nanochat olmo_hybrid olmoe persimmon recurrent_gemma rwkv stablelm starcoder2 xglm youtu zamba2
+gpt_bigcode gpt_neox gptj helium jetmoe llama4_text mamba mamba2 minimax ministral nanochat
+olmo_hybrid olmoe persimmon recurrent_gemma rwkv stablelm starcoder2 vaultgemma xglm youtu
+zamba2
 """
 FAMILIES = WITH_LORA | frozenset(_OTHERS.split())
 """All types that are tried."""
 
-_SPREAD = 0.15
-"""Standard deviation of weights, at least."""
+WINDOW = 5
+"""Tokens that a sliding layer sees: fewer than most prompts have."""
 
 _SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 32),
@@ -71,19 +69,28 @@ _WINDOWS = {"layer_types": ["sliding_attention", "full_attention"]}
 _LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
 _LATENT = {"head_dim": 8, "num_key_value_heads": 4}
 _OF_ITS_OWN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("afmoe", "cohere2", "exaone4", "exaone_moe", "gemma3_text"), _WINDOWS),
+    **dict.fromkeys(("afmoe", "exaone4"), _WINDOWS),
     **dict.fromkeys(("ministral", "olmo3"), _WINDOWS),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _LINEAR),
     **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu"), _LATENT),
     **dict.fromkeys(("deepseek_v2", "minicpm3"), {"num_key_value_heads": 4}),
     "bamba": {"attn_layer_indices": [1]},
-    "codegen": {"rotary_dim": 4},
-    "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
-        "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
-    },
+    "cohere2": {**_WINDOWS, "logit_scale": 0.3},
     "dots1": {"n_shared_experts": 1, "routed_scaling_factor": 1.0},
-    "falcon_h1": {"mamba_d_ssm": 64},
+    "falcon_h1": {"mamba_d_ssm": 64, "lm_head_multiplier": 1.7},
+    "gemma2": {
+        **_WINDOWS,
+        **{"query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5},
+        "final_logit_softcapping": 0.4,
+    },
+    "gemma3_text": {
+        **_WINDOWS,
+        "query_pre_attn_scalar": 8,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e2},
+        },
+    },
     "gemma3n_text": {
         **_WINDOWS,
         **{"num_kv_shared_layers": 0, "vocab_size_per_layer_input": VOCAB},
@@ -95,8 +102,9 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
         **{"global_head_dim": 16, "num_kv_shared_layers": 0},
         **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB},
     },
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": WINDOW},
     "gptj": {"rotary_dim": 4},
+    "gpt_oss": _WINDOWS,
+    "granite": {"logits_scaling": 0.2, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "helium": {"head_dim": 8},
     "jamba": {
@@ -112,7 +120,15 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
         **{"mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 1, "ssm_state_size": 8},
         "chunk_size": 8,
     },
+    "opt": {"word_embed_proj_dim": 16},
     "phi": {"partial_rotary_factor": 0.5},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen2_moe": {"use_sliding_window": True, "max_window_layers": 0},
+    "recurrent_gemma": {
+        **{"lru_width": 32, "attention_window_size": 12, "num_hidden_layers": 3},
+        "num_key_value_heads": 1,
+    },
+    "vaultgemma": {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.4},
     "zamba2": {
         **{"layer_types": ["linear_attention", "hybrid"], "hybrid_layer_ids": [1]},
         **{"num_mem_blocks": 1, "mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1},
@@ -123,18 +139,27 @@ _FIXED = {"falcon": ("head_dim",), "gemma4_text": ("head_dim",)}
 """Sizes that a config has and does not take."""
 
 
-def make_family(kind: str, **changes: Any) -> PreTrainedModel:
-    """A model of this type in fp32, in evaluation mode; all of a prompt matters to its answers."""
+def make_family(
+    kind: str, *, attention: str | None = None, spread: float = 0.15, **changes: Any
+) -> PreTrainedModel:
+    """A model of this type in fp32, frozen, in evaluation mode.
+
+    Its weights have at least this standard deviation: as they are made, layers say little.
+    """
     cls = type(AutoConfig.for_model(kind))
     default = cls()
     names = [name for name in _SMALL if name not in _FIXED.get(kind, ()) and hasattr(default, name)]
     sizes = {name: _SMALL[name] for name in names}
-    torch.manual_seed(0)
     config = cls(**{**sizes, **_OF_ITS_OWN.get(kind, {}), **changes})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for weight in model.parameters():
-        if weight.dim() > 1 and 0 < weight.std() < _SPREAD:  # as they are made, layers say little
-            weight.data *= _SPREAD / weight.std()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=attention
+    )
+    for name, weight in model.named_parameters():
+        if "sinks" in name or name == "lm_head.bias":
+            torch.nn.init.normal_(weight, std=spread)
+        elif weight.dim() > 1 and 0 < weight.std() < spread:
+            weight.data *= spread / weight.std()
     return model.eval().requires_grad_(False)
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from tests.helpers.families import make_family
 from tests.helpers.learners import make_batch, make_learner, make_sample, save_model, token_sample
 from tests.helpers.learners import trained as training_weights
 from tests.helpers.models import random_adapter
-from tests.helpers.scored_families import PACKED, PADDED, family_model
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model import load as load_module
@@ -22,6 +22,12 @@ from unstable.models.shape import shape_of
 from unstable.models.support import Support, support_of
 from unstable.types import TokenSample
 
+PACKED = (
+    *("llama", "gemma2", "gemma3_text", "gpt_oss", "cohere2", "granite", "mixtral", "qwen3_moe"),
+    *("qwen2_moe", "phimoe", "gpt2", "opt", "phi"),
+)
+PADDED = ("qwen3_next", "lfm2", "mamba2", "bamba", "falcon_h1")
+SPREAD = 0.3  # of weights, so that each part of a model shows in its logits
 SHARED = [3, 7, 11, 5, 9, 30, 31, 8, 4, 6]
 SAMPLES = [
     token_sample([*SHARED, 12, 13, 14], [4, 5, 0]),
@@ -33,7 +39,7 @@ SAMPLES = [
 
 
 def adapted(kind, attention):
-    model = family_model(kind, attention=attention)
+    model = make_family(kind, attention=attention, spread=SPREAD)
     adapter = random_adapter(model, "random", seed=1)
     peft_model = attach_lora(model, AdapterConfig(rank=4, alpha=8), seed=0)
     TrainedLora(peft_model).load(adapter)
@@ -155,7 +161,7 @@ def test_updates_are_the_same_by_both_paths(algorithm, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["qwen2_moe", "phimoe", "qwen3_moe", "mamba2", "gpt2"])
 def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
-    model = family_model(kind, attention=None)
+    model = make_family(kind)
     shape = shape_of(model.config)
     planned = {linear.name for linear in shape.lora_linears("all-linear")}
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
@@ -170,11 +176,11 @@ def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
 
 def test_a_router_can_be_named_and_experts_cannot():
     config = AdapterConfig(targets=["router"])
-    model = attach_lora(family_model("phimoe", attention=None), config, seed=0)
+    model = attach_lora(make_family("phimoe"), config, seed=0)
     base: Any = model.get_base_model()
     shape = shape_of(base.config)
     assert len(trained(model)) == 2 * len(shape.lora_linears(["router"])) == 4
-    mixtral = family_model("mixtral", attention=None)
+    mixtral = make_family("mixtral")
     with pytest.raises(ConfigError, match="names experts"):
         attach_lora(mixtral, AdapterConfig(targets=["q_proj", "w1", "w2", "w3"]), seed=0)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from tests.helpers.scored_families import family_model
+from tests.helpers.families import make_family
 from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 
@@ -148,6 +148,6 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
 def test_a_head_is_read_of_the_models_config(
     kind: str, scale: float, softcap: float | None
 ) -> None:
-    head = Head.of(family_model(kind, attention="eager"))
+    head = Head.of(make_family(kind))
     assert (head.scale, head.softcap) == (pytest.approx(scale), softcap)
     assert head.bias_V is None and not head.trained

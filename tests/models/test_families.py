@@ -166,6 +166,13 @@ async def test_peft_loads_a_version_that_says_what_the_run_recorded(
             )
 
 
+@pytest.mark.parametrize(("kind", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
+def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path: Path) -> None:
+    """transformers' own sdpa would leave the cap out, without a word."""
+    model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))
+    assert model.config._attn_implementation == attention
+
+
 def test_the_page_names_each_family_with_its_path() -> None:
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.M)
     paths = {kind: support_of(AutoConfig.for_model(kind)).path for kind in FAMILIES}

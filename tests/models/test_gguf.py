@@ -132,7 +132,7 @@ def test_what_is_not_read_is_a_line(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert "(it takes 0.2 GB, and 0.0 are free); make room there, or set XDG" in line_of(file)
     text = file.with_name("notes.txt")
     text.touch()
-    assert "a file that is no .gguf" in line_of(text)
+    assert "is a file, and no .gguf" in line_of(text)
 
 
 def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

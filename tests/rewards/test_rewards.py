@@ -12,7 +12,8 @@ import pytest
 
 from tests.helpers.builders import completion, game, sampled, turn
 from unstable.config import ConfigError, RewardConfig, load
-from unstable.rewards.terms import BUILT_IN, Rewards
+from unstable.rewards.built_in import BUILT_IN
+from unstable.rewards.terms import Rewards
 from unstable.types import Completion, GameFailure, GameResult, Reward, Segment, Turn
 
 

@@ -128,9 +128,8 @@ class MicroBatches:
 
         Samples that share most of their prompts go together, where they are padded those of like
         lengths. Those of one atom stay together, at the price of a larger micro-batch where an atom
-        alone is too large. A rank with fewer
-        micro-batches repeats one without weight while it would have to wait anyway, since the
-        collectives of a sharded model need all ranks.
+        alone is too large. A rank with fewer micro-batches repeats one without weight while it
+        would have to wait anyway, since the collectives of a sharded model need all ranks.
         """
         ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
         lengths_S = np.array([sample.length for sample in samples])

@@ -12,7 +12,7 @@ from unstable.types import Adapter
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -55,6 +55,17 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
             "layers; name others, or all-linear"
         )
     return peft_model
+
+
+def weight_places(model: "nn.Module") -> dict[str, list[tuple["nn.Module", str]]]:
+    """By a weight's name in files, the modules that have it, and as what: tied ones are several."""
+    names: dict[nn.Parameter, str] = {}
+    places: dict[str, list[tuple[nn.Module, str]]] = {}
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        module, _, own = path.rpartition(".")
+        name = names.setdefault(parameter, path)
+        places.setdefault(name, []).append((model.get_submodule(module), own))
+    return places
 
 
 def holds_whole(folder: Path) -> bool:

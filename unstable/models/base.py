@@ -41,7 +41,7 @@ def check_model(config: ModelConfig) -> None:
         check_gguf(gguf, config.name)
     elif path.is_file():
         raise ConfigError(
-            f"model.name = {shown(config.name)}: a file that is no {SUFFIX}; give a folder, or such"
+            f"model.name = {shown(config.name)}: is a file, and no {SUFFIX}; give one, or a folder"
         )
     elif path.is_dir():
         check_folder(path, config.name)
@@ -200,6 +200,9 @@ def load_model(
     if config.quantize != "none":
         kind = quantization_config(config.quantize, dtype)
         options = {"quantization_config": kind, "device_map": {"": device}}
+    text = load_config(config).get_text_config()
+    if attention is None and getattr(text, "attn_logit_softcapping", None):
+        attention = "eager"  # transformers' other implementations leave the cap out
     model = AutoModelForCausalLM.from_pretrained(
         model_path(config), dtype=dtype, attn_implementation=attention, **options
     )

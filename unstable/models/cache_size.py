@@ -5,13 +5,10 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import ModelConfig
-from unstable.models.base import load_config
-from unstable.models.known import KNOWN
-from unstable.models.shape import shape_of
+from unstable.models.shape import known_config, shape_of
 from unstable.models.support import support_of
 
 if TYPE_CHECKING:
@@ -38,9 +35,7 @@ def read_cache_size(model: ModelConfig) -> CacheSize | None:
 
 @lru_cache(maxsize=8)
 def _read(name: str) -> CacheSize | None:
-    if name in KNOWN and not Path(name).is_dir():
-        return None
-    config = load_config(ModelConfig(name=name))
+    config = known_config(name)
     return None if support_of(config).path == "packed" else cache_size(config)
 
 

@@ -12,7 +12,7 @@ ernie4_5_moe exaone4 flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 g
 gpt_neox gpt_oss granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe
 jetmoe llama longcat_flash minicpm3 minimax_m2 ministral mistral mixtral nanochat olmo olmo2
 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3
-starcoder2 youtu
+starcoder2 vaultgemma youtu
 """
 PACKED = frozenset(_PACKED.split())
 """Types of models whose tokens see each other by transformers' attention interface alone.

@@ -85,17 +85,12 @@ def learner_memory(
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
-    sum gradients, 8 more with each of `others`, a
-    reference and a teacher, 4 more with an average. `sharded` weights lie in
-    equal parts on all ranks; whole are two layers at a time, embedding and output layer. What a
-    pass works with is counted in layers' activations, as measured. With gradient checkpointing only
-    each layer's input is kept (https://arxiv.org/abs/1604.06174). `reference_tokens` are those of a
-    batch, once for each of the others whose hidden states an exact KL keeps, in fp32, and once more
-    where ranks add them up.
-
-    Of a model whose weights are all trained each takes 20 (with what a step that fails is undone
-    by), and in another precision than fp32 the copy that is computed with; on a processor also
-    what a checkpoint is made of. `sharded` ranks have their part of all that.
+    sum gradients, 8 more with each of `others`, a reference and a teacher, 4 more with an average.
+    `sharded` weights lie in equal parts on all ranks; whole are two layers at a time, embedding and
+    output layer. What a pass works with is counted in layers' activations, as measured. With
+    gradient checkpointing only each layer's input is kept (https://arxiv.org/abs/1604.06174).
+    `reference_tokens` are those of a batch, once for each of the others whose hidden states an
+    exact KL keeps, in fp32, and once more where ranks add them up.
     """
     size = DTYPE_BYTES[dtype]
     copies = 8 * others + 4 * average
@@ -109,11 +104,10 @@ def learner_memory(
             weights -= size * shape.parameters // ranks  # which masters are
         elif dtype == "float32":
             weights = 0
-        each = 20 + copies + 4 * (ranks > 1 and not sharded) + (0 if on_gpu else _SNAPSHOT)
+        summed = 4 * (ranks > 1 and not sharded)
+        each = copies + summed + (0 if on_gpu else _SNAPSHOT)
         part = shape.parameters // ranks if sharded else shape.parameters
-        # The embedding's gradient, or the output layer's, before it is added to what there is.
-        largest = (size + FP32) * shape.vocabulary * shape.hidden
-        trained = {"masters and optimizer": each * part + largest}
+        trained = {"masters and optimizer": master_bytes(shape, dtype, part, each)}
     else:
         each = 16 + size + copies + 4 * (ranks > 1)
         trained = {"LoRA and optimizer": each * shape.lora_parameters(adapter)}
@@ -131,6 +125,16 @@ def learner_memory(
         token_bytes=shape.layers * layer + working,
         checkpointed_token_bytes=shape.layers * size * shape.hidden + layer + working,
     )
+
+
+def master_bytes(shape: ModelShape, dtype: str, part: int, more: int) -> int:
+    """What training takes of all weights, of which a rank has a `part`.
+
+    Each takes 20 bytes, with what a step that fails is undone by, and `more`; the embedding's
+    gradient, or the output layer's, is there twice before it is added to what there is.
+    """
+    largest = (DTYPE_BYTES[dtype] + FP32) * shape.vocabulary * shape.hidden
+    return (20 + more) * part + largest
 
 
 def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:

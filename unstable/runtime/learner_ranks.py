@@ -224,9 +224,7 @@ class RemoteLearner:
     async def _save(self, version: int) -> None:
         place, first = self._folder.checkpoint(version), self._places[0]
         there = place.relative_to(self._folder.root).as_posix()
-        if (
-            self._deaths or self._halvings
-        ) and place.exists():  # the learner died as it had written it
+        if place.exists() and self._deaths + self._halvings:  # it ended as it had written it
             return
         agent = first.node.agent if isinstance(first, Place) and first in self._afar else None
         if agent is not None and self._deaths:
@@ -308,7 +306,9 @@ class RemoteLearner:
                 if self._crew is None:
                     self._ranks = self._made()
                 else:
-                    self._places = await self._crew.learner_places(self._told(self._crew, death))
+                    self._crew.say(self._begins_again(death))
+                    places = [each for each in self._places if isinstance(each, Place)]
+                    self._places = await self._crew.learner_places(places)
                 try:
                     await self.start()
                     await self._catch_up()
@@ -316,14 +316,12 @@ class RemoteLearner:
                 except DiedError as another:
                     death = another
 
-    def _told(self, crew: Crew, death: "DiedError") -> list[Place]:
-        """The places of the ranks, once the user knows that they begin again."""
-        last = "from the beginning"
-        if self._journal.version is not None:
-            last = f"from version {self._journal.version}"
+    def _begins_again(self, death: DiedError) -> str:
+        """What a person is told."""
         what = "was full" if isinstance(death, FullError) else "died"
-        crew.say(f"the learner {what} and is started again {last}")
-        return [each for each in self._places if isinstance(each, Place)]
+        version = self._journal.version
+        last = "the beginning" if version is None else f"version {version}"
+        return f"the learner {what} and is started again from {last}"
 
     async def _catch_up(self) -> None:
         """Come to where the dead one was: what is on file, then all that it was asked since."""

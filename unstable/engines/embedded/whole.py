@@ -7,6 +7,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from unstable.engines.embedded.slots import Ints
+from unstable.models.adapters import weight_places
 from unstable.types import Adapter
 
 BASE = 0
@@ -20,13 +21,8 @@ class WholeVersions:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._places: dict[str, list[tuple[nn.Module, str]]] = {}  # tied weights are in several
-        names: dict[nn.Parameter, str] = {}
-        for path, module in model.named_modules():
-            for own, parameter in module.named_parameters(recurse=False):
-                name = names.setdefault(parameter, f"{path}.{own}" if path else own)
-                self._places.setdefault(name, []).append((module, own))
-        self._versions = {BASE: [*names]}
+        self._places = weight_places(model)
+        self._versions = {BASE: [*model.parameters()]}
         self._in_place = BASE
         self._next = -1
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from unstable.learners.model.parts import Part, gathered_whole, own_part
 from unstable.learners.model.trained import Trained, exported, fitting_tensors
+from unstable.models.adapters import weight_places
 from unstable.types import Adapter
 
 
@@ -24,7 +25,7 @@ class TrainedWhole(Trained):
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._places = _places(model)
+        self._places = weight_places(model)
         self._masters = [
             nn.Parameter(parameter.detach().float()) for parameter in self._computed_with
         ]
@@ -123,17 +124,6 @@ class TrainedWhole(Trained):
             self._exchange(self._own)
         for key, values in zip(self._places, self._values, strict=True):
             values.copy_(own_part(values, tensors[key]))
-
-
-def _places(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
-    """By a weight's name in files, where modules have it: tied weights are in several places."""
-    names: dict[nn.Parameter, str] = {}
-    places: dict[str, list[tuple[nn.Module, str]]] = {}
-    for path, module in model.named_modules():
-        for own, parameter in module.named_parameters(recurse=False):
-            name = names.setdefault(parameter, f"{path}.{own}" if path else own)
-            places.setdefault(name, []).append((module, own))
-    return places
 
 
 def _rounded(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
