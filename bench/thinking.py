@@ -1,8 +1,8 @@
 """What a few tokens of thought are worth to a tiny model, at equal size, examples and updates.
 
-    python -m bench.thinking [--seeds 0 1 2] [--steps 1500] [--games 128]
+    python -m bench.thinking [--seeds 1 2 3] [--steps 8000] [--games 128]
 
-Nim of piles of 7, 6 and 5 in the compact form. Two models of the same fresh weights learn by
+Nim of three piles of 15 in the compact form. Two models of the same fresh weights learn by
 maximum likelihood what the expert plays in one half of all positions: one its moves alone, the
 other with a thought before each: the piles in binary, their nim-sum, the pile to take from and the
 size that it is left with. They are then asked in the other half of the positions that can be won
@@ -42,7 +42,7 @@ from unstable.types import BASE, WORTH, GameFailure, GameSpec, PlayerId, SeatSpe
 from unstable.types.intervals import mean_interval
 from unstable.types.seeds import derive_seed
 
-START = [7, 6, 5]
+START = [15, 15, 15]
 OPPONENTS = ("expert", "random")
 ASKED = 512
 """Unseen positions that a model is asked in, at most."""
@@ -84,11 +84,11 @@ def thought(piles: Sequence[int], move: str) -> str:
     """The piles in binary, their nim-sum, the pile of a move and what it leaves.
 
     >>> thought([3, 4, 5], "[0 2]")
-    '011 100 101 010 0 001'
+    '0011 0100 0101 0010 0 0001'
     """
     pile, take = map(int, move.strip("[]").split())
     sizes = [*piles, reduce(xor, piles)]
-    return " ".join([*(f"{size:03b}" for size in sizes), f"{pile} {piles[pile] - take:03b}"])
+    return " ".join([*(f"{size:04b}" for size in sizes), f"{pile} {piles[pile] - take:04b}"])
 
 
 def examples(known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool) -> list[Any]:
@@ -110,7 +110,7 @@ def config_of(folder: str | None, seed: int, steps: int, budget: int | None = No
         "world",
         {
             "games": [{"env": "Nim-v0", "prompt": "compact", "args": {"piles": START}}],
-            "sampling": {"max_tokens": 32, "thoughts": {"budget": budget}},
+            "sampling": {"max_tokens": 48, "thoughts": {"budget": budget}},
             "world": {"steps": steps, "legal": 1.0, "questions": 0.0, "batch_size": 32},
             "actors": {"num": 1, "games_in_flight": 64, "engine": "embedded"},
             "seed": seed,
@@ -221,8 +221,8 @@ def compared(job: Job) -> dict[str, list[list[float]]]:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=1500, help="updates of each model")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=8000, help="updates of each model")
     parser.add_argument("--games", type=int, default=128, help="against each opponent")
     parser.add_argument("--processes", type=int, default=2, help="models made at once")
     given = parser.parse_args()

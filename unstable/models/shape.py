@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 UNBOUNDED = 1 << 20
 """Tokens of a model that does not say how many it takes."""
+EXPERTS = "experts"
+"""What the name of a layer's experts ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class ModelShape:
     vocabulary: int
     max_length: int  # tokens
     normalized_heads: bool  # queries and keys have norms of their own, as in Qwen3
+    mixed: bool  # of experts
     linears: tuple[Linear, ...]
 
     @property
@@ -99,11 +102,11 @@ def _read_shape(name: str) -> ModelShape:
 
 def weight_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of all weights of the model by their names, tied ones once."""
-    own = _on_meta(load_config(model)).named_parameters()
+    own = on_meta(load_config(model)).named_parameters()
     return {name: tuple(parameter.shape) for name, parameter in own}
 
 
-def _on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
+def on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
     """A model with this config on torch's meta device, which holds no data."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -115,7 +118,7 @@ def _on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
 
 def shape_of(config: "PretrainedConfig") -> ModelShape:
     """The shape of a model with this config."""
-    model = _on_meta(config)
+    model = on_meta(config)
     linears = tuple(linears_of(model))
     text = config.get_text_config()
     head = model.get_output_embeddings()
@@ -135,6 +138,7 @@ def shape_of(config: "PretrainedConfig") -> ModelShape:
         max_length=_number(text, "max_position_embeddings", "n_positions", "max_seq_len")
         or UNBOUNDED,
         normalized_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
+        mixed=any(name.endswith(EXPERTS) for name, _ in model.named_modules()),
         linears=linears,
     )
 
@@ -172,7 +176,7 @@ def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
     modules = dict(model.named_modules())
     decoder = set(decoder_of(model).modules())
     head = model.get_output_embeddings()
-    mixed = any(name.endswith("experts") for name in modules)
+    mixed = any(name.endswith(EXPERTS) for name in modules)
     experts = _names_of_experts(model.config.model_type) if mixed else frozenset()
     for name, module in modules.items():
         if isinstance(module, nn.Linear) and module is not head:

@@ -107,13 +107,11 @@ def case_of(
     """The case of so many learner ranks; `request_tokens` is the measured length, where it was."""
     shape = read_shape(config.model)
     actors = config.actors
-    others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
-    own = config.opponents.most_past + 1 + evaluated_beside(config)
-    versions = own + others + len(config.openings.versions)
+    versions = versions_kept(config) - 1
     most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     wanted = min(versions_in_play(config), most)
     mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras
-    kept = max(mixed, versions + 1)  # the one that is just being published
+    kept = max(mixed, versions + 1)
     asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     longest = min(asked, shape.max_length)
     typical = TYPICAL_LENGTH * longest if request_tokens is None else request_tokens
@@ -130,6 +128,13 @@ def case_of(
         wanted_loras=wanted if actors.max_loras == "auto" else mixed,
         max_cpu_loras=kept if actors.max_cpu_loras == "auto" else actors.max_cpu_loras,
     )
+
+
+def versions_kept(config: RunConfig) -> int:
+    """Versions that an engine keeps at most, with one that is just being published."""
+    others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
+    own = config.opponents.most_past + 1 + evaluated_beside(config)
+    return own + others + len(config.openings.versions) + 1
 
 
 def evaluated_beside(config: RunConfig) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import read_shape
-from unstable.planning.case import Case, Placed, case_of
+from unstable.planning.case import Case, Placed, case_of, versions_kept
 from unstable.planning.figures import card_like
 from unstable.planning.fit import (
     Batches,
@@ -24,8 +24,8 @@ from unstable.planning.fit import (
     smaller,
 )
 from unstable.planning.machine import Machine, Placement, together
-from unstable.planning.memory import FP32, GB
-from unstable.planning.needs import Dtype, EngineNeeds, choose_engine
+from unstable.planning.memory import DTYPE_BYTES, FP32, GB
+from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_engine
 from unstable.planning.on_gpus import on_gpus
 from unstable.planning.on_processor import on_processor
 from unstable.planning.pace import Pace, pace
@@ -134,13 +134,19 @@ def _pools(config: RunConfig) -> Iterator[RunConfig]:
         yield changed(config, "opponents.pool_size", size)
 
 
-def _whole_versions(config: RunConfig, machine: Machine) -> Iterator[str]:
+def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> Iterator[str]:
     """What a person should know of versions that are whole models."""
     if not config.model.trains_all:
         return
     size = FP32 * read_shape(config.model).parameters
     kept = config.opponents.pool_size
     yield f"all weights are trained: a version is {size / GB:.2g} GB, opponents.pool_size = {kept}"
+    if not needs.mixes_models:
+        files = DTYPE_BYTES[choose_dtype(config, machine)] * size // FP32 * versions_kept(config)
+        yield (
+            "an engine computes with one version at a time, so games against past ones take turns; "
+            f"it keeps versions as temporary files (TMPDIR), {files / GB:.2g} GB"
+        )
     if machine.shared_bytes is not None and _SENT * size > machine.shared_bytes:
         yield (
             f"versions are sent through /dev/shm, which has {machine.shared_bytes / GB:.2g} GB: "
@@ -166,7 +172,7 @@ def _plan(
 ) -> Plan:
     """The plan of those numbers of learner ranks that fit with which an update takes least time."""
     engine, notes = choose_engine(config, machine, engines)
-    notes += _whole_versions(config, machine)
+    notes += _whole_versions(config, machine, engines[engine])
     plans, lacks = [], []
     for ranks in _ranks(config, machine, engines[engine]) if learner else [0]:
         try:

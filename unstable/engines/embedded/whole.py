@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from safetensors.torch import load
-from torch import Tensor, nn
+from torch import nn
 
+from unstable.engines.adapters import misfit
 from unstable.engines.embedded.slots import Ints
 from unstable.models.adapters import weight_places
 from unstable.types import Adapter
@@ -30,7 +31,7 @@ class WholeVersions:
         """Hold a version, and give it a number; `ValueError` where it is of another model."""
         tensors = load(weights.weights)
         base = dict(zip(self._places, self._versions[BASE], strict=True))
-        if wrong := _misfit(base, tensors):
+        if wrong := misfit(base, tensors):
             raise ValueError(f"version {weights.name!r} does not fit the base: {wrong}")
         self._versions[self._next] = [
             nn.Parameter(tensors[name].to(own.dtype), requires_grad=False)
@@ -53,15 +54,6 @@ class WholeVersions:
             for module, name in places:
                 module._parameters[name] = parameter  # setattr takes ten times as long
         self._in_place = number
-
-
-def _misfit(base: dict[str, nn.Parameter], given: dict[str, Tensor]) -> str | None:
-    """The first tensor that is not as the base's, if one is not."""
-    for name in sorted(base.keys() | given.keys()):
-        shapes = [tuple(each[name].shape) if name in each else "missing" for each in (given, base)]
-        if shapes[0] != shapes[1]:
-            return f"{name} is {shapes[0]}, expected {shapes[1]}"
-    return None
 
 
 def of_one_weights(numbers_R: Ints) -> Iterator[slice]:

@@ -37,7 +37,7 @@ class VLLMSettings:
     dtype: torch.dtype
     max_requests: int
     max_length: int
-    max_rank: int
+    max_rank: int | None  # of LoRAs; None: versions are whole models
     max_loras: int  # mixed in one forward pass
     max_cpu_loras: int  # kept in memory
     tensor_parallel: int = 1
@@ -81,28 +81,32 @@ def _engine_args(settings: VLLMSettings) -> Any:
         options["block_size"] = _CPU_BLOCK
     else:
         options["max_num_batched_tokens"] = STEP_TOKENS
-        # Kernels for as many LoRAs as a step has, not for all slots; of more graphs, which take
-        # longer to capture.
-        options["specialize_active_lora"] = settings.max_loras > FEW_LORAS
         if settings.gpu_memory is not None:
             options["gpu_memory_utilization"] = settings.gpu_memory
+    if settings.max_rank is not None:
+        options |= {
+            "enable_lora": True,
+            "max_lora_rank": padded_rank(settings.max_rank),
+            "max_loras": settings.max_loras + on_cpu,  # where the base takes a place too
+            "max_cpu_loras": settings.max_cpu_loras + on_cpu,
+        }
+        if not on_cpu:
+            # Kernels for as many LoRAs as a step has, not for all slots; of more graphs, which
+            # take longer to capture.
+            options["specialize_active_lora"] = settings.max_loras > FEW_LORAS
     return AsyncEngineArgs(
         model=settings.model,
         dtype=str(settings.dtype).removeprefix("torch."),
         skip_tokenizer_init=True,
         generation_config="vllm",  # no sampling defaults of the model's
         logprobs_mode="processed_logprobs",  # after temperature
-        enable_lora=True,
-        max_lora_rank=padded_rank(settings.max_rank),
-        max_loras=settings.max_loras + on_cpu,  # where the base takes a place too
-        max_cpu_loras=settings.max_cpu_loras + on_cpu,
         max_model_len=settings.max_length,
         max_num_seqs=settings.max_requests,
         enable_prefix_caching=True,
         tensor_parallel_size=settings.tensor_parallel,
         enforce_eager=settings.enforce_eager,
         enable_sleep_mode=settings.sleeps,
-        worker_extension_cls=f"{worker.__name__}.{worker.EndsWithOwner.__name__}",
+        worker_extension_cls=f"{worker.__name__}.{worker.Extension.__name__}",
         disable_log_stats=True,
         enable_log_requests=False,
         **options,

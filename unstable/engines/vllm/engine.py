@@ -8,21 +8,17 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from unstable.engines.base import EngineDiedError, check_request
 from unstable.engines.scoring import check_scoring, score_all
-from unstable.engines.vllm.adapters import (
-    ZERO,
-    AdapterStore,
-    StoredAdapter,
-    zero_adapter,
-)
 from unstable.engines.vllm.core import VLLMSettings, start_core
+from unstable.engines.vllm.loras import Loras
 from unstable.engines.vllm.scratch import ScratchFolder
+from unstable.engines.vllm.versions import Versions, Weights
+from unstable.engines.vllm.whole import WholeVersions
 from unstable.types import Adapter, Completion, FinishReason, TopLogprobs
 
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
@@ -44,18 +40,13 @@ class VLLMEngine:
     def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
         self._settings = settings
         self._stop_token_ids = sorted(stop_token_ids)
-        self._base: StoredAdapter | None = None
         self._folder = ScratchFolder("unstable-adapters-")
         self._llm = start_core(settings, log)
         from vllm import __version_tuple__  # not before `start_core` has set what vLLM reads
 
         config = self._llm.vllm_config
-        self._adapters = AdapterStore(
-            self._folder.path,
-            settings.linears,
-            settings.dtype,
-            config.lora_config.max_cpu_loras,
-        )
+        kind = WholeVersions if settings.max_rank is None else Loras
+        self._versions: Versions = kind(self._llm, settings, self._folder.path)
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._is_on_cpu = config.device_config.device_type == "cpu"
         self._is_seeded = self._is_on_cpu or config.use_v2_model_runner
@@ -66,48 +57,22 @@ class VLLMEngine:
         self._counts = dict.fromkeys(names, 0.0)
 
     async def start(self) -> None:
-        """Make the base model right on a CPU, before the first request.
-
-        vLLM's kernels there (0.24 to 0.32) give requests without an adapter the one in the last
-        slot, so an adapter of zeros stands for none.
-        """
-        if self._is_on_cpu:
-            await self.load(zero_adapter(self._settings.linears))
-            self._base = self._adapters.find(ZERO)
+        """Make the base model right, before the first request."""
+        with _deaths_named():
+            await self._versions.start()
 
     async def load(self, weights: Adapter) -> None:
-        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
-        stored = self._adapters.reserve(weights.name)
-        with ExitStack() as undo:
-            undo.callback(self._adapters.drop, stored)
-            await asyncio.to_thread(self._adapters.write, stored, weights)
-            with _deaths_named():
-                await self._read(stored)
-            undo.pop_all()
-        self._adapters.serve(stored)
-
-    async def _read(self, stored: StoredAdapter) -> None:
-        """Have vLLM read it now: a request for what cannot be read would kill the engine."""
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        try:
-            await self._llm.add_lora(_lora_request(stored))
-        except EngineDeadError:
-            raise
-        except Exception as error:  # vLLM raises a plain one for whatever it does not like
-            reason = " ".join(str(error).split())
-            raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
+        """Serve a version; `ValueError` if its name is taken or it does not fit the base."""
+        with _deaths_named():
+            await self._versions.load(weights)
 
     async def unload(self, name: str) -> None:
-        """Forget an adapter. No request in flight may use it.
+        """Forget a version. No request in flight may use it.
 
         What the prefix cache holds of it serves no one: it is filed under a name used only once.
         """
-        stored = self._adapters.find(name)
-        self._adapters.withdraw(stored)
         with _deaths_named():
-            await self._llm.remove_lora(stored.number)
-        self._adapters.drop(stored)  # only now has vLLM ended the requests that were cancelled
+            await self._versions.unload(name)
 
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache; only when idle."""
@@ -126,7 +91,6 @@ class VLLMEngine:
         allowed_token_ids: Sequence[int] | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
-        stored = self._base if adapter is None else self._adapters.find(adapter)
         check_request(
             prompt_ids,
             temperature=temperature,
@@ -138,8 +102,9 @@ class VLLMEngine:
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
         sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
-        with self._adapters.used(stored), _deaths_named():
-            output = await self._ask(prompt_ids, sampling, stored)
+        with _deaths_named():
+            async with self._versions.asked(adapter) as weights:
+                output = await self._ask(prompt_ids, sampling, weights)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
             raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
@@ -177,19 +142,19 @@ class VLLMEngine:
             vocab_size=self._vocab_size,
             max_length=self._settings.max_length,
         )
-        stored = self._base if adapter is None else self._adapters.find(adapter)
 
         async def after(beginning: list[int], next_ids: list[int]) -> list[float]:
             logprobs: list[float] = []
             for first in range(0, len(next_ids), _ASKED):
                 asked = next_ids[first : first + _ASKED]
-                output = await self._ask([*prompt_ids, *beginning], self._scoring(asked), stored)
+                output = await self._ask([*prompt_ids, *beginning], self._scoring(asked), weights)
                 (found,) = output.outputs[0].logprobs  # of the one token that is sampled besides
                 logprobs += [float(found[token_id].logprob) for token_id in asked]
             return logprobs
 
-        with self._adapters.used(stored), _deaths_named():
-            return await score_all(continuations, after)
+        with _deaths_named():
+            async with self._versions.asked(adapter) as weights:
+                return await score_all(continuations, after)
 
     @staticmethod
     def _scoring(next_ids: list[int]) -> Any:
@@ -240,9 +205,7 @@ class VLLMEngine:
             return {"logit_bias": dict.fromkeys(allowed, _FAVOUR)}
         return {"allowed_token_ids": list(allowed)}
 
-    async def _ask(
-        self, prompt_ids: Sequence[int], sampling: Any, stored: StoredAdapter | None
-    ) -> Any:
+    async def _ask(self, prompt_ids: Sequence[int], sampling: Any, weights: Weights) -> Any:
         """vLLM's one output for a request."""
         from vllm.inputs import tokens_input
 
@@ -250,10 +213,10 @@ class VLLMEngine:
         self._in_flight.add(request_id)
         try:
             outputs: AsyncIterator[Any] = self._llm.generate(
-                tokens_input(list(prompt_ids)),
+                tokens_input(list(prompt_ids), cache_salt=weights.salt),
                 sampling,
                 request_id=request_id,
-                lora_request=None if stored is None else _lora_request(stored),
+                lora_request=weights.lora,
             )
             (output,) = [output async for output in outputs]
         finally:
@@ -263,8 +226,8 @@ class VLLMEngine:
     def stats(self) -> dict[str, float]:
         """Counters of answered requests since the start, and two gauges by what vLLM can run."""
         return self._counts | {
-            "adapter_requests": self._adapters.requests,
-            "adapter_hits": self._adapters.hits,
+            "adapter_requests": self._versions.requests,
+            "adapter_hits": self._versions.hits,
             "running": min(len(self._in_flight), self._settings.max_requests),
             "waiting": max(0, len(self._in_flight) - self._settings.max_requests),
         }
@@ -301,17 +264,6 @@ def _likeliest(found: Any) -> TopLogprobs:
         ]
         for start, end in zip(found.start_indices, found.end_indices, strict=True)
     ]
-
-
-def _lora_request(stored: StoredAdapter) -> Any:
-    """The adapter as vLLM names it: 0.24 files prefixes under this name alone."""
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest(
-        lora_name=f"{stored.name}#{stored.number}",
-        lora_int_id=stored.number,
-        lora_path=str(stored.folder),
-    )
 
 
 @contextlib.contextmanager

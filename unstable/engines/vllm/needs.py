@@ -3,8 +3,8 @@
 from packaging.version import Version
 
 from unstable.config import ConfigError, RunConfig
-from unstable.models.adapters import VLLM_RANKS, lora_ranks, padded_rank
-from unstable.models.shape import Linear, ModelShape
+from unstable.models.adapters import VLLM_RANKS, holds_whole, lora_ranks, padded_rank
+from unstable.models.shape import Linear, ModelShape, read_shape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import (
     CONTEXT,
@@ -20,6 +20,10 @@ _GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when
 # twice as many of them where they are captured for several numbers of LoRAs
 _PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
+_NO_EXPERTS = (
+    "vLLM's build for processors (0.32) does not exchange the weights of experts, which "
+    "model.adapter = none trains; set model.adapter to a LoRA"
+)
 STEP_TOKENS = 8192
 """Most tokens of one step, prompts included."""
 FEW_LORAS = 8
@@ -31,6 +35,7 @@ class VLLMNeeds(EngineNeeds):
 
     uses_gpus = True
     most_on_processor = 1
+    mixes_models = False
 
     def lack(self, machine: Machine) -> str | None:
         """Its package, and what compiles its kernels."""
@@ -42,14 +47,10 @@ class VLLMNeeds(EngineNeeds):
 
     def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
         """Why vLLM cannot serve this config on such cards, with a remedy."""
-        if config.model.trains_all:
-            return (
-                "vLLM is given LoRAs alone, but model.adapter = none trains all weights; set "
-                "model.adapter to a LoRA"
-            )
         gpus = machine.usable_gpus
         if not gpus:
-            return None
+            mixed = config.model.trains_all and read_shape(config.model).mixed
+            return _NO_EXPERTS if mixed else None
         need = "vLLM computes LoRA on a GPU in bfloat16 alone"
         old = [gpu for gpu in gpus if not gpu.bfloat16]
         if old:
@@ -77,7 +78,8 @@ class VLLMNeeds(EngineNeeds):
         )
 
     def check(self, config: RunConfig) -> None:
-        """Raise `ConfigError` for a LoRA of a larger rank than vLLM serves."""
+        """Raise `ConfigError` for versions of two kinds, and for a LoRA of too large a rank."""
+        _check_kinds(config)
         most = VLLM_RANKS[-1]
         for field, rank in lora_ranks(config).items():
             if rank > most:
@@ -90,13 +92,13 @@ class VLLMNeeds(EngineNeeds):
                 )
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """On each of its GPUs."""
-        actors = setup.config.actors
+        """On each of its GPUs. Versions that are whole models lie on the disk."""
+        actors, whole = setup.config.actors, setup.config.model.trains_all
         return vllm_memory(
             setup.shape,
             setup.dtype,
-            max_rank=max(lora_ranks(setup.config).values()),
-            max_loras=setup.max_loras,
+            max_rank=0 if whole else max(lora_ranks(setup.config).values()),
+            max_loras=0 if whole else setup.max_loras,
             max_requests=setup.max_requests,
             tensor_parallel=actors.tensor_parallel,
             graphs=setup.on_gpu and not actors.enforce_eager,
@@ -105,6 +107,23 @@ class VLLMNeeds(EngineNeeds):
 
 
 NEEDS = VLLMNeeds()
+
+
+def _check_kinds(config: RunConfig) -> None:
+    """Raise `ConfigError` for an opponent or judge that is a LoRA where versions are whole models,
+    or the other way round: one engine of vLLM serves either.
+    """
+    kinds = ["LoRAs", "whole models"]
+    if not config.model.trains_all:
+        kinds.reverse()
+    fixed = enumerate(config.opponents.fixed)
+    folders = [(f"opponents.fixed.{index}.path", each.adapter_folder) for index, each in fixed]
+    for field, folder in [*folders, *config.judge_adapters.values()]:
+        if folder is not None and holds_whole(folder) != config.model.trains_all:
+            raise ConfigError(
+                f"{field} = {str(folder)!r}: vLLM serves {kinds[1]} with this model.adapter, and no "
+                f"{kinds[0]} beside them; leave it out, or set actors.engine to embedded"
+            )
 
 
 def vllm_memory(
@@ -137,7 +156,7 @@ def vllm_memory(
     return EngineMemory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,
-            f"{max_loras} LoRA slots": size * max_loras * slot,
+            **({f"{max_loras} LoRA slots": size * max_loras * slot} if max_loras else {}),
             # Logits, their logarithms and a sorted copy, in fp32.
             "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
             "process": process,

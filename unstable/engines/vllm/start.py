@@ -24,7 +24,7 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
         dtype=resolve_dtype(config.model.dtype),
         max_requests=actors.games_in_flight,
         max_length=min(max_length(config), shape.max_length),
-        max_rank=max(lora_ranks(config).values()),
+        max_rank=None if config.model.trains_all else max(lora_ranks(config).values()),
         max_loras=actors.max_loras,
         max_cpu_loras=actors.max_cpu_loras,
         tensor_parallel=actors.tensor_parallel,

@@ -9,13 +9,26 @@ import os
 import select
 import signal
 import threading
+from typing import Any
 
 OWNER_VARIABLE = "UNSTABLE_ENGINE_OWNER"
 """Environment variable with the process id of the engine's owner."""
 
 
-class EndsWithOwner:
-    """The class that vLLM asks for (`worker_extension_cls`); loading it is all that counts."""
+class Extension:
+    """What vLLM adds to its workers (`worker_extension_cls`)."""
+
+    model_runner: Any
+    reload_weights: Any  # of vLLM's worker
+
+    def put_weights(self, folder: str) -> None:
+        """Have the model compute with the weights in a folder, in place."""
+        self.reload_weights(weights_path=folder)
+        # On a processor vLLM (0.32) computes a head that is tied with a packed copy of its weights,
+        # which it makes anew for no head that a file does not name.
+        for module in self.model_runner.get_model().modules():
+            if hasattr(module, "cpu_linear") and module.weight.numel():
+                module.quant_method.process_weights_after_loading(module)
 
 
 def end_with(owner: int) -> None:

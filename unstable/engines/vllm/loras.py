@@ -1,0 +1,98 @@
+"""Versions that are LoRAs: vLLM mixes those of many requests in one pass."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from unstable.engines.vllm.adapters import (
+    ZERO,
+    AdapterStore,
+    StoredAdapter,
+    zero_adapter,
+)
+from unstable.engines.vllm.core import VLLMSettings
+from unstable.engines.vllm.versions import Weights
+from unstable.types import Adapter
+
+
+class Loras:
+    """Adapters of an engine, in folders below `root`."""
+
+    def __init__(self, llm: Any, settings: VLLMSettings, root: Path) -> None:
+        self._llm = llm
+        self._linears = settings.linears
+        config = llm.vllm_config
+        self._on_cpu = config.device_config.device_type == "cpu"
+        self._base: StoredAdapter | None = None
+        self._store = AdapterStore(
+            root, settings.linears, settings.dtype, config.lora_config.max_cpu_loras
+        )
+
+    @property
+    def requests(self) -> int:
+        """Requests under an adapter."""
+        return self._store.requests
+
+    @property
+    def hits(self) -> int:
+        """Of these, requests whose adapter was in memory."""
+        return self._store.hits
+
+    async def start(self) -> None:
+        """Make the base model right on a CPU.
+
+        vLLM's kernels there (0.24 to 0.32) give requests without an adapter the one in the last
+        slot, so an adapter of zeros stands for none.
+        """
+        if self._on_cpu:
+            await self.load(zero_adapter(self._linears))
+            self._base = self._store.find(ZERO)
+
+    async def load(self, weights: Adapter) -> None:
+        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
+        stored = self._store.reserve(weights.name)
+        with ExitStack() as undo:
+            undo.callback(self._store.drop, stored)
+            await asyncio.to_thread(self._store.write, stored, weights)
+            await self._read(stored)
+            undo.pop_all()
+        self._store.serve(stored)
+
+    async def _read(self, stored: StoredAdapter) -> None:
+        """Have vLLM read it now: a request for what cannot be read would kill the engine."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._llm.add_lora(_lora_request(stored))
+        except EngineDeadError:
+            raise
+        except Exception as error:  # vLLM raises a plain one for whatever it does not like
+            reason = " ".join(str(error).split())
+            raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
+
+    async def unload(self, name: str) -> None:
+        """Forget an adapter. No request in flight may use it."""
+        stored = self._store.find(name)
+        self._store.withdraw(stored)
+        await self._llm.remove_lora(stored.number)
+        self._store.drop(stored)  # only now has vLLM ended the requests that were cancelled
+
+    @asynccontextmanager
+    async def asked(self, name: str | None) -> AsyncIterator[Weights]:
+        """A request under the adapter is in flight; `ValueError` if it is not served."""
+        stored = self._base if name is None else self._store.find(name)
+        with self._store.used(stored):
+            yield Weights(lora=None if stored is None else _lora_request(stored))
+
+
+def _lora_request(stored: StoredAdapter) -> Any:
+    """The adapter as vLLM names it: 0.24 files prefixes under this name alone."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(
+        lora_name=f"{stored.name}#{stored.number}",
+        lora_int_id=stored.number,
+        lora_path=str(stored.folder),
+    )

@@ -1,0 +1,105 @@
+"""Whose turn it is, where an engine computes with the weights of one version at a time."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+SHARE = 10
+"""A version that others wait for keeps its turn for so many times what an exchange takes."""
+
+
+class Turns:
+    """Requests of one version run together; those of others wait until these have ended.
+
+    A version is the folder of its weights, None the base. A turn goes to the version that has waited longest. `put` exchanges the weights, while nothing
+    runs; if it fails, all that wait and all that come later get its error.
+    """
+
+    def __init__(self, put: Callable[[Path | None], Awaitable[None]]) -> None:
+        self._put = put
+        self._in_place: Path | None = None
+        self._running = 0
+        self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # by their first's arrival
+        self._exchange: asyncio.Task[None] | None = None
+        self._took = 0.0  # seconds, the last exchange
+        self._since = time.monotonic()  # this turn
+        self._failure: Exception | None = None
+
+    @property
+    def in_place(self) -> Path | None:
+        """The version that the engine computes with."""
+        return self._in_place
+
+    @asynccontextmanager
+    async def of(self, version: Path | None) -> AsyncIterator[None]:
+        """Within, the engine computes with that version."""
+        if self._failure is not None:
+            raise self._failure
+        if self._may_begin(version):
+            self._running += 1
+        else:
+            await self._turn(version)
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._next()
+
+    def _may_begin(self, version: Path | None) -> bool:
+        if version != self._in_place or self._exchange is not None:
+            return False
+        return not self._waiting or time.monotonic() - self._since < SHARE * self._took
+
+    async def _turn(self, version: Path | None) -> None:
+        """Wait for it; the request counts as running from then on."""
+        begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(version, []).append(begins)
+        self._next()
+        try:
+            await begins
+        except asyncio.CancelledError:
+            if begins.cancelled():
+                self._withdraw(version, begins)
+            elif begins.exception() is None:  # it had just begun
+                self._running -= 1
+                self._next()
+            raise
+
+    def _withdraw(self, version: Path | None, begins: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(version, [])
+        if begins in waiting:
+            waiting.remove(begins)
+        if not waiting:
+            self._waiting.pop(version, None)
+
+    def _next(self) -> None:
+        """Give the turn to whoever waits, once nothing runs."""
+        if self._waiting and not self._running and self._exchange is None:
+            longest = next(iter(self._waiting))
+            self._exchange = asyncio.create_task(self._give(longest), name="exchange of weights")
+
+    async def _give(self, version: Path | None) -> None:
+        began = time.monotonic()
+        try:
+            if version != self._in_place:
+                await self._put(version)
+                self._in_place = version
+        except Exception as error:  # what is in place now is anybody's guess
+            self._failure = error
+            for waiting in self._waiting.values():
+                for begins in waiting:
+                    if not begins.done():
+                        begins.set_exception(error)
+            self._waiting.clear()
+            return
+        finally:
+            self._exchange = None
+        self._since = time.monotonic()
+        self._took = self._since - began
+        for begins in self._waiting.pop(version, []):
+            if not begins.done():
+                self._running += 1
+                begins.set_result(None)
+        self._next()  # if all of them were cancelled meanwhile
