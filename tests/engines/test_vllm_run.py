@@ -10,7 +10,11 @@ from pathlib import Path
 import psutil
 
 from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, written
+from tests.helpers.families import save_family
+from tests.helpers.loop import played
+from tests.helpers.recorded_versions import SIZES
 from tests.helpers.vllm import needs_vllm, workers
+from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
 pytestmark = needs_vllm
@@ -69,3 +73,43 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
         assert row["learn/mismatch_abs_mean"] < 0.2
         assert 20 < row["collect/engine/request_tokens"] < 300  # TicTacToe's prompts and answers
     assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"
+
+
+WHOLE = """
+model: {name: model, init: fresh, dtype: float32, adapter: none}
+actors: {num: 1, engine: vllm, games_in_flight: 8, enforce_eager: true}
+opponents: {draw: {self: 0.5, past: 0.5, fixed: 0.0}, fixed: [], pool_size: 2}
+sampling: {max_tokens: 4}
+buffer: {rewards: [{term: "tests.helpers.recorded_versions:parity"}]}
+learner: {batch_size: 8, micro_batch_size: 8, learning_rate: 1.0e-2}
+eval: {every: 0}
+loop: {steps: 3, mode: sync}
+"""
+
+
+def test_a_run_of_whole_models_plays_past_ones_by_turns(tmp_path: Path) -> None:
+    """What its engine gave is what the learner finds, of the version that trains."""
+    save_family("qwen3", tmp_path / "model", **SIZES)
+    (tmp_path / "run.yaml").write_text(WHOLE)
+    run = subprocess.run(
+        command(["train", "--config", "run.yaml", "--run_dir", "run"]),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = read_rows(tmp_path / "run/metrics.jsonl")
+    assert [row["version"] for row in rows] == [0, 1, 2, 3]
+    for row in rows[1:]:
+        assert row["learn/mismatch_abs_mean"] < 1e-3
+    answered = {  # of a model that knows nothing, the first answer ends the game
+        (max(game["players"]), segment["adapter"])
+        for game in played(RunFolder(tmp_path / "run"))
+        for turn in game["turns"]
+        for segment in turn["sampled"]["segments"]
+    }
+    assert answered >= {(name, name) for name in ("main@1", "main@2")}
+    assert any(adapter < newest for newest, adapter in answered), "a past version played"
