@@ -51,6 +51,8 @@ class VLLMNeeds(EngineNeeds):
         if not gpus:
             mixed = config.model.trains_all and read_shape(config.model).mixed
             return _NO_EXPERTS if mixed else None
+        if config.model.trains_all:
+            return None
         need = "vLLM computes LoRA on a GPU in bfloat16 alone"
         old = [gpu for gpu in gpus if not gpu.bfloat16]
         if old:
@@ -121,8 +123,8 @@ def _check_kinds(config: RunConfig) -> None:
     for field, folder in [*folders, *config.judge_adapters.values()]:
         if folder is not None and holds_whole(folder) != config.model.trains_all:
             raise ConfigError(
-                f"{field} = {str(folder)!r}: vLLM serves {kinds[1]} with this model.adapter, and no "
-                f"{kinds[0]} beside them; leave it out, or set actors.engine to embedded"
+                f"{field} = {str(folder)!r}: vLLM serves {kinds[1]} with this model.adapter, and "
+                f"no {kinds[0]} beside them; leave it out, or set actors.engine to embedded"
             )
 
 

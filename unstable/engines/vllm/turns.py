@@ -13,15 +13,16 @@ SHARE = 10
 class Turns:
     """Requests of one version run together; those of others wait until these have ended.
 
-    A version is the folder of its weights, None the base. A turn goes to the version that has waited longest. `put` exchanges the weights, while nothing
-    runs; if it fails, all that wait and all that come later get its error.
+    A version is the folder of its weights, None the base. A turn goes to the version that has
+    waited longest. `put` exchanges the weights, while nothing runs; if it fails, all that wait and
+    all that come later get its error.
     """
 
     def __init__(self, put: Callable[[Path | None], Awaitable[None]]) -> None:
         self._put = put
         self._in_place: Path | None = None
         self._running = 0
-        self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # by their first's arrival
+        self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # in order
         self._exchange: asyncio.Task[None] | None = None
         self._took = 0.0  # seconds, the last exchange
         self._since = time.monotonic()  # this turn
