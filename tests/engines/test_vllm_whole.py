@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -59,7 +58,8 @@ async def test_each_request_is_answered_by_its_own_version(kind: str, tmp_path: 
     save_family(kind, tmp_path / "model", **SIZES)
     config = config_of(tmp_path / "model")
     versions = {name: noisy(config, name, seed) for seed, name in enumerate(["main@1", "main@2"])}
-    named: dict[str | None, Any] = {None: None, **versions}
+    named: dict[str | None, Adapter | None] = {None: None}
+    named.update(versions)
     next_ids = [11, 40, 3]
     engine, _ = await make_engine(config, tmp_path / "engine.log")
     try:

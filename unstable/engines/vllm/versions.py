@@ -16,8 +16,13 @@ class Weights(NamedTuple):
 class Versions(Protocol):
     """The versions that an engine serves. One event loop uses it."""
 
-    requests: int  # under a version that is not the base
-    hits: int  # of these, requests whose weights were there
+    @property
+    def requests(self) -> int:
+        """Requests under a version that is not the base."""
+
+    @property
+    def hits(self) -> int:
+        """Of these, requests whose weights were there."""
 
     async def start(self) -> None:
         """Make the base model right, before the first request."""
