@@ -15,6 +15,7 @@ from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
 from tests.helpers.loop import make_context
 from tests.helpers.models import random_adapter
 from tests.helpers.recorded_versions import KINDS, parity, recorded, run_of
+from unstable.commands.export import export
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.model.load import load_policy
@@ -151,19 +152,24 @@ async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-async def test_peft_loads_a_version_that_says_what_the_run_recorded(
-    kind: str, tmp_path: Path
+@pytest.mark.parametrize("whole", [False, True], ids=["lora", "whole"])
+async def test_others_load_a_version_that_says_what_the_run_recorded(
+    kind: str, whole: bool, tmp_path: Path
 ) -> None:
-    folder = await run_of(kind, tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    wearing = PeftModel.from_pretrained(model, folder.checkpoint(1)).eval()
+    """PEFT a LoRA's checkpoint, transformers a whole model's export."""
+    folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
+    if whole:
+        export(folder.root, 1, tmp_path / "exported")
+    base = tmp_path / ("exported" if whole else "model")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    if not whole:
+        model = PeftModel.from_pretrained(model, folder.checkpoint(1)).eval()
     with torch.no_grad():
         for turn in recorded(folder, 1):
             segment = Segment(token_ids=turn.token_ids)
             sample = TokenSample(prompt_ids=turn.prompt_ids, segments=(segment,))
-            assert logprobs_of(wearing, sample).tolist() == pytest.approx(
-                turn.logprobs, abs=LOGPROBS
-            )
+            found = logprobs_of(model, sample).tolist()
+            assert found == pytest.approx(turn.logprobs, abs=LOGPROBS)
 
 
 @pytest.mark.parametrize(("kind", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
