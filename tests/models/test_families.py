@@ -15,14 +15,14 @@ from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
 from tests.helpers.loop import make_context
 from tests.helpers.models import random_adapter
 from tests.helpers.recorded_versions import KINDS, parity, recorded, run_of
-from unstable.commands.export import export
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.model.load import load_policy
 from unstable.learners.ranks import ALONE
 from unstable.loop.train import train
-from unstable.models.adapters import attach_lora
+from unstable.models.adapters import attach_lora, read_adapter
 from unstable.models.base import load_model
+from unstable.models.merge import write_merged
 from unstable.models.support import support_of
 from unstable.records.reading import read_rows
 from unstable.types import Adapter, Completion, Segment, TokenSample
@@ -159,16 +159,18 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(
     """PEFT a LoRA's checkpoint, transformers a whole model's export."""
     folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
     if whole:
-        export(folder.root, 1, tmp_path / "exported")
+        version = read_adapter(folder.checkpoint(1), "main@1")
+        model = ModelConfig(name=str(tmp_path / "model"), dtype="float32", adapter="none")
+        write_merged(model, version, tmp_path / "exported")
     base = tmp_path / ("exported" if whole else "model")
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    loaded = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     if not whole:
-        model = PeftModel.from_pretrained(model, folder.checkpoint(1)).eval()
+        loaded = PeftModel.from_pretrained(loaded, folder.checkpoint(1)).eval()
     with torch.no_grad():
         for turn in recorded(folder, 1):
             segment = Segment(token_ids=turn.token_ids)
             sample = TokenSample(prompt_ids=turn.prompt_ids, segments=(segment,))
-            found = logprobs_of(model, sample).tolist()
+            found = logprobs_of(loaded, sample).tolist()
             assert found == pytest.approx(turn.logprobs, abs=LOGPROBS)
 
 
