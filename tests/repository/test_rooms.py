@@ -43,7 +43,7 @@ ALLOWED = {
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
-    "games": Allowed({"textarena", "nltk"}, BASE | {"prompts"}),
+    "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "collectors": Allowed({"openai"}, BASE | {"prompts", "models", "games", "engines"}),
@@ -156,7 +156,7 @@ def test_http_ray_and_vllm_stay_where_they_are() -> None:
         ("openai", {"collectors/players/openai.py"}),
         ("httpx", {"rewards/oracles/service.py"}),
         ("ray", {f"runtime/{name}.py" for name in RAY}),
-        ("vllm", {"engines/vllm/core.py", "engines/vllm/engine.py"}),
+        ("vllm", {f"engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")}),
     ):
         holders = {
             str(path.relative_to(PACKAGE))

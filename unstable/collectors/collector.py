@@ -19,6 +19,7 @@ from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.plugins import import_all
 from unstable.engines.base import Engine, EngineDiedError
+from unstable.games.bridges import is_bridged
 from unstable.models.adapters import read_adapter
 from unstable.prompts import shorten
 from unstable.types import (
@@ -275,7 +276,8 @@ def _users_modules(config: RunConfig) -> set[str]:
     names = ("env", "info", "legal_moves", "payoffs", "seating")
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
-    return {target.partition(":")[0] for target in (*games, *bots) if target and ":" in target}
+    targets = [each for each in (*games, *bots) if each and ":" in each and not is_bridged(each)]
+    return {target.partition(":")[0] for target in targets}
 
 
 def _libraries(config: RunConfig) -> set[str]:

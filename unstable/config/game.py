@@ -50,8 +50,8 @@ class GameConfig(Section):
 
     env: str = Field(
         "TicTacToe-v0",
-        description="a TextArena id, or package.module:Class of a textarena.Env or of an "
-        "Environment (games/environment.py)",
+        description="a TextArena id, a game of another library (open_spiel:kuhn_poker), or "
+        "package.module:Class of a textarena.Env or of an Environment (games/environment.py)",
     )
     name: str | None = Field(
         None, description="name in tables and baselines; default: env (must be unique)"

@@ -16,7 +16,7 @@ import ctypes
 import hashlib
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from unstable.types.seeds import derive_seed
 _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
 _shared: Any = random._inst
+_answer: Callable[[int], int] | None = None  # says what is drawn, while draws are answered
 T = TypeVar("T")
 
 
@@ -56,11 +57,27 @@ def draw(items: list[T]) -> T:
     return items.pop(_shared.randrange(len(items)))
 
 
+def weighted(probabilities: Sequence[float]) -> int:
+    """A place of the list, each as likely as it says, by one draw of the running game's chance.
+
+    `all_draws` answers it, as whole numbers of `random`.
+    """
+    if len(probabilities) == 1:
+        return 0
+    if _answer is None:
+        return int(_shared.choices(range(len(probabilities)), probabilities)[0])
+    try:
+        return _answer(len(probabilities))
+    except _UndrawnError as draw:
+        draw.probabilities = probabilities
+        raise
+
+
 def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
     """Everything that `play` may return, with its probability, by every answer to every draw.
 
-    Draws are those of whole numbers, choices and shuffles from `random`; others are not answered
-    (`other_draws.py` refuses them).
+    Draws are those of whole numbers, choices and shuffles from `random`, and of `weighted`; others
+    are not answered (`other_draws.py` refuses them).
     """
     scripts: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while scripts:
@@ -69,8 +86,11 @@ def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
             with answered(_by(script)):
                 result = play()
         except _UndrawnError as draw:
-            each = probability / draw.size
-            scripts += [((*script, answer), each) for answer in reversed(range(draw.size))]
+            shares = draw.probabilities or [1 / draw.size] * draw.size
+            scripts += [
+                ((*script, answer), probability * share)
+                for answer, share in reversed([*enumerate(shares)])
+            ]
         else:
             yield probability, result
 
@@ -80,16 +100,20 @@ class _UndrawnError(BaseException):
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.probabilities: Sequence[float] = ()  # where they are not all as likely
 
 
 @contextlib.contextmanager
 def answered(answer: Callable[[int], int]) -> Iterator[None]:
     """Meanwhile `answer` says what is drawn, out of how many; draws of one are not asked for."""
+    global _answer
     _shared._randbelow = lambda size: 0 if size == 1 else answer(size)
+    _answer = answer
     try:
         yield
     finally:
         del _shared._randbelow
+        _answer = None
 
 
 def _by(script: tuple[int, ...]) -> Callable[[int], int]:

@@ -17,6 +17,7 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
+from unstable.games.bridges import bridged_class, is_bridged
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.games.words import supply_words
@@ -36,10 +37,12 @@ def known_ids() -> list[str]:
 
 
 def env_class(config: GameConfig) -> type:
-    """The class behind `games.env`, TextArena's or any other.
+    """The class behind `games.env`: TextArena's, another library's, or a user's.
 
     Raises what importing it raises, KeyError for an unknown id.
     """
+    if is_bridged(config.env):
+        return bridged_class(config.env)
     target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point
     with _offline():
         return load_target(target) if isinstance(target, str) else target

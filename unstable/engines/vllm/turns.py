@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from unstable.config.plugins import faults_to
+
 SHARE = 10
 """A version that others wait for keeps its turn for so many times what an exchange takes."""
 
@@ -26,7 +28,7 @@ class Turns:
         self._exchange: asyncio.Task[None] | None = None
         self._took = 0.0  # seconds, the last exchange
         self._since = time.monotonic()  # this turn
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     @property
     def in_place(self) -> Path | None:
@@ -85,16 +87,9 @@ class Turns:
         began = time.monotonic()
         try:
             if version != self._in_place:
-                await self._put(version)
-                self._in_place = version
-        except Exception as error:  # what is in place now is anybody's guess
-            self._failure = error
-            for waiting in self._waiting.values():
-                for begins in waiting:
-                    if not begins.done():
-                        begins.set_exception(error)
-            self._waiting.clear()
-            return
+                with faults_to(self._fail):
+                    await self._put(version)
+                    self._in_place = version
         finally:
             self._exchange = None
         self._since = time.monotonic()
@@ -104,3 +99,12 @@ class Turns:
                 self._running += 1
                 begins.set_result(None)
         self._next()  # if all of them were cancelled meanwhile
+
+    def _fail(self, error: BaseException) -> None:
+        """What is in place now is anybody's guess: whoever waits gets the error, and all later."""
+        self._failure = error
+        for waiting in self._waiting.values():
+            for begins in waiting:
+                if not begins.done():
+                    begins.set_exception(error)
+        self._waiting.clear()

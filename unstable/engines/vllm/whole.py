@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors.torch import load, save_file
 from transformers import AutoConfig
 
+from unstable.config.plugins import faults_to
 from unstable.engines.adapters import misfit
 from unstable.engines.base import EngineDiedError
 from unstable.engines.vllm.core import VLLMSettings
@@ -96,10 +97,12 @@ class WholeVersions:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         given = self._base if folder is None else str(folder)
-        try:
-            await self._llm.collective_rpc(Extension.put_weights.__name__, args=(given,))
-        except EngineDeadError:
-            raise
-        except Exception as error:
+
+        def fault(error: BaseException) -> NoReturn:
+            if isinstance(error, EngineDeadError):
+                raise error
             reason = " ".join(str(error).split())
             raise EngineDiedError(f"vLLM did not take the weights in {given}: {reason}") from error
+
+        with faults_to(fault):  # vLLM raises a plain one for whatever it does not like
+            await self._llm.collective_rpc(Extension.put_weights.__name__, args=(given,))

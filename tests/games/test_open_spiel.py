@@ -1,0 +1,241 @@
+"""OpenSpiel's games as envs: they are the games that OpenSpiel has, and are solved as it solves."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pyspiel = pytest.importorskip("pyspiel", reason="pip install 'unstable[open_spiel]'")
+import open_spiel.python.games  # noqa: E402, F401 - registers those that are written in Python
+from open_spiel.python.algorithms import expected_game_score, exploitability  # noqa: E402
+from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
+
+from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from unstable.config import ConfigError, GameConfig  # noqa: E402
+from unstable.games import bridges  # noqa: E402
+from unstable.games.bridges.open_spiel import load_game, names_of  # noqa: E402
+from unstable.games.check import check_game, settled  # noqa: E402
+from unstable.games.game import Game  # noqa: E402
+from unstable.games.services import can_be_solved  # noqa: E402
+from unstable.loop.train import train  # noqa: E402
+from unstable.records.reading import read_rows  # noqa: E402
+from unstable.solving.best_response import assess  # noqa: E402
+from unstable.solving.tree import Tree, grow  # noqa: E402
+
+PAGE = Path(__file__).parents[2] / "docs" / "open_spiel.md"
+SHORT = ["kuhn_poker", "liars_dice", "goofspiel", "tic_tac_toe", "blackjack", "pig", "hanabi"]
+SOLVED = [
+    "kuhn_poker",
+    "kuhn_poker(players=3)",
+    "liars_dice(dice_sides=3)",
+    "goofspiel(num_cards=3,imp_info=True,points_order=random)",
+    "goofspiel(num_cards=3)",
+    "dark_hex(board_size=2)",
+    "nim(pile_sizes=1;2;3)",
+    "hex(board_size=2)",
+    "matrix_pd",
+    "matching_pennies_3p",
+    "tiny_hanabi",
+    "trade_comm(num_items=2)",
+    "python_kuhn_poker",
+    "go(board_size=2,max_game_length=8)",
+    "dots_and_boxes(num_rows=1,num_cols=2)",
+]
+SOLVED_SLOWLY = [
+    "leduc_poker",
+    "liars_dice(dice_sides=4)",
+    "goofspiel(num_cards=4,imp_info=True,points_order=descending)",
+    "dark_hex_ir(board_size=2)",
+    "connect_four(rows=3,columns=3,x_in_row=3)",
+    "blotto",
+    "first_sealed_auction",
+    "first_sealed_auction(players=3,max_value=3)",
+    "lewis_signaling",
+    "tiny_bridge_2p",
+    "coordinated_mp",
+    "sheriff",
+    "battleship(board_width=2,board_height=2,ship_sizes=[1],ship_values=[1],num_shots=2,"
+    "allow_repeated_shots=False)",
+    "clobber(rows=2,columns=3)",
+    "havannah(board_size=2)",
+]
+
+
+def config_of(name: str, **changes: Any) -> GameConfig:
+    seats = pyspiel.load_game(name).num_players()
+    chosen = {"env": f"open_spiel:{name}", "seats": seats, "max_turns": 10_000, **changes}
+    return GameConfig.model_validate(chosen)
+
+
+def uniform(tree: Tree) -> dict[Any, dict[str, float]]:
+    return {node.key: dict.fromkeys(node.actions, 1 / len(node.actions)) for node in tree.decisions}
+
+
+def check_solved(name: str) -> None:
+    """Random play is worth as much to each seat, and each best response to it."""
+    game, tree = load_game(name), grow(config_of(name), 1_000_000)
+    found, policy = assess(tree, uniform(tree), forfeits=False), UniformRandomPolicy(game)
+    seats = game.num_players()
+    values = expected_game_score.policy_value(game.new_initial_state(), [policy] * seats)
+    expected = exploitability.nash_conv(game, policy, return_only_nash_conv=False)
+    assert found.values == pytest.approx([*values], abs=1e-9)
+    improved = [best - value for best, value in zip(found.best, found.values, strict=True)]
+    assert improved == pytest.approx([*expected.player_improvements], abs=1e-9)
+
+
+def check_played(name: str, seed: int) -> None:
+    """A game of random moves, held against OpenSpiel's state move by move."""
+    game = Game(config_of(name), seed)
+    env: Any = game.env
+    rng = random.Random(seed)
+    while not game.done:
+        state = env.state
+        assert env.mover == state.current_player() == game.observe().seat
+        numbers, names = state.legal_actions(), game.legal_moves()
+        assert len(set(names)) == len(names) == len(numbers)
+        assert not any(mark in each for each in names for mark in "[]\n")
+        place = rng.randrange(len(names))
+        after = state.clone()
+        after.apply_action(numbers[place])
+        assert not game.step(names[place]).invalid
+        if not after.is_chance_node():
+            assert str(env.state) == str(after)
+    assert env.state.is_terminal()
+    assert game.payoffs == [*env.state.returns()]
+    assert all(-1 <= outcome <= 1 for outcome in game.outcomes)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
+    for seed in range(3):
+        check_played(name, seed)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_game_repeats_by_its_seed(name: str) -> None:
+    def shown(seed: int) -> list[str]:
+        game, rng, seen = Game(config_of(name), seed), random.Random(0), []
+        while not game.done:
+            seen.append(game.observe().board)
+            game.step(rng.choice(game.legal_moves()))
+        return seen
+
+    assert shown(1) == shown(1)
+    if name not in ("goofspiel", "tic_tac_toe"):
+        assert len({tuple(shown(seed)) for seed in range(8)}) > 1
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_random_play_is_as_exploitable_as_open_spiel_says(name: str) -> None:
+    check_solved(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOLVED_SLOWLY)
+def test_larger_games_are_too(name: str) -> None:
+    check_solved(name)
+
+
+def test_seats_that_move_at_once_do_not_see_each_others_choice() -> None:
+    for name in ("goofspiel(num_cards=4)", "matrix_rps", "oshi_zumo", "blotto"):
+        seen = set()
+        for move in range(3):
+            game = Game(config_of(name), 0)
+            game.step(game.legal_moves()[move])
+            seen.add(game.observe().board)
+        assert len(seen) == 1
+
+
+def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
+    game = Game(config_of("kuhn_poker", invalid_moves={"allowed": 1}), 0)
+    before = game.observe()
+    assert game.step("Raise").invalid
+    after = game.observe()
+    assert after.notice == "Raise is no legal action." and after.board == before.board
+    assert not game.step(" Bet ").invalid
+
+
+def test_names_that_are_alike_have_their_numbers() -> None:
+    class State:
+        def action_to_string(self, player: int, number: int) -> str:
+            return ["[P0] take", "[P1]take", "", "a\n b"][number]
+
+    assert names_of(State(), 0, range(4)) == ["take #0", "take #1", "#2", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("env", "seats", "said"),
+    [
+        (
+            "open_spiel:kuhn_pokr",
+            2,
+            "kuhn_pokr': OpenSpiel has no such game; did you m",
+        ),
+        ("open_spiel:kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
+        ("open_spiel:mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
+        ("open_spiel:kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
+        ("open_spiel:python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
+        ("open_spiel:crossword", 1, "This game uses action structs only"),
+    ],
+)
+def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_game(GameConfig(env=env, seats=seats), "games.0")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_library_that_is_not_there_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bridges.LIBRARIES, "open_spiel", ("no_such_module", "open_spiel"))
+    bridges.bridged_class.cache_clear()
+    with pytest.raises(ConfigError, match=r"run: pip install 'unstable\[open_spiel\]'"):
+        check_game(GameConfig(env="open_spiel:hex"))
+    bridges.bridged_class.cache_clear()
+
+
+def dice(state: Any, player: int) -> str:
+    return f"Your die, and the bids: {state.information_state_string(player)}"
+
+
+def test_a_text_and_rules_of_a_users_own_take_the_games_place() -> None:
+    args = {"text": f"{__name__}:dice", "rules": "Liar's dice."}
+    observation = Game(config_of("liars_dice(dice_sides=2)", args=args), 0).observe()
+    assert observation.board.startswith("Your die, and the bids: ")
+    assert observation.rules.startswith("Liar's dice. You are player 0.")
+    check = grow(config_of("liars_dice(dice_sides=2)", args=args))
+    assert check.nodes == grow(config_of("liars_dice(dice_sides=2)")).nodes
+
+
+def test_large_games_are_not_grown() -> None:
+    for name in ("chess", "go", "backgammon", "leduc_poker(players=4)"):
+        assert not can_be_solved(config_of(name))
+    assert can_be_solved(config_of("leduc_poker"))
+
+
+async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
+    changes = KUHN_RUN | {"games": [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]}
+    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
+    assert await train(context) == "all updates made"
+    rows = read_rows(context.folder.metrics)
+    key = "exploit/open_spiel:kuhn_poker/high"
+    assert [row["version"] for row in rows] == [0, 1]
+    assert all(0 < row[key] <= 2 for row in rows)
+
+
+def names() -> list[str]:
+    return [kind.short_name for kind in pyspiel.registered_games() if kind.default_loadable]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_every_game_is_played_to_its_end_or_refused_as_the_page_says(name: str) -> None:
+    refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
+    try:
+        config = settled(config_of(name))
+        check_game(config)
+    except ConfigError as error:
+        assert refused.get(name, "not on the page") in str(error)
+        return
+    assert name not in refused
+    check_played(name, seed=1)

@@ -1,0 +1,248 @@
+"""OpenSpiel's games: `games.env: open_spiel:NAME` or `open_spiel:NAME(parameter=value,...)`.
+
+https://github.com/google-deepmind/open_spiel. A seat sees what the game's own strings say: of a
+game of perfect information the observation, of any other the information state, which has all that
+the seat has seen and done. Actions are named as the game names them. Games in which seats move at
+once are played by turns: a seat does not see what others have chosen in the same turn.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, Self
+
+import pyspiel
+
+from unstable.config import ConfigError, nearest
+from unstable.config.plugins import load_target
+from unstable.games.bridges.sizes import estimated, is_small, shows_all
+from unstable.games.chance import weighted
+from unstable.games.environment import Environment, EnvStep
+from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
+from unstable.types import Observation
+
+Text = Callable[[Any, int], str]
+"""What a seat is shown in a state of OpenSpiel's."""
+_Kind = pyspiel.GameType
+_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # before an action's name, whose it is
+_SPACES = re.compile(r"\s+")
+_SEED = "rng_seed"  # the parameter of games that draw within
+
+
+class OpenSpielEnvironment(Environment):
+    """One play of the game that `spiel` is. `environment_class` makes the class of each game.
+
+    `text` names a function(state, player) that says what a seat sees, in place of the game's own
+    string; `rules` is a text.
+    """
+
+    spiel: Any
+    """OpenSpiel's game."""
+
+    def __init__(self, text: str | None = None, rules: str = "") -> None:
+        self.own_text = text is None
+        self._text: Text = partial(shown, self.spiel) if text is None else load_target(text)
+        self._rules = rules or rules_of(self.spiel)
+        self._state: Any = None
+        self._shown = self._notice = ""
+
+    @property
+    def state(self) -> Any:
+        """OpenSpiel's state, after `reset`."""
+        return self._state
+
+    def reset(self, seats: int, seed: int) -> None:
+        """Begin, with the first moves of chance made."""
+        players = self.spiel.num_players()
+        assert seats == players, f"{name_of(self.spiel)} has {players} seats"
+        game = self.spiel
+        if _SEED in game.get_type().parameter_specification:
+            parameters = game.get_parameters() | {_SEED: seed % 2**31}
+            game = pyspiel.load_game(game.get_type().short_name, parameters)
+        self._state = game.new_initial_state()
+        self._advance()
+        if self._state.is_terminal():
+            raise ValueError(f"{name_of(game)} is over before a seat has moved")
+
+    def _advance(self) -> None:
+        """Make the moves of chance that come now."""
+        while self._state.is_chance_node():
+            outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
+            self._state.apply_action(outcomes[weighted(probabilities)])
+        if not self._state.is_terminal():
+            self._shown = self._text(self._state, self.mover)
+
+    @property
+    def mover(self) -> int:
+        """The player to move."""
+        return max(0, self._state.current_player())
+
+    @property
+    def board(self) -> str:
+        """What the seat that moved last was shown, or is shown now."""
+        return self._shown
+
+    def observe(self) -> Observation:
+        """The game's own text for the mover, and the names of its actions."""
+        legal = " | ".join(self.legal_moves())
+        rules = f"{self._rules} You are player {self.mover}. Answer with one of the legal actions."
+        return Observation(
+            seat=self.mover,
+            rules=rules,
+            events=[],
+            board=f"{self._shown}\nLegal actions: {legal}",
+            notice=self._notice,
+        )
+
+    def legal_moves(self) -> list[str]:
+        """The names of the legal actions."""
+        return [*self._actions()]
+
+    def _actions(self) -> dict[str, int]:
+        """OpenSpiel's numbers of the legal actions by their names."""
+        if self._state.is_terminal():
+            return {}
+        numbers = self._state.legal_actions()
+        return dict(zip(names_of(self._state, self.mover, numbers), numbers, strict=True))
+
+    def step(self, action: str) -> EnvStep:
+        """Make the move of that name, and the moves of chance after it."""
+        number = self._actions().get(action.strip())
+        if number is None:
+            self._notice = f"{action.strip()} is no legal action."
+            return EnvStep(over=False, refused=True, reason=self._notice)
+        self._notice = ""
+        self._state.apply_action(number)
+        self._advance()
+        return EnvStep(over=self._state.is_terminal(), refused=False)
+
+    def payoffs(self) -> list[float]:
+        """OpenSpiel's returns."""
+        return [float(each) for each in self._state.returns()]
+
+    def scale(self) -> float | None:
+        """The largest of the game's utilities, as it declares them."""
+        return scale_of(self.spiel)
+
+    def copied(self) -> Self:
+        """By OpenSpiel's own clone."""
+        made = copy.copy(self)
+        made._state = self._state.clone()
+        return made
+
+
+@lru_cache(maxsize=256)
+def environment_class(name: str) -> type[OpenSpielEnvironment]:
+    """The class of a game; raises `ConfigError` where it cannot be played here."""
+    game = load_game(name)
+    kind = game.get_type()
+    is_open = _is_open(game)
+    enumerable = kind.chance_mode != _Kind.ChanceMode.SAMPLED_STOCHASTIC
+    declared = scale_of(game)
+    info = GameInfo(
+        name=f"open_spiel:{name}",
+        board_shows_all=lambda env: True,
+        small_tree=SmallTree(is_open=is_open, fits=_fits) if enumerable else None,
+        payoffs=Payoffs(
+            lambda env: env.payoffs(),
+            lambda env: declared or 1.0,
+            zero_sum=kind.utility == _Kind.Utility.ZERO_SUM,
+        ),
+        compact=Compact(f"{name}. Answer with an action.", _position),
+    )
+    own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
+    return type("OpenSpiel", (OpenSpielEnvironment,), own)
+
+
+def _is_open(game: Any) -> bool:
+    """Whether positions that are shown alike are one; False for games too large to solve."""
+    kind = game.get_type()
+    if kind.information != _Kind.Information.PERFECT_INFORMATION or _by_turns(game):
+        return False
+    return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
+
+
+def _fits(env: OpenSpielEnvironment) -> bool:
+    """Whether the tree can be grown: a text of a user's own need not show all of a position."""
+    tree = env.info.small_tree
+    assert tree is not None
+    return is_small(env.spiel) and (env.own_text or not tree.is_open)
+
+
+def load_game(name: str) -> Any:
+    """OpenSpiel's game, by turns where seats move at once; `ConfigError` for what is refused."""
+    place = f"target = {f'open_spiel:{name}'!r}"
+    short = name.partition("(")[0]
+    if short not in (known := pyspiel.registered_names()):
+        raise ConfigError(f"{place}: OpenSpiel has no such game; {nearest(short, known)}")
+    try:
+        game = pyspiel.load_game(name)
+    except (pyspiel.SpielError, RuntimeError, ValueError) as error:
+        reason = _SPACES.sub(" ", str(error))[:200]
+        raise ConfigError(f"{place}: OpenSpiel refuses it ({reason}); mend it") from None
+    kind = game.get_type()
+    if kind.dynamics == _Kind.Dynamics.MEAN_FIELD:
+        raise ConfigError(f"{place}: is a mean field game, which has no seats; choose another")
+    if kind.dynamics == _Kind.Dynamics.SIMULTANEOUS:
+        game = pyspiel.convert_to_turn_based(game)
+    if _string_of(game) is None:
+        raise ConfigError(
+            f"{place}: has no text for its seats; give a function of yours as games.N.args.text"
+        )
+    return game
+
+
+def _by_turns(game: Any) -> bool:
+    """Whether seats move at once in the game that this is made of."""
+    return bool(game.get_type().short_name.startswith("turn_based"))
+
+
+def _string_of(game: Any) -> Callable[[Any, int], str] | None:
+    """The method of a state that says what a seat knows."""
+    kind = game.get_type()
+    is_open = kind.information == _Kind.Information.PERFECT_INFORMATION
+    if kind.provides_observation_string and (is_open or not kind.provides_information_state_string):
+        return lambda state, player: state.observation_string(player)
+    if kind.provides_information_state_string:
+        return lambda state, player: state.information_state_string(player)
+    return (lambda state, player: str(state)) if is_open and not _by_turns(game) else None
+
+
+def shown(game: Any, state: Any, player: int) -> str:
+    """What the game's own string says to a player."""
+    string = _string_of(game)
+    assert string is not None, "load_game refuses it"
+    return string(state, player).strip()
+
+
+def names_of(state: Any, player: int, numbers: Sequence[int]) -> list[str]:
+    """Names of actions in one line, without brackets; with their numbers where two are alike."""
+    texts = [state.action_to_string(player, number) for number in numbers]
+    names = [_SPACES.sub(" ", _PLAYER.sub("", text)).strip() for text in texts]
+    return [
+        name if name and names.count(name) == 1 else f"{name} #{number}".strip()
+        for name, number in zip(names, numbers, strict=True)
+    ]
+
+
+def name_of(game: Any) -> str:
+    """The game as OpenSpiel names it, with its parameters."""
+    return str(game)
+
+
+def rules_of(game: Any) -> str:
+    """What is said of a game where a user has not said more: its name."""
+    return f"You are playing {game.get_type().long_name}: {name_of(game)} of OpenSpiel."
+
+
+def scale_of(game: Any) -> float | None:
+    """The most that a seat can win or lose; None where the game does not say."""
+    most = max(abs(game.max_utility()), abs(game.min_utility()))
+    return float(most) if 0 < most < float("inf") else None
+
+
+def _position(env: OpenSpielEnvironment) -> str:
+    """What the mover sees, in one line, with the legal actions after a colon."""
+    seen = _SPACES.sub(" ", " ; ".join(env.board.splitlines())).strip()
+    return f"P{env.mover} {seen}: {' | '.join(env.legal_moves())}"
