@@ -18,7 +18,7 @@ from unstable.games import bridges  # noqa: E402
 from unstable.games.bridges.open_spiel import load_game, names_of  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
-from unstable.games.services import can_be_solved  # noqa: E402
+from unstable.games.services import can_be_solved, game_questions  # noqa: E402
 from unstable.loop.train import train  # noqa: E402
 from unstable.records.reading import read_rows  # noqa: E402
 from unstable.solving.best_response import assess  # noqa: E402
@@ -221,6 +221,41 @@ async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) 
     key = "exploit/open_spiel:kuhn_poker/high"
     assert [row["version"] for row in rows] == [0, 1]
     assert all(0 < row[key] <= 2 for row in rows)
+
+
+CERTAIN = ["kuhn_poker", "liars_dice", "goofspiel(num_cards=4)", "connect_four(rows=4,columns=4)"]
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_questions_are_of_the_game_and_have_one_answer(name: str) -> None:
+    """By kind: the marked action, whether the game ends, what it paid, numbers before and after."""
+    questions = game_questions(config_of(name))
+    assert len({question.brief for question in questions}) == len(questions) == 5
+    positions, moves = set(), set()
+    for seed in range(200):
+        game, rng = Game(config_of(name), seed), random.Random(seed)
+        while not game.done:
+            positions.add(game.observe().position)
+            moves.update(game.legal_moves())
+            game.step(rng.choice(game.legal_moves()))
+    for number, question in enumerate(questions):
+        rng, answers = random.Random(0), dict[str, str]()
+        for _ in range(300):
+            asked, (answer,) = question.draw(rng)
+            assert answers.setdefault(asked, answer) == answer
+            if number == 0:
+                assert asked.endswith(f" ! {answer}") and answer in moves
+            if number != 2 and len(positions) < 100:
+                assert re.split(" [!?] ", asked)[0] in positions
+        assert len(set(answers.values())) > 1
+
+
+def test_a_question_does_not_tell_what_its_seat_does_not_see() -> None:
+    """A call at Liar's dice ends the game; who wins depends on the other's die."""
+    end = game_questions(config_of("liars_dice"))[1]
+    assert {end.draw(random.Random(seed))[1][0] for seed in range(300)} == {"on", "over"}
+    open_end = game_questions(config_of("tic_tac_toe"))[1]
+    assert {open_end.draw(random.Random(seed))[1][0] for seed in range(300)} == {"on", "0", "1"}
 
 
 def names() -> list[str]:

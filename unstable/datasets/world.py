@@ -60,24 +60,35 @@ def random_play(
 def question_examples(
     question: Question, prompts: PromptBuilder, number: int, rng: random.Random
 ) -> list[SyntheticExample]:
-    """`number` questions of a kind, each with its right answers."""
-    examples = []
+    """`number` questions of a kind, each with all answers that were right whenever it was drawn.
+
+    So a question whose answer depends on what it does not say says no more than what may be.
+    """
+    known: dict[str, SyntheticExample] = {}
+    examples, right = [], dict[str, dict[str, None]]()
     for _ in range(number):
         asked, answers = question.draw(rng)
-        ids = prompts.encode_chat([{"role": "user", "content": f"{question.brief}\n{asked}"}])
-        examples.append(
-            SyntheticExample(ids, [prompts.encode_answer(answer) for answer in answers])
-        )
+        if asked not in known:
+            ids = prompts.encode_chat([{"role": "user", "content": f"{question.brief}\n{asked}"}])
+            known[asked] = SyntheticExample(ids, [])
+        examples.append(known[asked])
+        new = [each for each in answers if each not in right.setdefault(asked, {})]
+        right[asked].update(dict.fromkeys(new))
+        known[asked].answers.extend(prompts.encode_answer(answer) for answer in new)
     return examples
 
 
-def move_words(game: GameConfig, number: int = 100) -> list[str]:
-    """Words of several letters in the legal moves of random games, such as check and bet."""
-    found: set[str] = set()
+def words_of_play(game: GameConfig, number: int = 100) -> list[str]:
+    """Words of several letters in the legal moves of random games, such as check and bet.
+
+    With those that stand in every position.
+    """
+    moves, everywhere = set[str](), list[set[str]]()
     for index in range(number):
-        for _, legal in random_turns(game, index, random.Random(f"words {index}")):
-            found.update(word for move in legal for word in re.findall("[A-Za-z]{2,}", move))
-    return sorted(found)
+        for observation, legal in random_turns(game, index, random.Random(f"words {index}")):
+            moves.update(word for move in legal for word in re.findall("[A-Za-z]{2,}", move))
+            everywhere.append({*re.findall("[A-Za-z]{3,}", observation.position)})
+    return sorted(moves | set.intersection(*everywhere))
 
 
 def constant_texts(games: Sequence[GameConfig]) -> list[str]:
@@ -92,5 +103,5 @@ def constant_texts(games: Sequence[GameConfig]) -> list[str]:
         found += [f"{question.brief}\n" for question in game_questions(game)]
         style: PromptStyle = prompt_style(game)
         found += [text for text in (style.system, style.request) if text]
-        found += move_words(game)
+        found += words_of_play(game)
     return list(dict.fromkeys(found))

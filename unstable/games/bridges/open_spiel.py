@@ -16,6 +16,7 @@ import pyspiel
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import load_target
+from unstable.games.bridges.questions import line, questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
 from unstable.games.chance import weighted
 from unstable.games.environment import Environment, EnvStep
@@ -150,6 +151,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
             zero_sum=kind.utility == _Kind.Utility.ZERO_SUM,
         ),
         compact=Compact(f"{name}. Answer with an action.", _position),
+        questions=questions_of(game, name, partial(shown, game), _names),
     )
     own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
     return type("OpenSpiel", (OpenSpielEnvironment,), own)
@@ -226,6 +228,11 @@ def names_of(state: Any, player: int, numbers: Sequence[int]) -> list[str]:
     ]
 
 
+def _names(state: Any) -> list[str]:
+    """The names of a state's legal actions."""
+    return names_of(state, state.current_player(), state.legal_actions())
+
+
 def name_of(game: Any) -> str:
     """The game as OpenSpiel names it, with its parameters."""
     return str(game)
@@ -244,5 +251,4 @@ def scale_of(game: Any) -> float | None:
 
 def _position(env: OpenSpielEnvironment) -> str:
     """What the mover sees, in one line, with the legal actions after a colon."""
-    seen = _SPACES.sub(" ", " ; ".join(env.board.splitlines())).strip()
-    return f"P{env.mover} {seen}: {' | '.join(env.legal_moves())}"
+    return line(env.board, env.mover, env.legal_moves())

@@ -1,0 +1,168 @@
+"""Questions about any game of OpenSpiel, made of its own states: how a small model gets to see.
+
+What a state's tensor says of it, what a move changes there, whether it ends the game, and what the
+final position pays. Marks that play never has part them from play: `?`, `!`, `=`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+from unstable.games.info import Question
+
+Seen = Callable[[Any, int], str]
+"""What a seat sees in a state of OpenSpiel's."""
+Names = Callable[[Any], list[str]]
+"""The names of a state's legal actions, in their order."""
+_GAMES = 200  # of random moves, by which it is found which entries of the tensor differ
+_MOST = 64  # entries that are asked for
+_CHANGED = 0.7  # of the questions about a move, those about what it changes, where it changes some
+
+
+def line(seen: str, player: int, names: Sequence[str]) -> str:
+    """A decision in one line: who is to move, what that seat sees, and its legal actions.
+
+    >>> line("K\\nbet", 1, ["call", "fold"])
+    'P1 K ; bet: call | fold'
+    """
+    return f"P{player} {in_line(seen)}: {' | '.join(names)}"
+
+
+def in_line(seen: str) -> str:
+    """A text in one line."""
+    return " ".join(" ; ".join(seen.strip().splitlines()).split())
+
+
+def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:
+    """Questions about the game; those on tensors only where it has them."""
+    asked = Asked(game, seen, names)
+    kinds = [
+        Question(f"{name}: the marked action of a position.", asked.named),
+        Question(f"{name}: what an action leads to.", asked.end),
+        Question(f"{name}: what the first seat gets in the end.", asked.final),
+    ]
+    if asked.has_tensor:
+        kinds += [
+            Question(f"{name}: a number of the position.", asked.entry),
+            Question(f"{name}: a number after an action.", asked.change),
+        ]
+    return tuple(kinds)
+
+
+class Asked:
+    """Draws questions about one game."""
+
+    def __init__(self, game: Any, seen: Seen, names: Names) -> None:
+        self._game, self._seen, self._names = game, seen, names
+        kind = game.get_type()
+        self._shows_all = kind.information == kind.Information.PERFECT_INFORMATION
+        self._tensor: Callable[[Any, int], Any] | None = None
+        if kind.provides_information_state_tensor:
+            self._tensor = lambda state, player: state.information_state_tensor(player)
+        elif kind.provides_observation_tensor:
+            self._tensor = lambda state, player: state.observation_tensor(player)
+
+    @property
+    def has_tensor(self) -> bool:
+        """Whether the game has numbers of its positions."""
+        return self._tensor is not None
+
+    def named(self, rng: Random) -> tuple[str, list[str]]:
+        """A position, a mark and a legal action, which is the answer: so each is learned alone."""
+        state = self._decision(rng)
+        move = rng.choice(names := self._names(state))
+        return f"{self._line(state, names)} ! {move}", [move]
+
+    def end(self, rng: Random) -> tuple[str, list[str]]:
+        """A position and an action, and whether it ends the game; what it pays, if all see all.
+
+        What seats do not see would make the answer a matter of chance, and of how others play.
+        """
+        state = self._decision(rng)
+        names = self._names(state)
+        place, player = rng.randrange(len(names)), state.current_player()
+        after = state.child(state.legal_actions()[place])
+        answer = "on"
+        if after.is_terminal():
+            answer = number(after.returns()[player]) if self._shows_all else "over"
+        return f"{self._line(state, names)} ! {names[place]} =", [answer]
+
+    def final(self, rng: Random) -> tuple[str, list[str]]:
+        """What all seats see in the end, and what the first of them gets."""
+        *_, after = self._play(rng)
+        seen = [in_line(self._seen(after, seat)) for seat in range(self._game.num_players())]
+        return f"{' / '.join(dict.fromkeys(seen))} =", [number(after.returns()[0])]
+
+    def entry(self, rng: Random) -> tuple[str, list[str]]:
+        """A position, and one of the numbers that differ between positions."""
+        state = self._decision(rng)
+        values = self._numbers(state, state.current_player())
+        place = self._place(values, rng)
+        return f"{self._line(state, self._names(state))} ? {place}", [number(values[place])]
+
+    def change(self, rng: Random) -> tuple[str, list[str]]:
+        """A position and an action, and one of the numbers after it, mostly of those it changes."""
+        state = self._decision(rng)
+        names, player = self._names(state), state.current_player()
+        chosen = rng.randrange(len(names))
+        after = state.child(state.legal_actions()[chosen])
+        before, values = self._numbers(state, player), self._numbers(after, player)
+        changed = [place for place in values if values[place] != before[place]]
+        place = self._place(values, rng)
+        if changed and rng.random() < _CHANGED:
+            place = rng.choice(changed)
+        line = f"{self._line(state, names)} ! {names[chosen]} ? {place}"
+        return line, [number(values[place])]
+
+    def _line(self, state: Any, names: Sequence[str]) -> str:
+        player = state.current_player()
+        return line(self._seen(state, player), player, names)
+
+    def _place(self, values: dict[int, float], rng: Random) -> int:
+        """A place of a number, as often one that is not 0 as any."""
+        some = [place for place, value in values.items() if value]
+        return rng.choice(some if some and rng.random() < 0.5 else [*values])
+
+    def _numbers(self, state: Any, player: int) -> dict[int, float]:
+        """The numbers that are asked for, by their places in the tensor."""
+        assert self._tensor is not None
+        values = self._tensor(state, player)
+        return {place: values[place] for place in self._places()}
+
+    @cache  # noqa: B019 - as long as the game's class
+    def _places(self) -> list[int]:
+        """Places of the tensor whose numbers differ between decisions."""
+        assert self._tensor is not None
+        rng, seen = Random(0), []
+        for _ in range(_GAMES):
+            state = self._decision(rng)
+            seen.append(self._tensor(state, state.current_player()))
+        columns = enumerate(zip(*seen, strict=True))
+        differ = [place for place, values in columns if len({*values}) > 1]
+        return sorted(rng.sample(differ, min(_MOST, len(differ))))
+
+    def _decision(self, rng: Random) -> Any:
+        """A state in which a seat is to move, of a game of random moves."""
+        return rng.choice([*self._play(rng)][:-1])
+
+    def _play(self, rng: Random) -> Iterator[Any]:
+        """The decisions of a game of random moves, and its end."""
+        state = self._game.new_initial_state()
+        while not state.is_terminal():
+            if state.is_chance_node():
+                outcomes, chances = zip(*state.chance_outcomes(), strict=True)
+                state.apply_action(rng.choices(outcomes, chances)[0])
+                continue
+            yield state.clone()
+            state.apply_action(rng.choice(state.legal_actions()))
+        yield state
+
+
+def number(value: float) -> str:
+    """A number as an answer.
+
+    >>> number(1.0), number(-0.5), number(0.333333)
+    ('1', '-0.5', '0.33')
+    """
+    return f"{round(value, 2):g}"
