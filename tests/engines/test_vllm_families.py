@@ -15,9 +15,11 @@ NATS = 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_version_says_what_the_run_recorded(kind: str, tmp_path: Path) -> None:
-    folder = await run_of(kind, tmp_path)
-    adapter = {"rank": 8}
+@pytest.mark.parametrize("adapter", [{"rank": 8}, "none"], ids=["lora", "whole"])
+async def test_a_version_says_what_the_run_recorded(
+    kind: str, adapter: object, tmp_path: Path
+) -> None:
+    folder = await run_of(kind, tmp_path, adapter=adapter)
     config = parse(
         {
             "model": {"name": str(tmp_path / "model"), "dtype": "float32", "adapter": adapter},
