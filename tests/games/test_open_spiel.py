@@ -207,6 +207,18 @@ def test_a_text_and_rules_of_a_users_own_take_the_games_place() -> None:
     assert check.nodes == grow(config_of("liars_dice(dice_sides=2)")).nodes
 
 
+def history(state: Any, player: int) -> str:
+    return f"Until now: {state.history_str()}"
+
+
+def test_a_game_without_text_is_played_with_a_users() -> None:
+    name = "python_iterated_prisoners_dilemma"
+    game = Game(config_of(name, args={"text": f"{__name__}:history"}), 0)
+    while not game.done:
+        assert game.observe().board.startswith("Until now:")
+        game.step(game.legal_moves()[0])
+
+
 def test_large_games_are_not_grown() -> None:
     for name in ("chess", "go", "backgammon", "leduc_poker(players=4)"):
         assert not can_be_solved(config_of(name))

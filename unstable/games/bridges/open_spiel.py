@@ -42,7 +42,12 @@ class OpenSpielEnvironment(Environment):
     """OpenSpiel's game."""
 
     def __init__(self, text: str | None = None, rules: str = "") -> None:
-        self.own_text = text is None
+        self.has_games_text = text is None
+        if text is None and _string_of(self.spiel) is None:
+            raise ConfigError(
+                f"games.env = {self.info.name!r}: has no text for its seats; give a function of "
+                "yours as games.N.args.text"
+            )
         self._text: Text = partial(shown, self.spiel) if text is None else load_target(text)
         self._rules = rules or rules_of(self.spiel)
         self._state: Any = None
@@ -140,7 +145,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
     kind = game.get_type()
     is_open = _is_open(game)
     enumerable = kind.chance_mode != _Kind.ChanceMode.SAMPLED_STOCHASTIC
-    declared = scale_of(game)
+    declared, seen = scale_of(game), partial(shown, game)
     info = GameInfo(
         name=f"open_spiel:{name}",
         board_shows_all=lambda env: True,
@@ -151,7 +156,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
             zero_sum=kind.utility == _Kind.Utility.ZERO_SUM,
         ),
         compact=Compact(f"{name}. Answer with an action.", _position),
-        questions=questions_of(game, name, partial(shown, game), _names),
+        questions=() if _string_of(game) is None else questions_of(game, name, seen, _names),
     )
     own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
     return type("OpenSpiel", (OpenSpielEnvironment,), own)
@@ -162,6 +167,8 @@ def _is_open(game: Any) -> bool:
     kind = game.get_type()
     if kind.information != _Kind.Information.PERFECT_INFORMATION or _by_turns(game):
         return False
+    if _string_of(game) is None:
+        return False
     return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
 
 
@@ -169,7 +176,7 @@ def _fits(env: OpenSpielEnvironment) -> bool:
     """Whether the tree can be grown: a text of a user's own need not show all of a position."""
     tree = env.info.small_tree
     assert tree is not None
-    return is_small(env.spiel) and (env.own_text or not tree.is_open)
+    return is_small(env.spiel) and (env.has_games_text or not tree.is_open)
 
 
 def load_game(name: str) -> Any:
@@ -188,10 +195,6 @@ def load_game(name: str) -> Any:
         raise ConfigError(f"{place}: is a mean field game, which has no seats; choose another")
     if kind.dynamics == _Kind.Dynamics.SIMULTANEOUS:
         game = pyspiel.convert_to_turn_based(game)
-    if _string_of(game) is None:
-        raise ConfigError(
-            f"{place}: has no text for its seats; give a function of yours as games.N.args.text"
-        )
     return game
 
 
@@ -214,7 +217,7 @@ def _string_of(game: Any) -> Callable[[Any, int], str] | None:
 def shown(game: Any, state: Any, player: int) -> str:
     """What the game's own string says to a player."""
     string = _string_of(game)
-    assert string is not None, "load_game refuses it"
+    assert string is not None, "the env refuses it"
     return string(state, player).strip()
 
 
