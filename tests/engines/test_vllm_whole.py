@@ -21,11 +21,14 @@ NATS = 1e-3
 PROMPT = [*range(5, 75)]
 
 
-def config_of(model: Path) -> RunConfig:
+def config_of(model: Path, *, compiled: bool) -> RunConfig:
     return parse(
         {
             "model": {"name": str(model), "dtype": "float32", "adapter": "none"},
-            "actors": {"engine": "vllm", "games_in_flight": 8, "max_loras": 1, "max_cpu_loras": 2},
+            "actors": {
+                **{"engine": "vllm", "games_in_flight": 8, "max_loras": 1, "max_cpu_loras": 2},
+                "enforce_eager": not compiled,
+            },
             "sampling": {"max_tokens": 8, "max_prompt_tokens": 480},
         }
     )
@@ -55,7 +58,7 @@ def expected(config: RunConfig, version: Adapter | None, next_ids: list[int]) ->
 async def test_each_request_is_answered_by_its_own_version(kind: str, tmp_path: Path) -> None:
     """Of base and two versions at once, and once both are gone; Gemma's head is tied."""
     save_family(kind, tmp_path / "model", **SIZES)
-    config = config_of(tmp_path / "model")
+    config = config_of(tmp_path / "model", compiled=kind == "llama")
     versions = {name: noisy(config, name, seed) for seed, name in enumerate(["main@1", "main@2"])}
     named: dict[str | None, Adapter | None] = {None: None}
     named.update(versions)
