@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +170,7 @@ def test_names_that_are_alike_have_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("env", "seats", "said"),
     [
-        (
-            "open_spiel:kuhn_pokr",
-            2,
-            "kuhn_pokr': OpenSpiel has no such game; did you m",
-        ),
+        ("open_spiel:kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
         ("open_spiel:kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
         ("open_spiel:mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
         ("open_spiel:kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
@@ -192,6 +190,15 @@ def test_a_library_that_is_not_there_is_a_line(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"run: pip install 'unstable\[open_spiel\]'"):
         check_game(GameConfig(env="open_spiel:hex"))
     bridges.bridged_class.cache_clear()
+
+
+def test_games_that_are_written_in_python_are_there_without_an_import_of_theirs() -> None:
+    """In a process that has not imported them, as a user's."""
+    code = (
+        "from unstable.config import GameConfig\nfrom unstable.games.check import check_game\n"
+        "check_game(GameConfig(env='open_spiel:python_kuhn_poker'))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def dice(state: Any, player: int) -> str:

@@ -98,12 +98,17 @@ def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -
     folder = tmp_path / "rival"
     folder.mkdir()
     (folder / ("adapter_config.json" if whole else "model.safetensors")).write_text('{"r": 8}')
-    changes = {
+    changes: dict[str, object] = {
         "opponents.fixed": [{"kind": "checkpoint", "name": "rival", "path": str(folder)}],
         "opponents.draw": {"self": 0.5, "past": 0.0, "fixed": 0.5},
         **({} if whole else {"model.adapter": {"rank": 32, "alpha": 64}}),
     }
     with pytest.raises(ConfigError, match="opponents.fixed.0.path = .*: vLLM serves"):
+        planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
+    del changes["opponents.fixed"], changes["opponents.draw"]
+    judge = {"term": "judge", "args": {"engine": str(folder)}}
+    changes["buffer.rewards"] = [{"term": "outcome"}, judge]
+    with pytest.raises(ConfigError, match=r"buffer.rewards.1.args.engine = .*: vLLM serves"):
         planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
 
 

@@ -43,7 +43,7 @@ class ModelShape:
     vocabulary: int
     max_length: int  # tokens
     normalized_heads: bool  # queries and keys have norms of their own, as in Qwen3
-    mixed: bool  # of experts
+    has_experts: bool
     linears: tuple[Linear, ...]
 
     @property
@@ -138,7 +138,7 @@ def shape_of(config: "PretrainedConfig") -> ModelShape:
         max_length=_number(text, "max_position_embeddings", "n_positions", "max_seq_len")
         or UNBOUNDED,
         normalized_heads=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-        mixed=any(name.endswith(EXPERTS) for name, _ in model.named_modules()),
+        has_experts=any(name.endswith(EXPERTS) for name, _ in model.named_modules()),
         linears=linears,
     )
 

@@ -107,11 +107,11 @@ def case_of(
     """The case of so many learner ranks; `request_tokens` is the measured length, where it was."""
     shape = read_shape(config.model)
     actors = config.actors
-    versions = versions_kept(config) - 1
-    most = versions if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
+    versions = versions_kept(config)
+    most = versions - 1 if actors.max_cpu_loras == "auto" else actors.max_cpu_loras
     wanted = min(versions_in_play(config), most)
     mixed = min(LEAST_SLOTS, wanted) if actors.max_loras == "auto" else actors.max_loras
-    kept = max(mixed, versions + 1)
+    kept = max(mixed, versions)
     asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     longest = min(asked, shape.max_length)
     typical = TYPICAL_LENGTH * longest if request_tokens is None else request_tokens

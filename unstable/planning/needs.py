@@ -44,10 +44,8 @@ class EngineNeeds:
     """Whether it runs on GPUs where there are some; else on the processor."""
     most_on_processor: int | None = None
     """How many of them a processor is good for; None: one a core."""
-    mixes_models = True
-    """Whether versions that are whole models are all in its memory; else they lie as files on the
-    disk, and it computes with one at a time.
-    """
+    one_model_at_a_time = False
+    """Whether of versions that are whole models one is in memory, and the others lie as files."""
 
     def lack(self, machine: Machine) -> str | None:
         """What it needs and a machine could be given, with how; None where nothing lacks."""

@@ -141,7 +141,7 @@ def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> 
     size = FP32 * read_shape(config.model).parameters
     kept = config.opponents.pool_size
     yield f"all weights are trained: a version is {size / GB:.2g} GB, opponents.pool_size = {kept}"
-    if not needs.mixes_models:
+    if needs.one_model_at_a_time:
         files = DTYPE_BYTES[choose_dtype(config, machine)] * size // FP32 * versions_kept(config)
         yield (
             "an engine computes with one version at a time, so games against past ones take turns; "

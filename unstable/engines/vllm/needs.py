@@ -35,7 +35,7 @@ class VLLMNeeds(EngineNeeds):
 
     uses_gpus = True
     most_on_processor = 1
-    mixes_models = False
+    one_model_at_a_time = True
 
     def lack(self, machine: Machine) -> str | None:
         """Its package, and what compiles its kernels."""
@@ -49,8 +49,8 @@ class VLLMNeeds(EngineNeeds):
         """Why vLLM cannot serve this config on such cards, with a remedy."""
         gpus = machine.usable_gpus
         if not gpus:
-            mixed = config.model.trains_all and read_shape(config.model).mixed
-            return _NO_EXPERTS if mixed else None
+            experts = config.model.trains_all and read_shape(config.model).has_experts
+            return _NO_EXPERTS if experts else None
         if config.model.trains_all:
             return None
         need = "vLLM computes LoRA on a GPU in bfloat16 alone"

@@ -7,9 +7,10 @@ once are played by turns: a seat does not see what others have chosen in the sam
 """
 
 import copy
+import importlib
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Self
 
 import pyspiel
@@ -26,7 +27,7 @@ from unstable.types import Observation
 Text = Callable[[Any, int], str]
 """What a seat is shown in a state of OpenSpiel's."""
 _Kind = pyspiel.GameType
-_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # before an action's name, whose it is
+_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # such as whose an action is
 _SPACES = re.compile(r"\s+")
 _SEED = "rng_seed"  # the parameter of games that draw within
 
@@ -52,6 +53,7 @@ class OpenSpielEnvironment(Environment):
         self._rules = rules or rules_of(self.spiel)
         self._state: Any = None
         self._shown = self._notice = ""
+        self._legal: dict[str, int] = {}  # OpenSpiel's numbers of the legal actions, by name
 
     @property
     def state(self) -> Any:
@@ -61,7 +63,7 @@ class OpenSpielEnvironment(Environment):
     def reset(self, seats: int, seed: int) -> None:
         """Begin, with the first moves of chance made."""
         players = self.spiel.num_players()
-        assert seats == players, f"{name_of(self.spiel)} has {players} seats"
+        assert seats == players, f"{self.spiel} has {players} seats"
         game = self.spiel
         if _SEED in game.get_type().parameter_specification:
             parameters = game.get_parameters() | {_SEED: seed % 2**31}
@@ -69,7 +71,7 @@ class OpenSpielEnvironment(Environment):
         self._state = game.new_initial_state()
         self._advance()
         if self._state.is_terminal():
-            raise ValueError(f"{name_of(game)} is over before a seat has moved")
+            raise ValueError(f"{game} is over before a seat has moved")
 
     def _advance(self) -> None:
         """Make the moves of chance that come now."""
@@ -78,6 +80,7 @@ class OpenSpielEnvironment(Environment):
             self._state.apply_action(outcomes[weighted(probabilities)])
         if not self._state.is_terminal():
             self._shown = self._text(self._state, self.mover)
+            self._legal = dict(zip(_names(self._state), self._state.legal_actions(), strict=True))
 
     @property
     def mover(self) -> int:
@@ -103,18 +106,11 @@ class OpenSpielEnvironment(Environment):
 
     def legal_moves(self) -> list[str]:
         """The names of the legal actions."""
-        return [*self._actions()]
-
-    def _actions(self) -> dict[str, int]:
-        """OpenSpiel's numbers of the legal actions by their names."""
-        if self._state.is_terminal():
-            return {}
-        numbers = self._state.legal_actions()
-        return dict(zip(names_of(self._state, self.mover, numbers), numbers, strict=True))
+        return [*self._legal]
 
     def step(self, action: str) -> EnvStep:
         """Make the move of that name, and the moves of chance after it."""
-        number = self._actions().get(action.strip())
+        number = self._legal.get(action.strip())
         if number is None:
             self._notice = f"{action.strip()} is no legal action."
             return EnvStep(over=False, refused=True, reason=self._notice)
@@ -138,7 +134,6 @@ class OpenSpielEnvironment(Environment):
         return made
 
 
-@lru_cache(maxsize=256)
 def environment_class(name: str) -> type[OpenSpielEnvironment]:
     """The class of a game; raises `ConfigError` where it cannot be played here."""
     game = load_game(name)
@@ -183,6 +178,8 @@ def load_game(name: str) -> Any:
     """OpenSpiel's game, by turns where seats move at once; `ConfigError` for what is refused."""
     place = f"target = {f'open_spiel:{name}'!r}"
     short = name.partition("(")[0]
+    if short.startswith("python_"):
+        importlib.import_module("open_spiel.python.games")  # registers them
     if short not in (known := pyspiel.registered_names()):
         raise ConfigError(f"{place}: OpenSpiel has no such game; {nearest(short, known)}")
     try:
@@ -236,14 +233,9 @@ def _names(state: Any) -> list[str]:
     return names_of(state, state.current_player(), state.legal_actions())
 
 
-def name_of(game: Any) -> str:
-    """The game as OpenSpiel names it, with its parameters."""
-    return str(game)
-
-
 def rules_of(game: Any) -> str:
     """What is said of a game where a user has not said more: its name."""
-    return f"You are playing {game.get_type().long_name}: {name_of(game)} of OpenSpiel."
+    return f"You are playing {game.get_type().long_name}: {game} of OpenSpiel."
 
 
 def scale_of(game: Any) -> float | None:

@@ -5,7 +5,7 @@ final position pays. Marks that play never has part them from play: `?`, `!`, `=
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -128,9 +128,9 @@ class Asked:
         """The numbers that are asked for, by their places in the tensor."""
         assert self._tensor is not None
         values = self._tensor(state, player)
-        return {place: values[place] for place in self._places()}
+        return {place: values[place] for place in self._places}
 
-    @cache  # noqa: B019 - as long as the game's class
+    @cached_property
     def _places(self) -> list[int]:
         """Places of the tensor whose numbers differ between decisions."""
         assert self._tensor is not None
@@ -143,18 +143,22 @@ class Asked:
         return sorted(rng.sample(differ, min(_MOST, len(differ))))
 
     def _decision(self, rng: Random) -> Any:
-        """A state in which a seat is to move, of a game of random moves."""
-        return rng.choice([*self._play(rng)][:-1])
+        """A state in which a seat is to move, each of a game of random moves as likely."""
+        kept = None
+        for before, state in enumerate(self._play(rng)):
+            if not state.is_terminal() and rng.randrange(before + 1) == 0:
+                kept = state.clone()
+        return kept
 
     def _play(self, rng: Random) -> Iterator[Any]:
-        """The decisions of a game of random moves, and its end."""
+        """The decisions of a game of random moves, and its end: one state, which goes on."""
         state = self._game.new_initial_state()
         while not state.is_terminal():
             if state.is_chance_node():
                 outcomes, chances = zip(*state.chance_outcomes(), strict=True)
                 state.apply_action(rng.choices(outcomes, chances)[0])
                 continue
-            yield state.clone()
+            yield state
             state.apply_action(rng.choice(state.legal_actions()))
         yield state
 
