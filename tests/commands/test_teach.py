@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from tests.helpers.forms import game
+from tests.helpers.machines import machine
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned
-from unstable.config import ModelConfig, parse
+from unstable.config import ConfigError, ModelConfig, load, parse
 from unstable.datasets.examples import Example, Lessons
 from unstable.datasets.sources import random_positions
+from unstable.engines.needs import NEEDS
 from unstable.games.services import prompt_style
 from unstable.models.base import load_tokenizer
+from unstable.planning.plan import plan
+from unstable.planning.resolve import resolve
 from unstable.prompts import PromptBuilder
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor, LocalLearner
@@ -51,6 +55,21 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(teach, "_make", make)
     return places
+
+
+def test_a_start_is_taught_where_the_run_fills_the_memory() -> None:
+    """Its micro-batches are planned anew: it keeps the mean of the weights as well."""
+    config = load("default", {"model.name": "smollm2-135m", "model.init": "fresh"})
+    full = 0
+    for megabytes in range(16_000, 16_600, 20):
+        small = machine(memory_bytes=megabytes * 10**6, free_bytes=megabytes * 10**6)
+        planned = resolve(config, plan(config, [small], NEEDS), "fresh")
+        try:
+            plan(planned.updated({"learner.ema": 0.98}), [small], NEEDS)
+        except ConfigError:
+            full += 1
+        assert plan(teach._teaching(planned, planned.games), [small], NEEDS).learners
+    assert full, "nowhere did the run's own micro-batches leave too little"
 
 
 def test_a_start_is_made_once_for_a_model_and_its_games(

@@ -38,6 +38,7 @@ from unstable.models.adapters import holds_weights, read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.hub import cache_folder
+from unstable.planning.resolve import UNDECIDED
 from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
@@ -79,6 +80,7 @@ _LEARNER = {
 }
 _WHOLE_RATE = 1e-4
 """The learning rate where all weights are taught, not a LoRA."""
+_PLANNED = ("learner.gradient_checkpointing", "learner.micro_batch_tokens")
 _NOTE_FILE = "taught.json"
 
 
@@ -118,8 +120,13 @@ def _adapter_of(place: Path) -> Path | None:
 
 
 def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
-    """The config by which it is taught, with these games alone."""
+    """The config by which it is taught, with these games alone.
+
+    Its micro-batches are planned anew: those of the run may fill the memory, and here the mean of
+    the weights is kept besides.
+    """
     changes = {"games": list(games), "eval.constrained": False, "loop.mode": "sync"}
+    changes |= {name: UNDECIDED[name] for name in _PLANNED}
     learner = {f"learner.{name}": value for name, value in _LEARNER.items()}
     if config.model.trains_all:
         learner["learner.learning_rate"] = _WHOLE_RATE
