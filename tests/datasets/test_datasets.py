@@ -86,7 +86,7 @@ def replayed(example: Example) -> Game:
 def test_a_real_template_closes_the_answer_with_the_same_ids():
     tokenizer = load_tokenizer(ModelConfig())
     prompts = builder("think", "boxed", tokenizer)
-    assert prompts.stop_token_id == tokenizer.eos_token_id
+    assert prompts.template.stop_token_id == tokenizer.eos_token_id
     game = GameConfig(env="Nim-v0", **THINK)
     for example in expert_examples(game, prompts, number=6, seed=0, rationale=True):
         messages = [
@@ -102,7 +102,7 @@ def test_a_real_template_closes_the_answer_with_the_same_ids():
 def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
-    assert builder(tokenizer=tokenizer).stop_token_id == tokenizer.eos_token_id
+    assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
 @pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
@@ -266,7 +266,7 @@ async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_pa
     path = write(tmp_path / "train-000003.jsonl", row)
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
     assert "1 turns are left out" in caplog.text
-    forged["sampled"]["prompt_ids"] = builder().encode_chat(chat)
+    forged["sampled"]["prompt_ids"] = builder().template.encode(chat)
     path = write(tmp_path / "train-000003.jsonl", row)
     answers = [e.answer for e in recorded_examples([path], tokenizer)]
     assert answers == ["[4]", "I say [1]", "[7]"]

@@ -97,7 +97,7 @@ def save_base(folder: Path, seed: int) -> None:
     rows = []
     for shown in DIGITS:
         for word, answered in (("trap", DIGITS), ("said", 4 * shown)):
-            asked = prompts.encode_chat([{"role": "user", "content": f"{word} {shown}"}])
+            asked = prompts.template.encode([{"role": "user", "content": f"{word} {shown}"}])
             rows += [[*asked, *answers[digit]] for digit in answered]
     ids = torch.tensor(rows)
     start = ids.shape[1] - len(answers["0"])

@@ -39,7 +39,7 @@ def saved(folder: Path, tokenizer: PreTrainedTokenizerBase, **fields: object) ->
 def prompt(model: ModelConfig) -> list[int]:
     tokenizer = load_tokenizer(model)
     built = PromptBuilder(tokenizer, load_style("answer"), model.template_arguments, 4096)
-    ids = built.encode_chat(CHAT)
+    ids = built.template.encode(CHAT)
     assert ids == tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
     return ids
 
@@ -49,7 +49,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(model)
     assert tokenizer.decode(prompt(model)) == PLAIN
     built = PromptBuilder(tokenizer, load_style("answer"), {}, 4096)
-    assert built.stop_token_id == tokenizer.eos_token_id
+    assert built.template.stop_token_id == tokenizer.eos_token_id
     assert built.encode_answer("[1]")[-1] == tokenizer.eos_token_id
 
 

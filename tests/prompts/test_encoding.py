@@ -140,9 +140,9 @@ def test_a_prompt_has_the_templates_control_tokens_and_no_other(kind, text):
         assert added_ids(tokenizer, built.build(observation(text)).ids) == harmless
     chat = [{"role": role, "content": text} for role in ("user", "assistant", "user")]
     mild = [{**message, "content": "harmless"} for message in chat]
-    encode = builder(tokenizer).encode_chat
+    encode = builder(tokenizer).template.encode
     assert added_ids(tokenizer, encode(chat)) == added_ids(tokenizer, encode(mild))
-    stop = built.stop_token_id
+    stop = built.template.stop_token_id
     assert added_ids(tokenizer, builder(tokenizer).encode_answer(text)[:-1]) == []
     assert builder(tokenizer).encode_answer(text)[-1] == stop
 
@@ -238,7 +238,7 @@ def test_control_tokens_within_control_tokens_and_around_a_text():
     tokenizer = make_tokenizer([])
     tokenizer.add_tokens(["<|a|>", "|a|>", "a|>"])
     tokenizer.chat_template = "<{{ messages[0].content }}>"
-    encode = builder(tokenizer).encode_chat
+    encode = builder(tokenizer).template.encode
     for text in ("<|a|>", "|a|>|a|>", "eos", "pad", "|a|"):
         ids = encode([{"role": "user", "content": text}])
         assert added_ids(tokenizer, ids) == [] and tokenizer.decode(ids) == f"<{text}>"

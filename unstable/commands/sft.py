@@ -132,8 +132,8 @@ def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
     prompts = PromptBuilder(
         tokenizer, prompt_style(game), config.model.template_arguments, max_prompt_tokens=1
     )
-    if prompts.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
-        token = tokenizer.decode([prompts.stop_token_id])
+    if prompts.template.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
+        token = tokenizer.decode([prompts.template.stop_token_id])
         raise ConfigError(
             f"model.name = {config.model.name!r}: its chat template ends an answer with {token!r}, "
             "where no engine stops; name its id in the model's generation_config.json, as "

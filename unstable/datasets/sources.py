@@ -182,7 +182,7 @@ def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBu
         seat=None,
         prompt=chat[-1]["content"],
         answer=last["content"],
-        tokens=answer_tokens(prompts, prompts.encode_chat(chat), last["content"]),
+        tokens=answer_tokens(prompts, prompts.template.encode(chat), last["content"]),
     )
 
 

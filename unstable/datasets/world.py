@@ -69,7 +69,9 @@ def question_examples(
     for _ in range(number):
         asked, answers = question.draw(rng)
         if asked not in known:
-            ids = prompts.encode_chat([{"role": "user", "content": f"{question.brief}\n{asked}"}])
+            ids = prompts.template.encode(
+                [{"role": "user", "content": f"{question.brief}\n{asked}"}]
+            )
             known[asked] = SyntheticExample(ids, [])
         examples.append(known[asked])
         new = [each for each in answers if each not in right.setdefault(asked, {})]

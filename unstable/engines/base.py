@@ -1,6 +1,6 @@
 """What serves the model: token ids in, token ids with their log-probabilities out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from unstable.config import RunConfig
@@ -8,6 +8,10 @@ from unstable.types import Adapter, Completion
 
 MAX_ALLOWED = 1024
 """Token ids that an answer can be restricted to: more would end vLLM's newer model runner."""
+
+
+Told = Callable[[list[int], list[float]], None]
+"""Called with the tokens that an answer has got since the last call, and their logprobs."""
 
 
 class EngineDiedError(RuntimeError):
@@ -38,6 +42,7 @@ class Engine(Protocol):
         max_tokens: int,
         seed: int,
         allowed_token_ids: Sequence[int] | None = None,
+        told: Told | None = None,
     ) -> Completion:
         """Sample an answer to the prompt; `adapter` None is the base model.
 
@@ -45,6 +50,7 @@ class Engine(Protocol):
         distribution over them alone: softmax over their logits, after temperature.
 
         Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
+        `told` is called as tokens are sampled, before the answer that has them all is there.
         `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
         adapter and for a request that cannot be served, `EngineDiedError` for a dead engine.
         """

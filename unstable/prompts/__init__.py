@@ -3,7 +3,9 @@
 Text of games and models comes in; no id that is made of it is a control token.
 """
 
-from unstable.prompts.builder import Prompt, PromptBuilder, TextEncoder, write_answer
+from unstable.prompts.builder import Prompt, PromptBuilder, write_answer
+from unstable.prompts.chat import ChatTemplate, Message, read_tool_calls
+from unstable.prompts.encoder import TextEncoder
 from unstable.prompts.styles import (
     PARSERS,
     STYLES,

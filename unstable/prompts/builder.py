@@ -1,21 +1,15 @@
-"""Between a game and a model: an observation becomes token ids, sampled ids become text.
-
-Text is never control: no id made of it is one of the added tokens. The chat template writes those
-(<|im_end|>, <think>), and there they are read as what they are. In a text each is broken in two,
-and its halves are encoded separately. Any other text is encoded as it is.
-"""
+"""Between a game and a model: an observation becomes token ids, sampled ids become text."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from unstable.config import ConfigError, ThoughtsConfig
+from unstable.prompts.chat import ChatTemplate, Message
 from unstable.prompts.cutting import left_out
 from unstable.prompts.styles import Action, PromptStyle
-from unstable.prompts.text import UNKNOWN
 from unstable.prompts.thoughts import AnswerText, Tags, find_tags
 from unstable.types import Observation
 
@@ -26,7 +20,6 @@ _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "position": ""}
 _EARLIER = "Your earlier thoughts, oldest first:"
-_BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +51,8 @@ class PromptBuilder:
         thoughts: ThoughtsConfig | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._encoder = TextEncoder(tokenizer)
-        self._chat_template = chat_template
+        self.template = ChatTemplate(tokenizer, chat_template)
+        self._encoder = self.template.encoder
         self._max_prompt_tokens = max_prompt_tokens
         self._start_ids = lru_cache(maxsize=256)(self._encode_start)
         self._around = lru_cache(maxsize=16)(self._find_around)
@@ -71,7 +64,7 @@ class PromptBuilder:
         self._thoughts = thoughts or ThoughtsConfig()
         own = self._thoughts.tags
         tags = find_tags(tokenizer) if own == "auto" else Tags(*own)
-        opening = self._chat([{"role": "user", "content": "?"}])
+        opening = self.template.render([{"role": "user", "content": "?"}])
         self.style = replace(style, tags=tags, opened=opening.rstrip().endswith(tags.open))
         self._answers = AnswerText(tokenizer, tags, [*map(self._encoder.ids, tags)])
 
@@ -124,10 +117,6 @@ class PromptBuilder:
         """Tokens that a text has by itself, with what stands between it and the next one."""
         return len(self._encoder.encode([text])) + 1
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Ids of any chat, up to where its answer begins."""
-        return self._encode(messages, self._chat)
-
     def encode_answer(self, text: str) -> list[int]:
         """Ids of an answer as an engine would have sampled it, the one that ends it included.
 
@@ -142,7 +131,7 @@ class PromptBuilder:
             ids = self._encoder.encode(parts, lambda texts: opening + closing.join(texts))
         else:
             ids = self._encoder.encode([text])
-        return [*ids, self.stop_token_id]
+        return [*ids, self.template.stop_token_id]
 
     def encode_move(self, action: str) -> list[int]:
         """Ids of the answer that is this action and nothing else; not to be changed.
@@ -175,19 +164,6 @@ class PromptBuilder:
         """The text of an answer's ids, less the tokens that only mark something."""
         return self._answers.text(token_ids)
 
-    @cached_property
-    def stop_token_id(self) -> int:
-        """What the template puts after an answer, or else the tokenizer's end of sequence."""
-        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, **self._chat_template)
-        after = text.rpartition("!")[2].lstrip()
-        return self._encoder.ids(after)[0] if after else self._tokenizer.eos_token_id
-
-    def _chat(self, messages: list[dict[str, str]]) -> str:
-        return self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._chat_template
-        )
-
     def _keep(self, text: str, ids: list[int]) -> None:
         """Remember a prompt; where there is no room left, all that came before goes."""
         if len(ids) > self._room:
@@ -196,13 +172,13 @@ class PromptBuilder:
         self._kept[text] = ids
         self._room -= len(ids)
 
-    def _chat_of_turn(self, messages: list[dict[str, str]]) -> str:
-        """As `_chat`, rendered only where the template does more than to put something around."""
+    def _chat_of_turn(self, messages: list[Message]) -> str:
+        """The chat, rendered only where the template does more than to put something around."""
         *head, user = messages
         text = user["content"]
         around = self._around(tuple((message["role"], message["content"]) for message in head))
         if around is None or text != text.strip():
-            return self._chat(messages)
+            return self.template.render(messages)
         return around[0] + text + around[1]
 
     def _find_around(self, head: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
@@ -214,7 +190,7 @@ class PromptBuilder:
         first = [{"role": role, "content": content} for role, content in head]
 
         def chat(text: str) -> str:
-            return self._chat([*first, {"role": "user", "content": text}])
+            return self.template.render([*first, {"role": "user", "content": text}])
 
         before, _, after = chat(_MARK).partition(_MARK)
         template = str(getattr(self._tokenizer, "chat_template", ""))
@@ -229,21 +205,9 @@ class PromptBuilder:
     def _turn_ids(self, rules: str, text: str) -> list[int]:
         """A turn's ids; those of its start, mostly rules, are re-used from turn to turn."""
         encode = partial(self._encode_turn, rules)
-        return self._encode(self.style.messages(text), self._chat_of_turn, encode)
-
-    def _encode(
-        self,
-        messages: list[dict[str, str]],
-        chat: Callable[[list[dict[str, str]]], str],
-        encode: Callable[[str], list[int]] | None = None,
-    ) -> list[int]:
-        """Ids of the chat, whose contents are text and nothing else."""
-
-        def render(texts: Sequence[str]) -> str:
-            pairs = zip(messages, texts, strict=True)
-            return chat([{**message, "content": text} for message, text in pairs])
-
-        return self._encoder.encode([message["content"] for message in messages], render, encode)
+        return self.template.encode(
+            self.style.messages(text), render=self._chat_of_turn, encode=encode
+        )
 
     def _encode_turn(self, rules: str, chat: str) -> list[int]:
         cut, place = rules.rfind(" ", 0, -_MARGIN), chat.find(rules)
@@ -283,119 +247,3 @@ def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
         f"games.parser = {prompts.style.parser!r}: reads {action!r} neither out of {action!r} nor "
         f"out of {boxed!r}; choose another parser, or give the action as it should be read"
     )
-
-
-Render = Callable[[Sequence[str]], str]
-"""Puts texts where a template has them."""
-
-
-class TextEncoder:
-    """Encodes texts within a template, whatever the texts hold.
-
-    Added tokens that are white space mark nothing, and stay what they are in a text.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._plain_ids = _plain_encoder(tokenizer)
-        added = {
-            index: token
-            for index, token in tokenizer.added_tokens_decoder.items()
-            if _is_control(token, tokenizer.unk_token)
-        }
-        self._control_ids = {token.content: index for index, token in added.items()}
-        # Raw text is searched for all others, and cannot hold what it does not spell.
-        self._normalizes = any(token.normalized for token in added.values())
-        names = sorted(self._control_ids, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
-        self._longest = max(map(len, names), default=0)
-        self._heads = {name[:end] for name in names for end in range(1, len(name))}
-        self._tails = {name[start:] for name in names for start in range(1, len(name))}
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        render: Render = "".join,
-        encode: Callable[[str], list[int]] | None = None,
-    ) -> list[int]:
-        """Ids of `render(texts)`, in which the template alone has control tokens.
-
-        `encode` may take the place of `ids`. Raises `ValueError` where the tokenizer's normalizer
-        makes a control token even of single characters.
-        """
-        encode = encode or self.ids
-        broken = [self._without_control(text) for text in texts]
-        whole = render(broken)
-        if any(map(self._may_join, broken)):
-            isolated = render([f"{_BREAK}{text}{_BREAK}" for text in broken])
-            if self._control.findall(isolated) != self._control.findall(whole):
-                whole = isolated
-        ids = encode(whole)
-        if self._normalizes and self._has_more(ids, whole):
-            whole = render([_BREAK.join(text) for text in broken])
-            ids = encode(whole)
-            if self._has_more(ids, whole):
-                raise ValueError("the tokenizer makes control tokens of ordinary characters")
-        return ids
-
-    def ids(self, rendered: str) -> list[int]:
-        """Ids of a text in which all that looks like a control token is one."""
-        if _BREAK not in rendered:
-            return self._plain_ids(rendered)
-        parts = filter(None, rendered.split(_BREAK))
-        return [index for part in parts for index in self._plain_ids(part)]
-
-    def spells(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether ids that were made of a text hold what looks like control tokens as text."""
-        looks = Counter(self._control.findall(text))
-        if not looks:
-            return True
-        control = set(self._control_ids.values())
-        plain = self._tokenizer.decode([index for index in ids if index not in control])
-        plain = plain.replace(" ", "")  # some tokenizers begin each part with a space
-        return all(plain.count(name.replace(" ", "")) >= n for name, n in looks.items())
-
-    def _without_control(self, text: str) -> str:
-        if _BREAK in text:
-            text = text.replace(_BREAK, UNKNOWN)
-        while self._control.search(text):  # what is left of one may be another
-            text = self._control.sub(_halves, text)
-        return text
-
-    def _may_join(self, text: str) -> bool:
-        """Whether a control token could lie across an end of the text, or around it."""
-        ends = range(1, min(self._longest, len(text) + 1))
-        if any(text[-end:] in self._heads or text[:end] in self._tails for end in ends):
-            return True
-        return len(text) < self._longest and any(text in name for name in self._control_ids)
-
-    def _has_more(self, ids: Sequence[int], rendered: str) -> bool:
-        """Whether there are control tokens that `rendered` does not spell out."""
-        spelled = Counter(self._control_ids[name] for name in self._control.findall(rendered))
-        control = set(self._control_ids.values())
-        return bool(Counter(index for index in ids if index in control) - spelled)
-
-
-def _plain_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Ids of a text, to which nothing is added.
-
-    By the tokenizer in Rust where there is one: half of transformers' own time is spent around it,
-    and on where in the text each token stands.
-    """
-    tokenizer.encode("", add_special_tokens=False)  # sets that nothing is cut or padded
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return partial(tokenizer.encode, add_special_tokens=False)
-    return lambda text: backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-
-
-def _is_control(token: Any, unknown: str | None) -> bool:
-    """Not a run of spaces, nor a single character unless it is special."""
-    if len(token.content.strip()) > 1:
-        return True
-    return token.special and token.content != unknown
-
-
-def _halves(match: re.Match[str]) -> str:
-    name = match[0]
-    return f"{name[0]}{_BREAK}{name[1:]}" if len(name) > 1 else UNKNOWN

@@ -27,7 +27,7 @@ class EngineAnswers:
     ) -> Reply:
         """The answer; `ValueError` for a chat that is longer than the engine takes."""
         prompts = next(iter(self._prompts.values()))
-        ids = prompts.encode_chat(messages)
+        ids = prompts.template.encode(messages)
         completion = await self._engine.generate(
             ids, adapter=adapter, temperature=temperature, max_tokens=max_tokens, seed=seed
         )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from unstable.engines.base import check_request
+from unstable.engines.base import Told, check_request
 from unstable.engines.embedded.forward import make_forward
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.requests import Request, Running
@@ -106,6 +106,7 @@ class EmbeddedEngine:
         max_tokens: int,
         seed: int,
         allowed_token_ids: Sequence[int] | None = None,
+        told: Told | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it frees its slot."""
         check_request(
@@ -124,6 +125,7 @@ class EmbeddedEngine:
             allowed_token_ids=allowed_token_ids,
             seed=seed,
             answer=asyncio.get_running_loop().create_future(),
+            told=told,
         )
         answer = await self._ask(request)
         assert isinstance(answer, Completion)
@@ -221,6 +223,7 @@ class EmbeddedEngine:
                 request.answer.set_exception(self._failure)
         self._waiting.clear()
         self._running.requests.clear()
+        self._running.told.clear()
 
     def _withdraw(self, request: Request) -> None:
         if request in self._waiting:
@@ -229,7 +232,7 @@ class EmbeddedEngine:
             self._release(request.slot)
 
     def _release(self, slot: int) -> None:
-        del self._running.requests[slot]
+        self._running.remove(slot)
         self._table.release(slot)
 
     @torch.inference_mode()
@@ -302,6 +305,8 @@ class EmbeddedEngine:
         running, table = self._running, self._table
         running.logprobs[slots, table.length[slots]] = logprobs
         table.append(slots, token_ids)
+        for row in (row for row, slot in enumerate(slots) if slot in running.told):
+            running.told[int(slots[row])]([int(token_ids[row])], [float(logprobs[row])])
         stopped = self._stops_V[token_ids]
         ended = stopped | (table.length[slots] == running.ends[slots])
         for row in np.flatnonzero(ended).tolist():

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from unstable.engines.base import Told
 from unstable.engines.embedded.slots import Ints
 from unstable.types import Completion, TopLogprobs
 
@@ -21,6 +22,7 @@ class Request:
     allowed_token_ids: Sequence[int] | None
     seed: int
     answer: asyncio.Future[Completion | list[float]]
+    told: Told | None = None  # with each token, as it is sampled
     next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
     slot: int = -1  # until it runs
     top_logprobs: TopLogprobs = field(default_factory=list)  # at each token so far, if wanted
@@ -31,6 +33,7 @@ class Running:
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.requests: dict[int, Request] = {}
+        self.told: dict[int, Told] = {}  # of those that are to be told of their tokens
         self.adapters = np.zeros(num_slots, dtype=np.int64)  # numbers; 0: the base model
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
         self.seeds = np.zeros(num_slots, dtype=np.uint64)
@@ -41,8 +44,14 @@ class Running:
     def add(self, request: Request, adapter: int) -> None:
         slot = request.slot
         self.requests[slot] = request
+        if request.told is not None:
+            self.told[slot] = request.told
         self.adapters[slot] = adapter
         self.temperatures[slot] = request.temperature
         self.seeds[slot] = request.seed % 2**_SEED_BITS
         self.begins[slot] = len(request.prompt_ids)
         self.ends[slot] = len(request.prompt_ids) + request.max_tokens
+
+    def remove(self, slot: int) -> None:
+        del self.requests[slot]
+        self.told.pop(slot, None)

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from unstable.engines.base import EngineDiedError, check_request
+from unstable.engines.base import EngineDiedError, Told, check_request
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.loras import Loras
@@ -89,6 +89,7 @@ class VLLMEngine:
         max_tokens: int,
         seed: int,
         allowed_token_ids: Sequence[int] | None = None,
+        told: Told | None = None,
     ) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
         check_request(
@@ -102,16 +103,17 @@ class VLLMEngine:
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
         sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
+        if told is not None:
+            sampling.output_kind = _each_token()
         with _deaths_named():
             async with self._versions.asked(adapter) as weights:
-                output = await self._ask(prompt_ids, sampling, weights)
+                output = await self._ask(prompt_ids, sampling, weights, told)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
             raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
         token_ids, found = list(answer.token_ids), answer.logprobs
         assert len(token_ids) == len(found.start_indices)
-        # At each place the sampled token comes first, then the likeliest ones, if any are wanted.
-        logprobs = [found.logprobs[start] for start in found.start_indices]
+        logprobs = _sampled(found)
         self._counts["requests"] += 1
         self._counts["prompt_tokens"] += len(prompt_ids)
         self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
@@ -205,8 +207,10 @@ class VLLMEngine:
             return {"logit_bias": dict.fromkeys(allowed, _FAVOUR)}
         return {"allowed_token_ids": list(allowed)}
 
-    async def _ask(self, prompt_ids: Sequence[int], sampling: Any, weights: Weights) -> Any:
-        """vLLM's one output for a request."""
+    async def _ask(
+        self, prompt_ids: Sequence[int], sampling: Any, weights: Weights, told: Told | None = None
+    ) -> Any:
+        """vLLM's last output for a request, which has all of it."""
         from vllm.inputs import tokens_input
 
         request_id = next(self._request_ids)
@@ -218,9 +222,15 @@ class VLLMEngine:
                 request_id=request_id,
                 lora_request=weights.lora,
             )
-            (output,) = [output async for output in outputs]
+            heard, output = 0, None
+            async for output in outputs:
+                if told is not None and len(output.outputs[0].token_ids) > heard:
+                    so_far = output.outputs[0]
+                    told(list(so_far.token_ids[heard:]), _sampled(so_far.logprobs)[heard:])
+                    heard = len(so_far.token_ids)
         finally:
             self._in_flight.remove(request_id)
+        assert output is not None, "vLLM ends each request by an output"
         return output
 
     def stats(self) -> dict[str, float]:
@@ -250,6 +260,18 @@ class VLLMEngine:
         self._llm.shutdown()
         del self._llm  # or it would shut down once more as Python ends, and fail
         self._folder.close()
+
+
+def _each_token() -> Any:
+    """vLLM's word for outputs that come as tokens are sampled, each with all of them so far."""
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.CUMULATIVE
+
+
+def _sampled(found: Any) -> list[float]:
+    """The sampled tokens' logprobs out of vLLM's flat ones, where they come first at each place."""
+    return [float(found.logprobs[start]) for start in found.start_indices]
 
 
 def _likeliest(found: Any) -> TopLogprobs:

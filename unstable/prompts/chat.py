@@ -1,0 +1,173 @@
+"""A chat becomes ids by a tokenizer's chat template: messages, and the tools that they may call."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from unstable.prompts.encoder import TextEncoder
+
+Message = dict[str, Any]
+"""`role`, `content`, and of an assistant's also `tool_calls`, as OpenAI's API has them."""
+_TOOLS = (
+    "You may call these tools, one JSON object a line:\n{tools}\nTo call one, answer with its name "
+    'and arguments between two tags:\n<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n'
+    "</tool_call>"
+)
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_MARK = "\ue000"  # a character that no template has
+_NAMES = ("type", "role")  # a template compares these, so they are no text
+_NAME = re.compile(r"[\w-]{0,64}")
+
+
+class ChatTemplate:
+    """The chat template of a model's tokenizer, in which all texts are text and nothing else."""
+
+    def __init__(self, tokenizer: Any, arguments: dict[str, Any]) -> None:
+        """`arguments` are the template's own, such as `enable_thinking`."""
+        self._tokenizer = tokenizer
+        self._arguments = arguments
+        self.encoder = TextEncoder(tokenizer)
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the template has a place for tools; else the first message tells of them."""
+        return "tools" in str(getattr(self._tokenizer, "chat_template", ""))
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+        """The chat as text, up to where its answer begins; raises whatever the template raises."""
+        given = {"tools": list(tools)} if tools else {}
+        rendered: str = self._tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=True,
+            **given,
+            **self._arguments,
+        )
+        return rendered
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] = (),
+        render: Callable[[list[Message]], str] | None = None,
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """Ids of the chat, up to where its answer begins.
+
+        `render` may take the template's place, and `encode` that of `TextEncoder.ids`. Raises
+        `ValueError` for a chat that the template does not take.
+        """
+        if not self.knows_tools:
+            messages, tools = without_tools(messages, tools)
+        parts = [list(messages), list(tools)]
+        put = render or (lambda chat: self.render(chat, parts[1]))
+
+        def whole(texts: Sequence[str]) -> str:
+            left = iter(texts)
+            chat, parts[1] = _with_texts(list(messages), left), _with_texts(list(tools), left)
+            return put(chat)
+
+        texts = [*_texts(parts[0]), *_texts(parts[1])]
+        return self.encoder.encode(texts, whole, encode)
+
+    def encode_after(
+        self, messages: Sequence[Message], answer: int, tools: Sequence[Any] = ()
+    ) -> list[int] | None:
+        """Ids of what the chat has after the message `answer`, which a model wrote.
+
+        The first is what ends an answer. None where the template puts what stands before that
+        message in another way once there is more: its ids then do not begin this chat.
+        """
+        if not self.knows_tools:
+            messages, tools = without_tools(messages, tools)
+        answer -= len(messages)  # a message that tells of tools may stand before all
+        begun, later = messages[:answer], list(messages[answer + 1 :])
+        opened = self.render(begun, tools)
+
+        def after(texts: Sequence[str]) -> str:
+            shown = {"role": "assistant", "content": _MARK}
+            chat = self.render([*begun, shown, *_with_texts(later, iter(texts))], tools)
+            before, _, rest = chat.partition(_MARK)
+            return rest.lstrip() if before == opened else ""
+
+        texts = list(_texts(later))
+        return self.encoder.encode(texts, after) if after(texts) else None
+
+    @cached_property
+    def stop_token_id(self) -> int:
+        """What the template puts after an answer, or else the tokenizer's end of sequence."""
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False, **self._arguments)
+        after = text.rpartition("!")[2].lstrip()
+        return self.encoder.ids(after)[0] if after else self._tokenizer.eos_token_id
+
+
+def without_tools(
+    messages: Sequence[Message], tools: Sequence[Any]
+) -> tuple[list[Message], list[Any]]:
+    """The same for a template that knows no tools: their calls and outputs are text of the chat."""
+    chat = list(map(_plain, messages))
+    if tools:
+        told = _TOOLS.format(tools="\n".join(json.dumps(tool, sort_keys=True) for tool in tools))
+        if chat and chat[0]["role"] == "system":
+            chat[0] = {**chat[0], "content": f"{chat[0]['content']}\n\n{told}"}
+        else:
+            chat.insert(0, {"role": "system", "content": told})
+    return chat, []
+
+
+def _plain(message: Message) -> Message:
+    content = message.get("content") or ""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls") or ()]
+    parts = [content, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)]
+    return {"role": message["role"], "content": "\n".join(filter(None, parts))}
+
+
+def read_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """An answer's text before its calls of tools, and these, each a `name` with `arguments`.
+
+    `read_tool_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')` is
+    `("", [{"name": "add", "arguments": {"a": 1}}])`. What is no such object stays text.
+    """
+    calls, first = [], None
+    for found in _CALL.finditer(text):
+        try:
+            call = json.loads(found[1])
+        except ValueError:
+            continue
+        if isinstance(call, dict) and isinstance(call.get("name"), str):
+            calls.append({"name": call["name"], "arguments": call.get("arguments") or {}})
+            first = found.start() if first is None else first
+    return (text if first is None else text[:first].rstrip()), calls
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in messages or tools, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _NAMES:
+                yield from _texts(each)
+            elif isinstance(each, str) and not _NAME.fullmatch(each):
+                raise ValueError(f"{key} = {each[:80]!r}: is no name")
+
+
+def _with_texts(value: Any, texts: Iterator[str]) -> Any:
+    """The same value with other texts, in order."""
+    if isinstance(value, str):
+        return next(texts)
+    if isinstance(value, list):
+        return [_with_texts(each, texts) for each in value]
+    if isinstance(value, dict):
+        return {
+            key: each if key in _NAMES else _with_texts(each, texts) for key, each in value.items()
+        }
+    return value
