@@ -1,0 +1,182 @@
+"""Answers as OpenAI's API puts them: whole, or token by token, with exact log-probabilities."""
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unstable.engines.base import Told
+from unstable.prompts import TokenStrings
+from unstable.serving.requests import ChatRequest, Request, TextRequest
+from unstable.types import Completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One answer. Choice(text="[4]", finish_reason="stop")"""
+
+    text: str
+    finish_reason: str
+    completion: Completion | None = None  # None: no model of ours answered
+    calls: list[dict[str, Any]] = field(default_factory=list)  # of tools, by name and arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a request is answered."""
+
+    model: str
+    prompt_ids: list[int]
+    choices: list[Choice]
+
+
+class Seat(Protocol):
+    """What answers requests that come to one address."""
+
+    strings: TokenStrings
+    """What its tokens are as text."""
+
+    def models(self) -> Sequence[str]:
+        """The names that requests may ask for."""
+
+    async def answer(
+        self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
+    ) -> Reply:
+        """The answer; raises `ApiError`. `told` are called, one a choice, as tokens come."""
+
+
+class Writer:
+    """Writes the answers to one request."""
+
+    def __init__(self, request: Request, strings: TokenStrings) -> None:
+        """`strings` says what each token is as text."""
+        self._request = request
+        self._strings = strings
+        self._is_chat = isinstance(request, ChatRequest)
+        prefix = "chatcmpl" if self._is_chat else "cmpl"
+        self._id = f"{prefix}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        """An answer that is sent at once."""
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        choices = [self._choice(index, each) for index, each in enumerate(reply.choices)]
+        body = {**self._head(kind, reply.model), "choices": choices, "usage": usage(reply)}
+        if self._request.return_token_ids:
+            body["prompt_token_ids"] = reply.prompt_ids
+        return body
+
+    def _head(self, kind: str, model: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": model}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        found: dict[str, Any] = {"index": index, "finish_reason": choice.finish_reason}
+        if self._is_chat:
+            found["message"] = {"role": "assistant", "content": choice.text, **_calls(choice)}
+        else:
+            found["text"] = choice.text
+        completion = choice.completion
+        found["logprobs"] = None if completion is None else self._logprobs(completion)
+        if self._request.return_token_ids and completion is not None:
+            found["token_ids"] = completion.token_ids
+        return found
+
+    def _logprobs(self, completion: Completion) -> dict[str, Any] | None:
+        wanted = self._request.likeliest
+        if wanted is None:
+            return None
+        texts = self._strings.strings(completion.token_ids)
+        likeliest = completion.top_logprobs or [[] for _ in texts]
+        rows = zip(texts, completion.logprobs, likeliest, strict=True)
+        if self._is_chat:
+            content = [
+                {
+                    **_token(text, logprob),
+                    "top_logprobs": [
+                        _token(self._strings.text([token]), value)
+                        for token, value in others[:wanted]
+                    ],
+                }
+                for text, logprob, others in rows
+            ]
+            return {"content": content}
+        return {
+            "tokens": texts,
+            "token_logprobs": completion.logprobs,
+            "top_logprobs": [
+                {self._strings.text([token]): value for token, value in others[:wanted]}
+                for others in likeliest
+            ],
+            "text_offset": [sum(map(len, texts[:place])) for place in range(len(texts))],
+        }
+
+    def begun(self, model: str, index: int) -> dict[str, Any]:
+        """The first piece of an answer of a chat."""
+        return self._piece(model, index, {"role": "assistant", "content": ""}, None)
+
+    def added(
+        self, model: str, index: int, text: str, ids: list[int], logprobs: list[float]
+    ) -> dict[str, Any]:
+        """A piece with text that has come, of these tokens."""
+        delta = {"content": text} if self._is_chat else text
+        piece = self._piece(model, index, delta, None)
+        part = Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop", adapter=None)
+        piece["choices"][0]["logprobs"] = self._logprobs(part)
+        if self._request.return_token_ids:
+            piece["choices"][0]["token_ids"] = ids
+        return piece
+
+    def ended(self, model: str, index: int, choice: Choice) -> dict[str, Any]:
+        """The last piece of an answer, with the calls of tools that are in it."""
+        delta: Any = _calls(choice, place=True) if self._is_chat else ""
+        return self._piece(model, index, delta, choice.finish_reason)
+
+    def counted(self, reply: Reply) -> dict[str, Any]:
+        """The piece after all others, where it is asked for."""
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return {**self._head(kind, reply.model), "choices": [], "usage": usage(reply)}
+
+    def _piece(self, model: str, index: int, delta: Any, finish: str | None) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        name = "delta" if self._is_chat else "text"
+        choice = {"index": index, name: delta, "logprobs": None, "finish_reason": finish}
+        return {**self._head(kind, model), "choices": [choice]}
+
+
+def usage(reply: Reply) -> dict[str, int]:
+    """Tokens of the prompt and of all answers."""
+    sampled = sum(len(each.completion.token_ids) for each in reply.choices if each.completion)
+    prompt = len(reply.prompt_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """A text up to the first of the stops, and whether there is one."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _token(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _calls(choice: Choice, *, place: bool = False) -> dict[str, Any]:
+    """An answer's calls of tools; in pieces each has its place."""
+    if not choice.calls:
+        return {}
+    calls = [
+        {
+            **({"index": index} if place else {}),
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for index, call in enumerate(choice.calls)
+    ]
+    return {"tool_calls": calls}
