@@ -117,7 +117,7 @@ async def _played(folder: RunFolder, config: RunConfig) -> list[GameResult]:
         await engine.load(adapter)
     specs = [*training_specs(), *evaluation_specs()]
     found = [result async for result in collector.play(specs)]
-    collector.close()
+    await collector.close()
     await engine.close()
     assert [each.error for each in found if isinstance(each, GameFailure)] == []
     results = [result for result in found if isinstance(result, GameResult)]

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
 from unstable.collectors.exploring import Explorer
@@ -17,6 +17,7 @@ from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import adapter_name
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
+from unstable.config.game import DRIVER
 from unstable.config.plugins import import_all
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.bridges import is_bridged
@@ -31,6 +32,9 @@ from unstable.types import (
     PlayerId,
     Turn,
 )
+
+if TYPE_CHECKING:
+    from unstable.collectors.driven.driving import Driving
 
 
 class Collector:
@@ -73,12 +77,18 @@ class Collector:
             ).answers
         self._trust = Trust()
         self._fork_server = ForkServer(_users_modules(config))
+        self._driving: Driving | None = None  # where a program outside plays a game
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
         """Import what games need, and let them name the fixed opponents that are adapters."""
         needed = _users_modules(self._config) | _libraries(self._config)
         await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
+        if any(game.is_driven for game in self._config.games):
+            from unstable.collectors.driven.driving import Driving  # a web server
+
+            self._driving = Driving(self._config)
+            await self._driving.start()
         for opponent in self._config.opponents.fixed:
             if (folder := opponent.adapter_folder) is not None:
                 assert self._engine is not None, "an adapter needs one"
@@ -236,6 +246,9 @@ class Collector:
         game, seed = self._games[spec.env], self._config.seed
         trusted = spec.env in self._trust
         player = partial(self.players.player, game, spec.purpose)
+        if game.is_driven:
+            assert self._driving is not None, "started"
+            return await self._driving.play(spec, player, self.prompts.get(spec.env))
         if spec.env in self._isolated:
             job = Job(
                 spec=spec,
@@ -256,8 +269,10 @@ class Collector:
         """Play the games of an env in processes of their own from now on."""
         self._isolated.add(env)
 
-    def close(self) -> None:
-        """End the games' processes; no game may be in flight."""
+    async def close(self) -> None:
+        """End the games' processes and drivers; no game may be in flight."""
+        if self._driving is not None:
+            await self._driving.close()
         self._fork_server.close()
 
 
@@ -277,6 +292,7 @@ def _users_modules(config: RunConfig) -> set[str]:
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
     targets = [each for each in (*games, *bots) if each and ":" in each and not is_bridged(each)]
+    targets = [each for each in targets if not each.startswith(f"{DRIVER}:")]
     return {target.partition(":")[0] for target in targets}
 
 

@@ -152,6 +152,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     Without `model` the base's own files may be missing, as where another machine has them.
     """
     check_games(config)
+    check_driven(config)
     check_openings(config)
     check_exact_games(config)
     check_opponents_kl(config)
@@ -185,6 +186,35 @@ def check_games(config: RunConfig) -> None:
             for name, opponent in config.own_opponents.items():
                 kind = player_class(opponent)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def check_driven(config: RunConfig) -> None:
+    """Raise `ConfigError` for what is asked of a game that a program outside plays, in vain."""
+    driven = [index for index, game in enumerate(config.games) if game.is_driven]
+    if not driven:
+        return
+    index, game = driven[0], config.games[driven[0]]
+    needs_env = {
+        f"openings.share = {config.openings.share:g}": config.openings.share > 0,
+        "groups.by = branch": config.groups.by == "branch",
+        f"sampling.moves = {config.moves_kept}": config.moves_kept != "none",
+        "eval.constrained = true": config.eval.every > 0 and config.eval.constrained,
+    }
+    for what, asked in needs_env.items():
+        if asked:
+            raise ConfigError(
+                f"{what}: a program outside plays games.{index}, {game.key}, which cannot be led "
+                "anywhere, nor be asked for its legal moves; choose another setting"
+            )
+    token, listen = config.listen.token_env, config.listen
+    if token is not None and not os.environ.get(token):
+        raise ConfigError(f"listen.token_env = {token!r}: not set; export a token in it")
+    for index in driven:
+        if config.games[index].driver is None and not listen.port:
+            raise ConfigError(
+                f"games.{index}.env = 'driver', but listen.port = 0: a program has nowhere to take "
+                "the game; set listen.port, such as to 8100, or name the driver (driver:module:Class)"
+            )
 
 
 def exact_games(config: RunConfig) -> list[str]:

@@ -15,6 +15,9 @@ from unstable.config.base import (
     shown,
 )
 
+DRIVER = "driver"
+"""Stands for the env of a game that a program outside plays."""
+
 
 class InvalidMovesConfig(Section):
     """What an invalid move leads to."""
@@ -50,8 +53,9 @@ class GameConfig(Section):
 
     env: str = Field(
         "TicTacToe-v0",
-        description="a TextArena id, a game of another library (open_spiel:kuhn_poker), or "
-        "package.module:Class of a textarena.Env or of an Environment (games/environment.py)",
+        description="a TextArena id, a game of another library (open_spiel:kuhn_poker), "
+        "package.module:Class of a textarena.Env or of an Environment (games/environment.py), or "
+        "driver: a program outside plays it (driver:module:Class: one that the run starts)",
     )
     name: str | None = Field(
         None, description="name in tables and baselines; default: env (must be unique)"
@@ -146,6 +150,16 @@ class GameConfig(Section):
     def sides(self) -> tuple[tuple[int, ...], ...]:
         """What plays against each other: the teams, or each seat for itself."""
         return self.teams or tuple((seat,) for seat in range(self.seats))
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a program outside plays it."""
+        return self.env.partition(":")[0] == DRIVER
+
+    @property
+    def driver(self) -> str | None:
+        """What the run starts to play it, module:Class."""
+        return self.env.partition(":")[2] or None if self.is_driven else None
 
     @property
     def key(self) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from unstable.config.algorithm import MovesKept
 from unstable.config.base import Integer, Section, nearest
+from unstable.config.driving import ListenConfig
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
@@ -50,6 +51,7 @@ class RunConfig(Section):
     guard: GuardConfig = GuardConfig()
     loop: LoopConfig = LoopConfig()
     cluster: ClusterConfig = ClusterConfig()
+    listen: ListenConfig = ListenConfig()
     tracking: TrackingConfig = TrackingConfig()
     sft: SFTConfig = SFTConfig()
     learn: LearnConfig = LearnConfig()

@@ -9,7 +9,14 @@ from functools import partial
 from typing import Any, NoReturn
 
 from unstable.config import ConfigError, GameConfig, MovesKept, nearest, shown
-from unstable.config.plugins import check_target, faults_to, load_target, refusing, time_limit
+from unstable.config.plugins import (
+    check_call,
+    check_target,
+    faults_to,
+    load_target,
+    refusing,
+    time_limit,
+)
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import Question
@@ -35,6 +42,8 @@ def check_game(config: GameConfig, field: str = "games") -> None:
     `field` is the game's place in the config, such as games.0. What an env prints is not shown. It
     has the time that a whole game has.
     """
+    if config.is_driven:
+        return _check_driven(config, field)
     with _tried(config, field):
         _check_targets(config, field)
         _check_start(config, field)
@@ -46,12 +55,39 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
 
     Raises `ConfigError` for an env that is not there or cannot be made.
     """
+    if config.is_driven:
+        return config
     with _tried(config, field), faults_to(partial(_complain, f"{field}.env", config.env)):
         make_environment(config)
         config = with_teams(config)
         if config.action_form == "auto":
             config = config.model_copy(update={"action_form": _form(config, field)})
     return config
+
+
+_UNDRIVEN = ("legal_moves", "payoffs", "info", "seating", "isolated")
+"""Settings of a game whose env is there."""
+
+
+def _check_driven(config: GameConfig, field: str) -> None:
+    """Raise `ConfigError` for a driver that is not there, or settings that mean nothing to it."""
+    for name in _UNDRIVEN:
+        if value := getattr(config, name):
+            raise ConfigError(
+                f"{field}.{name} = {shown(value)}: a program outside plays {config.key}, so there "
+                "is no env to ask; leave it out"
+            )
+    if config.driver is None:
+        return
+    found = load_target(config.driver, f"{field}.env")
+    place = f"{field}.env = {config.env!r}"
+    if isinstance(found, type):
+        check_call(place, found, "give games.N.args that its constructor takes", **config.args)
+        found = getattr(found, "play", None)
+    if not callable(found):
+        raise ConfigError(
+            f"{place}: has no method play; give a class with play(game), or such a function"
+        )
 
 
 def _form(config: GameConfig, field: str) -> str:

@@ -6,7 +6,7 @@ from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
 from unstable.games.info import Compact, GameInfo, Question
 from unstable.games.textarena import TextArenaEnvironment, env_class
-from unstable.prompts import PromptStyle, load_style
+from unstable.prompts import CHAT, PromptStyle, load_style
 
 
 def make_environment(config: GameConfig) -> Environment:
@@ -58,6 +58,8 @@ def prompt_style(config: GameConfig) -> PromptStyle:
     It asks for actions as the env takes them (`action_form`; in brackets until that is found), and
     reads them by the game's parser.
     """
+    if config.is_driven:
+        return CHAT.of_game(config)
     fits = config.prompt != "compact" or compact(config, make_environment(config)) is not None
     return load_style(config.prompt if fits else "answer").of_game(config)
 

@@ -18,6 +18,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games.bridges import bridged_class, is_bridged
+from unstable.games.driven import DrivenEnvironment
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.games.words import supply_words
@@ -41,6 +42,8 @@ def env_class(config: GameConfig) -> type:
 
     Raises what importing it raises, KeyError for an unknown id.
     """
+    if config.is_driven:
+        return DrivenEnvironment
     if is_bridged(config.env):
         return bridged_class(config.env)
     target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point

@@ -7,6 +7,7 @@ from unstable.prompts.builder import Prompt, PromptBuilder, write_answer
 from unstable.prompts.chat import ChatTemplate, Message, read_tool_calls
 from unstable.prompts.encoder import TextEncoder
 from unstable.prompts.styles import (
+    CHAT,
     PARSERS,
     STYLES,
     Action,

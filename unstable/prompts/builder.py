@@ -71,8 +71,17 @@ class PromptBuilder:
     def build(self, observation: Observation) -> Prompt:
         """The prompt, less the oldest events if it would be too long; ValueError if it still is.
 
-        Half of the room for events is cleared at once, as `cutting` says.
+        Half of the room for events is cleared at once, as `cutting` says. A chat of a program
+        outside is never cut.
         """
+        if observation.chat:
+            ids = self.template.encode(observation.chat, observation.tools)
+            if len(ids) > self._max_prompt_tokens:
+                raise ValueError(
+                    f"the chat has {len(ids)} tokens, more than sampling.max_prompt_tokens = "
+                    f"{self._max_prompt_tokens}"
+                )
+            return Prompt(ids, self.style.render(observation), 0)
         rules, text = observation.rules, self.style.render(observation)
         thoughts, lost = self._earlier(observation) if self._thoughts.keep else ("", 0)
         whole = self.style.render(observation, thoughts) if thoughts else text

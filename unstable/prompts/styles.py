@@ -171,6 +171,9 @@ STYLES = {
     ),
 }
 
+CHAT = PromptStyle("chat", system="", request="", reasoning=False, parser="raw")
+"""Of games that a program outside plays: it asks in its own words, and reads the answer itself."""
+
 
 @cache
 def load_style(name: str) -> PromptStyle:

@@ -230,7 +230,7 @@ class LocalActor:
         """End the engine and the processes of games and trees; no game may be in flight."""
         for exploiter in self._exploiters.values():
             exploiter.close()
-        self.collector.close()
+        await self.collector.close()
         await self._rewards.close()
         await self._candidates.close()
         await self.engine.close()

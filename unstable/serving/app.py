@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from unstable.serving.replies import Reply, Seat, Writer
+from unstable.serving.replies import Reply, Seat, Writer, check_model
 from unstable.serving.requests import (
     MOST_BYTES,
     ApiError,
@@ -79,13 +79,6 @@ def token_of(http: HttpRequest) -> str | None:
     return token.strip() or None if kind.lower() == "bearer" else None
 
 
-def check_model(seat: Seat, name: str) -> None:
-    """Raise `ApiError` where a seat has no model of that name."""
-    if name not in (known := seat.models()):
-        text = f"the model {name[:200]!r} is not here; there are: {', '.join(known)}"
-        raise ApiError(404, text, param="model", code="model_not_found")
-
-
 async def body_of(http: HttpRequest) -> bytes:
     """A request's body; raises `ApiError` for one that is too large."""
     found = bytearray()
@@ -104,7 +97,6 @@ async def _answered(
 ) -> Response:
     seat = served.seat(http.path_params, token_of(http))  # before a body is read
     request = read_request(kind, await body_of(http))
-    check_model(seat, request.model)
     if request.stream:
         told = pieces(seat, request)
         first = await anext(told)  # what is wrong before it is an answer of its own

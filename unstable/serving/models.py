@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from unstable.engines.base import Engine, Told
 from unstable.prompts import ChatTemplate, TokenStrings, read_tool_calls
-from unstable.serving.replies import Choice, Reply, Seat, cut_at
+from unstable.serving.replies import Choice, Reply, Seat, check_model, cut_at
 from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest, is_token
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
@@ -48,6 +48,7 @@ class ModelsSeat:
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
         """The answer, as `Seat.answer` says."""
+        check_model(self, request.model)
         prompt_ids = encoded(self._template, request)
         if (request.likeliest or 0) > self._top_logprobs:
             raise ApiError(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from unstable.engines.base import Told
 from unstable.prompts import TokenStrings
-from unstable.serving.requests import ChatRequest, Request, TextRequest
+from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest
 from unstable.types import Completion
 
 
@@ -45,6 +45,13 @@ class Seat(Protocol):
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
         """The answer; raises `ApiError`. `told` are called, one a choice, as tokens come."""
+
+
+def check_model(seat: Seat, name: str) -> None:
+    """Raise `ApiError` where a seat has no model of that name."""
+    if name not in (known := seat.models()):
+        text = f"the model {name[:200]!r} is not here; there are: {', '.join(known)}"
+        raise ApiError(404, text, param="model", code="model_not_found")
 
 
 class Writer:

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 * 2**20
 """Of a request's body."""
+_MOST_MOVES = 1024
 _MOST_CHOICES, _MOST_LIKELIEST, _MOST_STOPS = 64, 20, 4
 
 
@@ -137,6 +138,7 @@ class ChatRequest(Request):
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELIEST)] = 0
     tools: list[_Tool] = []
     tool_choice: Literal["auto", "none"] = "auto"
+    legal_moves: Annotated[list[str], Field(max_length=_MOST_MOVES)] | None = None
 
     @property
     def chat(self) -> list[dict[str, Any]]:

@@ -103,6 +103,8 @@ class Observation:
     brief: str = ""  # rules and request, short, the same in every turn; only for the compact style
     position: str = ""  # all that changes from turn to turn, as short as can be; only for it too
     answers: tuple[str, ...] = ()  # the seat's own earlier ones, private, thoughts included
+    chat: tuple[dict[str, Any], ...] = ()  # what a program asks a model with, in place of all that
+    tools: tuple[dict[str, Any], ...] = ()  # that it offers there
 
 
 @dataclass(slots=True, kw_only=True)

@@ -50,6 +50,35 @@ class ModelPlayer:
         )
         return answer_of(self.prompts, prompt.text, sampled)
 
+    async def go_on(self, answer: Answer, after: list[int], seed: int) -> Answer:
+        """The answer made longer: what it ended with, `after`, which is only read, and more.
+
+        The first of `after` ends an answer; it is left out where the model has sampled it. Raises
+        `ValueError` where `max_tokens` leave no room.
+        """
+        sampled = answer.sampled
+        assert sampled is not None
+        before = sampled.token_ids
+        inserted = after[1:] if before[-1] == after[0] else after
+        room = self.max_tokens - len(before) - len(inserted)
+        if room < 1:
+            raise ValueError(
+                f"the answer has {len(before) + len(inserted)} tokens with what is inserted; "
+                f"sampling.max_tokens = {self.max_tokens} leaves no room for more"
+            )
+        completion = await self.engine.generate(
+            [*sampled.prompt_ids, *before, *inserted],
+            adapter=self.adapter,
+            temperature=self.temperature,
+            max_tokens=room,
+            seed=seed,
+        )
+        inserts = Segment(token_ids=inserted, scored=False)
+        longer = replace(sampled, segments=(*sampled.segments, inserts, completion), thought=0)
+        last = answer_of(self.prompts, answer.observation, replace(longer, segments=(completion,)))
+        text = answer.text + self.prompts.decode(inserted) + last.text
+        return replace(last, text=text, sampled=longer)
+
     def _moves(self, game: Game) -> tuple[Move, ...]:
         """The legal moves, as far as they are kept; raises as `legal_answers` does."""
         if self.moves == "none":

@@ -98,7 +98,8 @@ class OpenAIPlayer(OpponentPlayer):
     async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
         asked = self._style.render(observation)
-        reply = await self._ask(self._style.messages(asked))
+        chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
+        reply = await self._ask(chat or self._style.messages(asked))
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(text)
         if not action.formatted:  # it is not trained to stop where its action ends

@@ -277,7 +277,7 @@ def _without_model(
         try:
             await work(cast(Sequence[Actor], [collector]), lines)  # which plays, and no more
         finally:
-            collector.close()
+            await collector.close()
 
     logged = logging_ours(folder, "tournament"), failures_logged(folder, "tournament")
     with ended_by_sigterm(), logged[0], logged[1], lines.refreshing():

@@ -1,0 +1,70 @@
+"""Where an actor's driven games meet their programs: a port, and the drivers of the run's own."""
+
+import os
+import secrets
+from collections.abc import Callable
+
+from unstable.collectors.driven.play import play_driven
+from unstable.collectors.driven.process import DriverProcess
+from unstable.collectors.players.base import Player
+from unstable.config import RunConfig, keep_secret
+from unstable.prompts import PromptBuilder
+from unstable.serving.app import application
+from unstable.serving.server import Server
+from unstable.serving.tables import PREFIX, Tables
+from unstable.types import GameResult, GameSpec, SeatSpec
+
+_TOKEN_BYTES = 16
+
+
+class Driving:
+    """The port and the drivers of one actor, from `start` until `close`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self.tables: Tables | None = None
+        self.server: Server | None = None
+        self.drivers: list[DriverProcess] = []
+
+    async def start(self) -> None:
+        """Listen, and start the drivers that the config names.
+
+        Raises `ConfigError` where the port cannot be had.
+        """
+        config, listen = self._config, self._config.listen
+        if listen.token_env is not None:
+            keep_secret(listen.token_env)
+            token = os.environ.get(listen.token_env)
+        else:
+            token = None if listen.port else secrets.token_urlsafe(_TOKEN_BYTES)
+        self.tables = Tables(token)
+        served = application(self.tables, PREFIX)
+        self.server = await Server(served, listen.host, listen.port, "listen.port").start()
+        assert isinstance(config.actors.games_in_flight, int)
+        self.drivers = [
+            DriverProcess(
+                game.driver,
+                game.args,
+                self.tables,
+                self.server.url,
+                token or "",
+                config.actors.games_in_flight,
+            )
+            for game in config.games
+            if game.driver is not None
+        ]
+
+    async def play(
+        self, spec: GameSpec, player: Callable[[SeatSpec], Player], prompts: PromptBuilder | None
+    ) -> GameResult:
+        """Have a game played, as `play_driven` says."""
+        assert self.tables is not None, "started"
+        game = self._config.game_by_key[spec.env]
+        return await play_driven(spec, game, player, prompts, self._config.seed, self.tables)
+
+    async def close(self) -> None:
+        """End the drivers, and listen no more."""
+        for driver in self.drivers:
+            await driver.close()
+        if self.server is not None:
+            await self.server.close()

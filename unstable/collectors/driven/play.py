@@ -1,0 +1,308 @@
+"""A game whose loop is a program's: its seats are asked by URL, and it says how the game ended.
+
+Who sits at a seat, what is sampled there and with which chance is the run's affair, as in any
+game. A program that goes on with an answer (after a tool's output) makes it longer: what is
+inserted is read and never trained on.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unstable.collectors.play import players_of, turn_seed
+from unstable.collectors.players.base import Player
+from unstable.collectors.players.model import ModelPlayer
+from unstable.config import ConfigError, GameConfig
+from unstable.engines.base import Told
+from unstable.games.driven import DrivenEnvironment
+from unstable.games.game import Game
+from unstable.prompts import PromptBuilder, TokenStrings, read_tool_calls, shorten
+from unstable.serving.replies import Choice, Reply
+from unstable.serving.requests import ApiError, ChatRequest, TextRequest
+from unstable.serving.tables import Posted, Table, Tables
+from unstable.types import Answer, Completion, GameResult, GameSpec, Observation, SeatSpec, Turn
+from unstable.types.seeds import derive_seed
+
+_LOOK_S = 0.25  # between looks at how long a program has been silent
+
+
+class DrivenGame(Game):
+    """What players see of a game that is not ours: where a request says so, its legal moves."""
+
+    def __init__(self, config: GameConfig, legal: Sequence[str] | None, turns: int) -> None:
+        self.config, self.turns = config, turns
+        self.env = DrivenEnvironment()
+        self._legal = legal
+
+    def legal_moves(self) -> list[str]:
+        """Those that the program gave; `ValueError` where it gave none."""
+        if not self._legal:
+            raise ValueError(
+                "the seat's player needs the legal moves; send them as legal_moves of the request"
+            )
+        return list(self._legal)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A turn as it was asked for, and its answer once it is there."""
+
+    seat: int
+    chat: list[dict[str, Any]]
+    seconds: float = 0.0
+    answer: Answer | None = None
+    parts: int = 1  # that were sampled for it
+
+
+class _Play:
+    """One game: what its seats were asked and answered so far."""
+
+    def __init__(
+        self, spec: GameSpec, config: GameConfig, players: Sequence[Player], run_seed: int
+    ) -> None:
+        self.spec, self.config, self.players, self.run_seed = spec, config, players, run_seed
+        self.asked: list[_Asked] = []  # in the order of their requests
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def begin(self, seat: int, chat: list[dict[str, Any]]) -> _Asked:
+        """A new turn; raises `ApiError` where the game has had as many as it may."""
+        if len(self.asked) >= self.config.max_turns:
+            if not self.failed.done():
+                self.failed.set_result(None)
+            raise ApiError(409, "the game was cut off: it had too many turns", code="game_over")
+        self.asked.append(_Asked(seat, chat))
+        return self.asked[-1]
+
+    def fail(self, error: BaseException) -> None:
+        """The game ends with this error."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def turns(self) -> list[Turn]:
+        """All that were answered, in order."""
+        answered = [each for each in self.asked if each.answer is not None]
+        return [
+            Turn(
+                seat=each.seat, index=index, answer=each.answer, invalid=False, seconds=each.seconds
+            )
+            for index, each in enumerate(answered)
+            if each.answer is not None
+        ]
+
+
+class DrivenSeat:
+    """A seat of such a game, as requests ask it."""
+
+    def __init__(self, play: _Play, seat: int, prompts: PromptBuilder | None) -> None:
+        """`prompts` are the game's, where a local model may sit there."""
+        self._play, self._seat, self._prompts = play, seat, prompts
+        self._player = play.players[seat]
+        self.strings = TokenStrings(prompts.decode if prompts else lambda ids: "")
+
+    def models(self) -> Sequence[str]:
+        """One name: who sits here is not told."""
+        return ["seat"]
+
+    async def answer(
+        self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
+    ) -> Reply:
+        """The seat's answer, which is recorded; `told` are not called: it comes at once."""
+        if isinstance(request, TextRequest):
+            raise ApiError(400, "a seat is asked by chats: /v1/chat/completions")
+        if request.n != 1:
+            raise ApiError(400, "n: a seat answers once", param="n")
+        chat, play = request.chat, self._play
+        earlier = self._continued(chat)
+        asked = earlier or play.begin(self._seat, chat)
+        began = time.perf_counter()
+        try:
+            answer = await self._answered(request, asked, earlier)
+        except (ConfigError, ValueError) as error:  # such as a chat that is too long
+            if earlier is None:
+                play.asked.remove(asked)
+            raise ApiError(400, str(error), param="messages") from None
+        except ApiError:
+            raise
+        except Exception as error:
+            play.fail(error)
+            raise
+        asked.seconds += time.perf_counter() - began
+        asked.answer = replace(answer, player=self._spec.player)
+        choice = self._choice(request, asked.answer)
+        asked.chat = [*chat, _message(choice)]
+        sampled = asked.answer.sampled
+        prompt_ids = [] if sampled is None else _before_last(sampled.prompt_ids, sampled.segments)
+        return Reply(model=request.model, prompt_ids=prompt_ids, choices=[choice])
+
+    @property
+    def _spec(self) -> SeatSpec:
+        return self._play.spec.seats[self._seat]
+
+    def _continued(self, chat: list[dict[str, Any]]) -> _Asked | None:
+        """The answer that a chat goes on with: after it come outputs of tools and nothing else."""
+        if not isinstance(self._player, ModelPlayer) or chat[-1]["role"] != "tool":
+            return None
+        for asked in reversed(self._play.asked):
+            known = len(asked.chat)
+            if asked.seat == self._seat and asked.answer and chat[:known] == asked.chat:
+                is_tools = all(message["role"] == "tool" for message in chat[known:])
+                return asked if is_tools and len(chat) > known else None
+        return None
+
+    async def _answered(
+        self, request: ChatRequest, asked: _Asked, earlier: _Asked | None
+    ) -> Answer:
+        play, index = self._play, self._play.asked.index(asked)
+        seed = turn_seed(play.run_seed, play.spec, self._seat, index)
+        game = DrivenGame(play.config, request.legal_moves, index)
+        player = self._player
+        if isinstance(player, ModelPlayer) and request.most_tokens is not None:
+            player = replace(player, max_tokens=min(player.max_tokens, request.most_tokens))
+        if earlier is not None and earlier.answer is not None:
+            assert isinstance(player, ModelPlayer)
+            after = player.prompts.template.encode_after(
+                request.chat, len(earlier.chat) - 1, request.offered
+            )
+            if after is not None:
+                earlier.parts += 1
+                part = derive_seed(seed, "part", earlier.parts)
+                return await player.go_on(earlier.answer, after, part)
+        return await player.act(self._observation(request), game, seed)
+
+    def _observation(self, request: ChatRequest) -> Observation:
+        """What was asked: as a chat for models, as text for all others."""
+        chat = request.chat
+        head = [each["content"] for each in chat if each["role"] == "system"]
+        rest = [each["content"] for each in chat if each["role"] != "system"] or [""]
+        return Observation(
+            seat=self._seat,
+            rules="\n\n".join(head),
+            events=rest[:-1],
+            board=rest[-1],
+            notice="",
+            chat=tuple(chat),
+            tools=tuple(request.offered),
+        )
+
+    def _choice(self, request: ChatRequest, answer: Answer) -> Choice:
+        """What is sent of an answer: never its thoughts."""
+        completion: Completion | None = None
+        if answer.sampled is not None:
+            completion = answer.sampled.completions[-1]
+        text, calls = answer.action, list[dict[str, Any]]()
+        if request.offered:
+            text, calls = read_tool_calls(text)
+        finish = "tool_calls" if calls else completion.finish_reason if completion else "stop"
+        return Choice(text=text, finish_reason=finish, completion=completion, calls=calls)
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    """An answer as the next request of the same chat has it."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.calls:
+        message["tool_calls"] = [{"type": "function", "function": call} for call in choice.calls]
+    return message
+
+
+def _before_last(prompt_ids: list[int], segments: Sequence[Any]) -> list[int]:
+    """All ids that stand before an answer's last segment."""
+    return [*prompt_ids, *(token for segment in segments[:-1] for token in segment.token_ids)]
+
+
+async def play_driven(
+    spec: GameSpec,
+    config: GameConfig,
+    player: Callable[[SeatSpec], Player],
+    prompts: PromptBuilder | None,
+    run_seed: int,
+    tables: Tables,
+) -> GameResult:
+    """Have a program play `spec`; returns how it ended.
+
+    Raises `TimeoutError` where no program takes any game, or the one that took this says nothing
+    for `games.turn_timeout`, `ValueError` for a result that cannot be, `RuntimeError` for a game
+    that the program gives up, and what a player raises.
+    """
+    began = time.perf_counter()
+    play = _Play(spec, config, players_of(spec, player), run_seed)
+    seats = [DrivenSeat(play, seat, prompts) for seat in range(config.seats)]
+    told = {"env": config.key, "seed": spec.seed, "purpose": spec.purpose, "args": config.args}
+    table = Table(told, seats)
+    await tables.offer(table)
+    try:
+        await _taken(table, tables, config)
+        posted = await _posted(table, play, config)
+    finally:
+        tables.withdraw(table)
+        play.failed.cancel()
+    return _result(play, posted, time.perf_counter() - began)
+
+
+async def _taken(table: Table, tables: Tables, config: GameConfig) -> None:
+    """Wait until a program takes the game, for as long as programs take any."""
+    offered = time.monotonic()
+    while not table.taken.is_set():
+        left = max(offered, tables.taken_s) + config.timeout - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(
+                f"no program has taken a game of {config.key} in games.timeout = "
+                f"{config.timeout:g} s"
+            )
+        try:
+            async with asyncio.timeout(left):
+                await table.taken.wait()
+        except TimeoutError:
+            continue
+
+
+async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:
+    """Wait for the result of a game that is taken."""
+    while True:
+        ended: set[asyncio.Future[Any]] = {table.posted, play.failed}
+        await asyncio.wait(ended, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        if table.posted.done():
+            return table.posted.result()
+        if play.failed.done():
+            play.failed.result()  # or raises
+            return Posted(truncated=True, reason=f"cut off after {config.max_turns} turns")
+        if table.silent_s > config.turn_timeout:
+            raise TimeoutError(
+                f"the program has not asked a seat of {config.key} for games.turn_timeout = "
+                f"{config.turn_timeout:g} s"
+            )
+
+
+def _result(play: _Play, posted: Posted, seconds: float) -> GameResult:
+    """The game as it is recorded."""
+    config, seats = play.config, play.config.seats
+    turns = play.turns()
+    if posted.error is not None:
+        raise RuntimeError(f"the program gave the game up: {posted.error}")
+    if not turns:
+        raise ValueError("the program has posted a result without asking any seat")
+    payoffs, outcomes = [0.0] * seats, [0.0] * seats
+    if posted.payoffs is not None:
+        payoffs, scale = list(posted.payoffs), config.payoff_scale or 1.0
+        if config.payoff_scale is not None and max(map(abs, payoffs)) > scale:
+            raise ValueError(
+                f"the program has posted the payoffs {payoffs}, more than games.payoff_scale = "
+                f"{scale:g}"
+            )
+        outcomes = [payoff / scale for payoff in payoffs]
+    elif posted.forfeit is not None:
+        outcomes = [config.invalid_moves.others_reward] * seats
+        for seat in next(side for side in config.sides if posted.forfeit in side):
+            outcomes[seat] = config.invalid_moves.forfeit_reward
+    return GameResult(
+        spec=play.spec,
+        turns=turns,
+        payoffs=payoffs,
+        outcomes=outcomes,
+        forfeit=posted.forfeit,
+        truncated=posted.truncated,
+        reason=shorten(posted.reason)[0],
+        seconds=seconds,
+        stakes=config.payoff_scale,
+    )

@@ -1,0 +1,35 @@
+"""Games that programs outside play: where they come to take one."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from unstable.config.base import NonNegativeInt, Section, shown
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ListenConfig(Section):
+    """Where programs that play games themselves (games.N.env: driver) take them."""
+
+    host: str = Field("127.0.0.1", description="address that is listened at")
+    port: NonNegativeInt = Field(
+        0,
+        le=65535,
+        description="port of the first actor, each further one has the next; 0: none, for games "
+        "whose drivers the run starts itself (games.N.env: driver:module:Class)",
+    )
+    token_env: str | None = Field(
+        None,
+        description="the environment variable that holds the token which programs must send; "
+        "default: none is asked for",
+    )
+
+    @model_validator(mode="after")
+    def _closed_or_near(self) -> Self:
+        if self.host not in LOOPBACK and self.token_env is None:
+            raise ValueError(
+                f"host = {shown(self.host)}: others may reach it; set token_env to the environment "
+                "variable that holds a token"
+            )
+        return self

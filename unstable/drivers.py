@@ -1,0 +1,216 @@
+"""The side of a program that plays a run's games itself: take one, ask its seats, post its end.
+
+    async def play(game):                      # a hand of any game, in your own code
+        reply = await game.ask(0, [{"role": "user", "content": "Heads or tails?"}])
+        won = reply["content"] == "heads"
+        return [1, -1] if won else [-1, 1]
+
+    unstable.drivers.drive(play, "http://127.0.0.1:8100", at_once=64)
+
+As `python -m unstable.drivers MODULE:CLASS URL AT_ONCE ARGS` it is what a run starts for a game
+with `env: driver:MODULE:CLASS`. A program in another language speaks the same HTTP
+(docs/drivers.md).
+"""
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import httpx
+
+TOKEN = "UNSTABLE_DRIVER_TOKEN"
+"""The environment variable with the token of a run that asks for one."""
+_ANSWER_S = 600.0  # that a seat's answer may take
+_GONE_S = 20.0  # after which a run that does not answer is over
+_PAUSE_S = 0.5
+_MOST_REASON = 300  # characters
+
+
+class SeatAddress(NamedTuple):
+    """A seat as an OpenAI client takes it."""
+
+    base_url: str
+    api_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGame:
+    """A game that is to be played."""
+
+    id: str
+    env: str  # the game's name in the run
+    seed: int  # of all that is chance in it: the games of a group share it
+    purpose: str  # train, or eval
+    args: dict[str, Any]  # games.N.args of the run's config
+    seats: list[SeatAddress]
+    client: httpx.AsyncClient
+
+    async def ask(self, seat: int, messages: Sequence[Any], **more: Any) -> dict[str, Any]:
+        """The message that a seat answers a chat: `content`, and `tool_calls` if there are any.
+
+        `more` are further fields of the request: `tools`, `max_tokens`, `legal_moves` (for a seat
+        that plays at random). Raises `httpx.HTTPStatusError` for what the seat refuses.
+        """
+        address = self.seats[seat]
+        reply = await self.client.post(
+            f"{address.base_url}/chat/completions",
+            headers={"Authorization": f"Bearer {address.api_key}"},
+            json={"model": "seat", "messages": list(messages), **more},
+            timeout=_ANSWER_S,
+        )
+        _raise_for(reply)
+        message: dict[str, Any] = reply.json()["choices"][0]["message"]
+        return message
+
+
+Play = Callable[[OpenGame], Awaitable[Any] | Any]
+"""Plays a game; returns each seat's pay-off, or what else the result may say (docs/drivers.md)."""
+
+
+def drive(
+    play: Play,
+    url: str,
+    *,
+    at_once: int = 1,
+    token: str | None = None,
+    name: str = "",
+) -> int:
+    """Play the games of the run at `url` until it is over; returns how many were played.
+
+    `at_once` are played side by side; a `play` that is no coroutine function runs in threads. A
+    game at which it raises has failed, and the next is taken. Raises `ConnectionError` where no
+    run answers at all, `PermissionError` where it does not take the token.
+    """
+    return asyncio.run(driving(play, url, at_once=at_once, token=token, name=name))
+
+
+async def driving(
+    play: Play, url: str, *, at_once: int = 1, token: str | None = None, name: str = ""
+) -> int:
+    """As `drive`, within a program that has an event loop."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=2 * at_once)
+    async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
+        one = _Driver(play, url.rstrip("/"), token, name, client)
+        return sum(await asyncio.gather(*(one.run() for _ in range(at_once))))
+
+
+class _Driver:
+    def __init__(
+        self, play: Play, url: str, token: str | None, name: str, client: httpx.AsyncClient
+    ) -> None:
+        self._play, self._url, self._name, self._client = play, url, name, client
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._met = False  # the run has answered once
+
+    async def run(self) -> int:
+        """Play one game after another; returns how many."""
+        played = 0
+        while (game := await self._take()) is not None:
+            url, key, open_game = game
+            result = await self._result(open_game)
+            reply = await self._client.post(
+                url, headers={"Authorization": f"Bearer {key}"}, json=result, timeout=_ANSWER_S
+            )
+            if reply.status_code == 400:  # what was returned is no result
+                error = {"error": _reason(reply)}
+                await self._client.post(url, headers=reply.request.headers, json=error)
+            played += 1
+        return played
+
+    async def _take(self) -> tuple[str, str, OpenGame] | None:
+        """The next game; None once the run is over."""
+        silent = 0.0
+        while True:
+            try:
+                reply = await self._client.post(
+                    f"{self._url}/games",
+                    headers=self._headers,
+                    json={"name": self._name},
+                    timeout=_ANSWER_S,
+                )
+            except httpx.TransportError as error:
+                if self._met or silent >= _GONE_S:
+                    if self._met:
+                        return None
+                    raise ConnectionError(f"no run answers at {self._url}: {error}") from None
+                silent += _PAUSE_S
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if reply.status_code == 401:
+                raise PermissionError(f"{self._url} does not take the token")
+            _raise_for(reply)
+            self._met = True
+            if reply.status_code == 200:
+                return self._opened(reply.json())
+
+    def _opened(self, told: dict[str, Any]) -> tuple[str, str, OpenGame]:
+        game = OpenGame(
+            id=told["game"],
+            env=told["env"],
+            seed=told["seed"],
+            purpose=told["purpose"],
+            args=told["args"],
+            seats=[SeatAddress(each["base_url"], each["api_key"]) for each in told["seats"]],
+            client=self._client,
+        )
+        return told["result_url"], told["result_key"], game
+
+    async def _result(self, game: OpenGame) -> Mapping[str, Any]:
+        """What the program makes of a game."""
+        try:
+            if inspect.iscoroutinefunction(self._play):
+                found = await self._play(game)
+            else:
+                found = await asyncio.to_thread(self._play, game)
+                if inspect.isawaitable(found):
+                    found = await found
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"[:_MOST_REASON]}
+        return found if isinstance(found, Mapping) else {"payoffs": list(found)}
+
+
+def _raise_for(reply: httpx.Response) -> None:
+    if reply.is_error:
+        text = f"{reply.status_code} from {reply.request.url.path}: {_reason(reply)}"
+        raise httpx.HTTPStatusError(text, request=reply.request, response=reply)
+
+
+def _reason(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["error"]["message"])[:_MOST_REASON]
+    except (ValueError, KeyError, TypeError):
+        return reply.text[:_MOST_REASON]
+
+
+def load_play(target: str, args: Mapping[str, Any]) -> Play:
+    """The `play` of a `module:Class`, made with these arguments, or a `module:function`."""
+    module, _, name = target.partition(":")
+    found: Any = getattr(importlib.import_module(module), name)
+    made = found(**args).play if isinstance(found, type) else found
+    play: Play = made
+    return play
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of the standard input."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main(target: str, url: str, at_once: str, args: str) -> None:
+    """What a run starts: plays its games until it ends."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.path.insert(0, os.getcwd())
+    play = load_play(target, json.loads(args))
+    drive(play, url, at_once=int(at_once), token=os.environ.get(TOKEN), name=f"driver {target}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,197 @@
+"""Games that programs outside play: a program takes one, asks its seats, and posts the result.
+
+`POST /games` waits for a game and says where its seats are; each seat is a base URL of OpenAI's
+API with a key of its own; `POST /game/<id>/result` ends the game with a key that only who took it
+has. Nothing that one seat was asked or answered can be read at any other address.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from unstable.serving.app import body_of, token_of
+from unstable.serving.replies import Seat
+from unstable.serving.requests import ApiError, is_token
+
+PREFIX = "/game/{game}/seat/{seat:int}"
+_LONGEST_WAIT_S = 30.0
+_REMEMBERED = 10_000  # games that are over, so that a second result is told apart
+_KEY_BYTES = 16
+
+
+class Posted(BaseModel):
+    """What a program says of a game that is over. Posted(payoffs=[1, -1])"""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    payoffs: list[float] | None = Field(None, description="of each seat, in the game's own unit")
+    forfeit: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="the seat that forfeits; payoffs are left out"
+    )
+    truncated: bool = Field(False, description="the game was cut off, and nobody has won")
+    error: str | None = Field(None, description="why the game has failed")
+    reason: str = Field("", description="how it ended, for people")
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> "Posted":
+        said = (self.payoffs is not None, self.forfeit is not None, self.truncated)
+        if sum((*said, self.error is not None)) != 1:
+            raise ValueError("give one of payoffs, forfeit, truncated and error")
+        return self
+
+
+class Table:
+    """One game that a program is to play; `told` is what it is told of it, besides the seats."""
+
+    def __init__(self, told: Mapping[str, Any], seats: Sequence[Seat]) -> None:
+        self.id = secrets.token_hex(_KEY_BYTES)
+        self.told, self.seats = told, seats
+        self.key = secrets.token_urlsafe(_KEY_BYTES)  # of the result
+        self.keys = [secrets.token_urlsafe(_KEY_BYTES) for _ in seats]
+        self.taken = asyncio.Event()
+        self.taker = ""  # a name that the program gave itself
+        self.posted: asyncio.Future[Posted] = asyncio.get_running_loop().create_future()
+        self.asking = 0  # requests in flight
+        self.asked_s = time.monotonic()  # when a request last began or ended
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the program has last asked a seat, whose answers' time is left out."""
+        return 0.0 if self.asking else time.monotonic() - self.asked_s
+
+
+class _Counted:
+    """A seat whose requests in flight are counted, and which answers until the game is over."""
+
+    def __init__(self, table: Table, seat: Seat) -> None:
+        self._table, self._seat = table, seat
+        self.strings = seat.strings
+
+    def models(self) -> Sequence[str]:
+        return self._seat.models()
+
+    async def answer(self, request: Any, told: Any) -> Any:
+        table = self._table
+        table.asking += 1
+        try:
+            return await self._seat.answer(request, told)
+        finally:
+            table.asking -= 1
+            table.asked_s = time.monotonic()
+
+
+class Tables:
+    """All games that wait for a program or are played by one; it is what is served at a port."""
+
+    def __init__(self, token: str | None = None) -> None:
+        """`token` is what a program needs to take a game; None: nothing."""
+        self._token = token
+        self._waiting: deque[Table] = deque()
+        self._offered = asyncio.Condition()
+        self._open: dict[str, Table] = {}  # those that are taken, too
+        self._over: deque[str] = deque(maxlen=_REMEMBERED)
+        self.taken_s = time.monotonic()  # when a game was last taken
+
+    async def offer(self, table: Table) -> None:
+        """Have a program take it."""
+        self._open[table.id] = table
+        async with self._offered:
+            self._waiting.append(table)
+            self._offered.notify()
+
+    def withdraw(self, table: Table) -> None:
+        """The game is over, however it ended."""
+        if self._open.pop(table.id, None) is not None:
+            self._over.append(table.id)
+        if not table.taken.is_set() and table in self._waiting:
+            self._waiting.remove(table)
+
+    def taken_by(self, taker: str) -> list[Table]:
+        """The games that a program of that name has taken, and that are not over."""
+        return [table for table in self._open.values() if table.taker == taker]
+
+    def seat(self, path: Mapping[str, Any], token: str | None) -> Seat:
+        """The seat of an open game, for whoever has its key; raises `ApiError`."""
+        table = self._table(path["game"])
+        number = path["seat"]
+        # A seat that is not there is refused as one whose key is wrong.
+        if number >= len(table.seats) or not is_token(token, table.keys[number]):
+            raise ApiError(401, "this is not the seat's key", code="invalid_api_key")
+        if table.posted.done():
+            raise ApiError(409, "the game is over", code="game_over")
+        return _Counted(table, table.seats[number])
+
+    def routes(self) -> list[BaseRoute]:
+        """Where games are taken, and results are posted."""
+        return [
+            Route("/games", self._take, methods=["POST"]),
+            Route("/game/{game}/result", self._result, methods=["POST"]),
+        ]
+
+    def _table(self, name: str) -> Table:
+        if name in self._open:
+            return self._open[name]
+        if name in self._over:
+            raise ApiError(409, "the game is over", code="game_over")
+        raise ApiError(404, "there is no such game", code="no_such_game")
+
+    async def _take(self, http: HttpRequest) -> Response:
+        """A game, as soon as there is one; 204 where there is none for half a minute."""
+        if self._token is not None and not is_token(token_of(http), self._token):
+            raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
+        asked = _read(_Asked, await body_of(http) or b"{}")
+        try:
+            async with asyncio.timeout(min(asked.wait, _LONGEST_WAIT_S)), self._offered:
+                await self._offered.wait_for(lambda: bool(self._waiting))
+                table = self._waiting.popleft()
+        except TimeoutError:
+            return Response(status_code=204)
+        table.taker = asked.name
+        table.asked_s = self.taken_s = time.monotonic()
+        table.taken.set()
+        base = f"{http.url.scheme}://{http.url.netloc}/game/{table.id}"
+        seats = [
+            {"base_url": f"{base}/seat/{number}/v1", "api_key": key}
+            for number, key in enumerate(table.keys)
+        ]
+        told = {"game": table.id, **table.told, "seats": seats}
+        return JSONResponse({**told, "result_url": f"{base}/result", "result_key": table.key})
+
+    async def _result(self, http: HttpRequest) -> Response:
+        """The end of a game; what is wrong with it leaves the game as it is."""
+        table = self._table(http.path_params["game"])
+        if not is_token(token_of(http), table.key):
+            raise ApiError(401, "this is not the key of the game's result", code="invalid_api_key")
+        posted = _read(Posted, await body_of(http))
+        seats = len(table.seats)
+        if posted.payoffs is not None and len(posted.payoffs) != seats:
+            raise ApiError(400, f"payoffs: give {seats} numbers, one a seat", param="payoffs")
+        if posted.forfeit is not None and posted.forfeit >= seats:
+            raise ApiError(400, f"forfeit: the last seat is {seats - 1}", param="forfeit")
+        if table.posted.done():
+            raise ApiError(409, "the game is over", code="game_over")
+        table.posted.set_result(posted)
+        return JSONResponse({"game": table.id, "over": True})
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Annotated[str, Field(max_length=100)] = ""
+    wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
+
+
+def _read(kind: type[Any], body: bytes) -> Any:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        message = f"{name}: {first['msg']}" if name else first["msg"]
+        raise ApiError(400, message, param=name or None) from None
