@@ -95,6 +95,7 @@ class Tables:
         self._token = token
         self._waiting: deque[Table] = deque()
         self._offered = asyncio.Condition()
+        self._is_over = False
         self._open: dict[str, Table] = {}  # those that are taken, too
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         self.taken_s = time.monotonic()  # when a game was last taken
@@ -105,6 +106,12 @@ class Tables:
         async with self._offered:
             self._waiting.append(table)
             self._offered.notify()
+
+    async def close(self) -> None:
+        """Tell programs that wait for a game that there will be none."""
+        self._is_over = True
+        async with self._offered:
+            self._offered.notify_all()
 
     def withdraw(self, table: Table) -> None:
         """The game is over, however it ended."""
@@ -149,7 +156,9 @@ class Tables:
         asked = _read(_Asked, await body_of(http) or b"{}")
         try:
             async with asyncio.timeout(min(asked.wait, _LONGEST_WAIT_S)), self._offered:
-                await self._offered.wait_for(lambda: bool(self._waiting))
+                await self._offered.wait_for(lambda: self._is_over or bool(self._waiting))
+                if self._is_over:
+                    raise ApiError(410, "the run is over", code="run_over")
                 table = self._waiting.popleft()
         except TimeoutError:
             return Response(status_code=204)
