@@ -7,9 +7,8 @@
 
     unstable.drivers.drive(play, "http://127.0.0.1:8100", at_once=64)
 
-As `python -m unstable.drivers MODULE:CLASS URL AT_ONCE ARGS` it is what a run starts for a game
-with `env: driver:MODULE:CLASS`. A program in another language speaks the same HTTP
-(docs/drivers.md).
+As `python -m unstable.drivers` it is what a run starts for a game with `env: driver:MODULE:CLASS`.
+A program in another language speaks the same HTTP (docs/drivers.md).
 """
 
 import asyncio
@@ -80,36 +79,49 @@ def drive(
     *,
     at_once: int = 1,
     token: str | None = None,
-    name: str = "",
+    env: str | None = None,
 ) -> int:
     """Play the games of the run at `url` until it is over; returns how many were played.
 
-    `at_once` are played side by side; a `play` that is no coroutine function runs in threads. A
-    game at which it raises has failed, and the next is taken. Raises `ConnectionError` where no
-    run answers at all, `PermissionError` where it does not take the token.
+    With `env`, only the game of that name. `at_once` are played side by side; a `play` that is no
+    coroutine function runs in threads. A game at which it raises has failed, and the next is
+    taken. Raises `ConnectionError` where no run answers at all, `PermissionError` where it does
+    not take the token.
     """
-    return asyncio.run(driving(play, url, at_once=at_once, token=token, name=name))
+    return asyncio.run(driving(play, url, at_once=at_once, token=token, env=env))
 
 
 async def driving(
-    play: Play, url: str, *, at_once: int = 1, token: str | None = None, name: str = ""
+    play: Play,
+    url: str,
+    *,
+    at_once: int = 1,
+    token: str | None = None,
+    env: str | None = None,
+    driver: str = "",
 ) -> int:
-    """As `drive`, within a program that has an event loop."""
+    """As `drive`, within a program that has an event loop; `driver` is for the run's own."""
+    wanted = {"driver": driver} if env is None else {"driver": driver, "env": env}
     secure = httpx.create_ssl_context() if url.startswith("https:") else False
 
     async def one() -> int:
         # A client each: one that many share looks through all its connections at each request.
         async with httpx.AsyncClient(trust_env=False, verify=secure) as client:
-            return await _Driver(play, url.rstrip("/"), token, name, client).run()
+            return await _Driver(play, url.rstrip("/"), token, wanted, client).run()
 
     return sum(await asyncio.gather(*(one() for _ in range(at_once))))
 
 
 class _Driver:
     def __init__(
-        self, play: Play, url: str, token: str | None, name: str, client: httpx.AsyncClient
+        self,
+        play: Play,
+        url: str,
+        token: str | None,
+        wanted: dict[str, str],
+        client: httpx.AsyncClient,
     ) -> None:
-        self._play, self._url, self._name, self._client = play, url, name, client
+        self._play, self._url, self._wanted, self._client = play, url, wanted, client
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._met = False  # the run has answered once
 
@@ -136,7 +148,7 @@ class _Driver:
                 reply = await self._client.post(
                     f"{self._url}/games",
                     headers=self._headers,
-                    json={"name": self._name},
+                    json=self._wanted,
                     timeout=_ANSWER_S,
                 )
             except httpx.TransportError as error:
@@ -206,16 +218,17 @@ def load_play(target: str, args: Mapping[str, Any]) -> Play:
 
 def _end_with_parent() -> None:
     """The parent holds the other end of the standard input."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):
+        pass
     os._exit(0)
 
 
-def main(target: str, url: str, at_once: str, args: str) -> None:
+def main(target: str, url: str, at_once: str, args: str, driver: str) -> None:
     """What a run starts: plays its games until it ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.path.insert(0, os.getcwd())
-    play = load_play(target, json.loads(args))
-    drive(play, url, at_once=int(at_once), token=os.environ.get(TOKEN), name=f"driver {target}")
+    play, token = load_play(target, json.loads(args)), os.environ.get(TOKEN)
+    asyncio.run(driving(play, url, at_once=int(at_once), token=token, driver=driver))
 
 
 if __name__ == "__main__":

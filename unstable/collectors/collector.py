@@ -77,7 +77,7 @@ class Collector:
             ).answers
         self._trust = Trust()
         self._fork_server = ForkServer(_users_modules(config))
-        self._driving: Driving | None = None  # where a program outside plays a game
+        self.driving: Driving | None = None  # where a program outside plays a game
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
@@ -87,8 +87,8 @@ class Collector:
         if any(game.is_driven for game in self._config.games):
             from unstable.collectors.driven.driving import Driving  # a web server
 
-            self._driving = Driving(self._config)
-            await self._driving.start()
+            self.driving = Driving(self._config)
+            await self.driving.start()
         for opponent in self._config.opponents.fixed:
             if (folder := opponent.adapter_folder) is not None:
                 assert self._engine is not None, "an adapter needs one"
@@ -247,8 +247,8 @@ class Collector:
         trusted = spec.env in self._trust
         player = partial(self.players.player, game, spec.purpose)
         if game.is_driven:
-            assert self._driving is not None, "started"
-            return await self._driving.play(spec, player, self.prompts.get(spec.env))
+            assert self.driving is not None, "started"
+            return await self.driving.play(spec, player, self.prompts.get(spec.env))
         if spec.env in self._isolated:
             job = Job(
                 spec=spec,
@@ -271,8 +271,8 @@ class Collector:
 
     async def close(self) -> None:
         """End the games' processes and drivers; no game may be in flight."""
-        if self._driving is not None:
-            await self._driving.close()
+        if self.driving is not None:
+            await self.driving.close()
         self._fork_server.close()
 
 

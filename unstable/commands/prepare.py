@@ -212,8 +212,8 @@ def check_driven(config: RunConfig) -> None:
     for index in driven:
         if config.games[index].driver is None and not listen.port:
             raise ConfigError(
-                f"games.{index}.env = 'driver', but listen.port = 0: a program has nowhere to take "
-                "the game; set listen.port, such as to 8100, or name the driver (driver:module:Class)"
+                f"games.{index}.env = 'driver', but listen.port = 0: no program can take the game; "
+                "set listen.port, such as to 8100, or name the driver (driver:module:Class)"
             )
 
 

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -48,15 +49,17 @@ class Posted(BaseModel):
 
 
 class Table:
-    """One game that a program is to play; `told` is what it is told of it, besides the seats."""
+    """One game that a program is to play; `told` is what it is told of it, besides the seats.
 
-    def __init__(self, told: Mapping[str, Any], seats: Sequence[Seat]) -> None:
+    With `driver` only that driver of the run's own gets it.
+    """
+
+    def __init__(self, told: Mapping[str, Any], seats: Sequence[Seat], driver: str = "") -> None:
         self.id = secrets.token_hex(_KEY_BYTES)
-        self.told, self.seats = told, seats
+        self.told, self.seats, self.driver = told, seats, driver
         self.key = secrets.token_urlsafe(_KEY_BYTES)  # of the result
         self.keys = [secrets.token_urlsafe(_KEY_BYTES) for _ in seats]
         self.taken = asyncio.Event()
-        self.taker = ""  # a name that the program gave itself
         self.posted: asyncio.Future[Posted] = asyncio.get_running_loop().create_future()
         self.asking = 0  # requests in flight
         self.asked_s = time.monotonic()  # when a request last began or ended
@@ -92,7 +95,7 @@ class Tables:
 
     def __init__(self, token: str | None = None) -> None:
         """`token` is what a program needs to take a game; None: nothing."""
-        self._token = token
+        self.token = token
         self._waiting: deque[Table] = deque()
         self._offered = asyncio.Condition()
         self._is_over = False
@@ -105,7 +108,7 @@ class Tables:
         self._open[table.id] = table
         async with self._offered:
             self._waiting.append(table)
-            self._offered.notify()
+            self._offered.notify_all()  # not each program plays each game
 
     async def close(self) -> None:
         """Tell programs that wait for a game that there will be none."""
@@ -120,9 +123,14 @@ class Tables:
         if not table.taken.is_set() and table in self._waiting:
             self._waiting.remove(table)
 
-    def taken_by(self, taker: str) -> list[Table]:
-        """The games that a program of that name has taken, and that are not over."""
-        return [table for table in self._open.values() if table.taker == taker]
+    @property
+    def all(self) -> list[Table]:
+        """Those that wait and those that are played."""
+        return list(self._open.values())
+
+    def of(self, driver: str) -> list[Table]:
+        """The games of a driver of the run's own that are not over."""
+        return [table for table in self._open.values() if table.driver == driver]
 
     def seat(self, path: Mapping[str, Any], token: str | None) -> Seat:
         """The seat of an open game, for whoever has its key; raises `ApiError`."""
@@ -151,18 +159,18 @@ class Tables:
 
     async def _take(self, http: HttpRequest) -> Response:
         """A game, as soon as there is one; 204 where there is none for half a minute."""
-        if self._token is not None and not is_token(token_of(http), self._token):
+        if self.token is not None and not is_token(token_of(http), self.token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         asked = _read(_Asked, await body_of(http) or b"{}")
         try:
             async with asyncio.timeout(min(asked.wait, _LONGEST_WAIT_S)), self._offered:
-                await self._offered.wait_for(lambda: self._is_over or bool(self._waiting))
+                await self._offered.wait_for(lambda: self._is_over or bool(self._fitting(asked)))
                 if self._is_over:
                     raise ApiError(410, "the run is over", code="run_over")
-                table = self._waiting.popleft()
+                table = self._fitting(asked)[0]
+                self._waiting.remove(table)
         except TimeoutError:
             return Response(status_code=204)
-        table.taker = asked.name
         table.asked_s = self.taken_s = time.monotonic()
         table.taken.set()
         base = f"{http.url.scheme}://{http.url.netloc}/game/{table.id}"
@@ -172,6 +180,15 @@ class Tables:
         ]
         told = {"game": table.id, **table.told, "seats": seats}
         return JSONResponse({**told, "result_url": f"{base}/result", "result_key": table.key})
+
+    def _fitting(self, asked: "_Asked") -> list[Table]:
+        """The first of the waiting games that a program may take."""
+        found = (
+            table
+            for table in self._waiting
+            if table.driver == asked.driver and asked.env in (None, table.told["env"])
+        )
+        return list(islice(found, 1))
 
     async def _result(self, http: HttpRequest) -> Response:
         """The end of a game; what is wrong with it leaves the game as it is."""
@@ -192,7 +209,8 @@ class Tables:
 
 class _Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Annotated[str, Field(max_length=100)] = ""
+    env: str | None = None  # the name of the only game that it plays; None: it plays all
+    driver: str = ""
     wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
 
 

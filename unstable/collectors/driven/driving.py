@@ -43,8 +43,7 @@ class Driving:
         assert isinstance(config.actors.games_in_flight, int)
         self.drivers = [
             DriverProcess(
-                game.driver,
-                game.args,
+                game,
                 self.tables,
                 self.server.url,
                 token or "",

@@ -6,6 +6,7 @@ inserted is read and never trained on.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -229,7 +230,7 @@ async def play_driven(
     play = _Play(spec, config, players_of(spec, player), run_seed)
     seats = [DrivenSeat(play, seat, prompts) for seat in range(config.seats)]
     told = {"env": config.key, "seed": spec.seed, "purpose": spec.purpose, "args": config.args}
-    table = Table(told, seats)
+    table = Table(told, seats, "" if config.driver is None else config.key)
     await tables.offer(table)
     try:
         await _taken(table, tables, config)
@@ -243,18 +244,16 @@ async def play_driven(
 async def _taken(table: Table, tables: Tables, config: GameConfig) -> None:
     """Wait until a program takes the game, for as long as programs take any."""
     offered = time.monotonic()
-    while not table.taken.is_set():
+    while not (table.taken.is_set() or table.posted.done()):
         left = max(offered, tables.taken_s) + config.timeout - time.monotonic()
         if left <= 0:
             raise TimeoutError(
                 f"no program has taken a game of {config.key} in games.timeout = "
                 f"{config.timeout:g} s"
             )
-        try:
-            async with asyncio.timeout(left):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left, 1.0)):
                 await table.taken.wait()
-        except TimeoutError:
-            continue
 
 
 async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:

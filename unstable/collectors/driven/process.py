@@ -7,55 +7,53 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
+from unstable.config import GameConfig
 from unstable.drivers import TOKEN
 from unstable.serving.tables import Posted, Tables
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_MOST_IN_VAIN = 3  # starts after each of which no game was taken; then games that wait fail
 _LAST_LINES = 20
 _END_S = 5.0
 
 
 class DriverProcess:
-    """`python -m unstable.drivers` for a target; the games that it leaves behind have failed."""
+    """`python -m unstable.drivers` for a game; those that it leaves behind have failed."""
 
     def __init__(
-        self,
-        target: str,
-        args: Mapping[str, Any],
-        tables: Tables,
-        url: str,
-        token: str,
-        at_once: int,
+        self, game: GameConfig, tables: Tables, url: str, token: str, at_once: int
     ) -> None:
-        self._target, self._tables = target, tables
-        self._command = [sys.executable, "-m", "unstable.drivers"]
-        self._command += [target, url, str(at_once), json.dumps(dict(args))]
+        self._game, self._tables = game, tables
+        self._command = [sys.executable, "-m", "unstable.drivers", f"{game.driver}"]
+        self._command += [url, str(at_once), json.dumps(dict(game.args)), game.key]
         self._environment = os.environ | {TOKEN: token}
         self._process: asyncio.subprocess.Process | None = None
-        self._task = asyncio.create_task(self._keep(), name=f"driver {target}")
+        self._task = asyncio.create_task(self._keep(), name=f"driver of {game.key}")
 
     @property
     def pid(self) -> int | None:
         """Of the process, once it has begun."""
         return None if self._process is None else self._process.pid
 
+    def kill(self) -> None:
+        """End it as something outside might; it is started again."""
+        if self._process is not None:
+            self._process.kill()
+
     async def _keep(self) -> None:
-        pause = _FIRST_PAUSE_S
+        pause, in_vain = _FIRST_PAUSE_S, 0
         while True:
-            begun = asyncio.get_running_loop().time()
             why = await self._run()
-            log.warning("the driver %s has ended: %s", self._target, why)
-            for table in self._tables.taken_by(f"driver {self._target}"):
-                if not table.posted.done():
+            log.warning("the driver of %s has ended: %s", self._game.key, why)
+            tables = self._tables.of(self._game.key)
+            in_vain = 0 if any(table.taken.is_set() for table in tables) else in_vain + 1
+            for table in tables:
+                if not table.posted.done() and (table.taken.is_set() or in_vain >= _MOST_IN_VAIN):
                     table.posted.set_result(Posted(error=f"its driver has ended: {why}"))
-            if asyncio.get_running_loop().time() - begun > _LONGEST_PAUSE_S:
-                pause = _FIRST_PAUSE_S
+            pause = _FIRST_PAUSE_S if in_vain == 0 else min(2 * pause, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _run(self) -> str:
         """Run it to its end; returns how that came, by its exit code and last line."""
@@ -72,11 +70,14 @@ class DriverProcess:
         try:
             async for line in process.stdout:
                 lines.append(line.decode(errors="replace").rstrip()[:500])
-                log.info("driver %s: %s", self._target, lines[-1])
+                log.info("driver %s: %s", self._game.key, lines[-1])
             code = await process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
         return f"exit code {code}; {lines[-1] if lines else 'it said nothing'}"
 
     async def close(self) -> None:

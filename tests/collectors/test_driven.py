@@ -1,0 +1,419 @@
+"""Games that programs outside play: their seats are URLs, and what they say of a game counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers.collector import specs
+from tests.helpers.driven import DRIVEN, Door, driven_actor
+from tests.helpers.programs import KUHN, own_kuhn
+from unstable.commands.prepare import check
+from unstable.config import ConfigError, load
+from unstable.drivers import driving
+from unstable.runtime.local import LocalActor
+from unstable.types import GameFailure, GameResult, GameSpec
+
+GAME = DRIVEN["games"][0]
+OFF = {"eval.exploitability.every": 0}
+
+
+def kuhn_specs(count: int, **changes: Any) -> list[GameSpec]:
+    return specs(count, players=("base", "base"), env="Kuhn", **changes)
+
+
+async def all_of(actor: LocalActor, games: list[GameSpec]) -> list[GameResult | GameFailure]:
+    return [result async for result in actor.play(games)]
+
+
+@dataclass
+class Open:
+    """An actor that plays one game, and the program's view of it."""
+
+    door: Door
+    told: dict[str, Any]
+    playing: asyncio.Task[list[GameResult | GameFailure]]
+
+    async def end(self, **said: Any) -> httpx.Response:
+        """Post the result."""
+        return await self.door.post(self.told["result_url"], self.told["result_key"], said)
+
+    async def failure(self) -> str:
+        """Why the game has failed."""
+        (found,) = await self.playing
+        assert isinstance(found, GameFailure)
+        return found.error
+
+    async def result(self) -> GameResult:
+        """How it ended."""
+        (found,) = await self.playing
+        assert isinstance(found, GameResult), found.error
+        return found
+
+
+@asynccontextmanager
+async def one_game(folder: Path, **changes: Any) -> AsyncIterator[Open]:
+    """A game that is taken and goes on."""
+    async with driven_actor(folder, **changes) as actor:
+        playing = asyncio.create_task(all_of(actor, kuhn_specs(1)))
+        door = Door(actor)
+        yield Open(door, await door.take(), playing)
+        playing.cancel()
+        await asyncio.wait([playing])
+
+
+async def test_a_program_gets_the_tokens_that_the_same_game_gets_in_process(tmp_path):
+    """One after another, so that nothing but the way to the engine differs."""
+    alone = {"actors": {"games_in_flight": 1, "engine": "embedded"}}
+    async with driven_actor(tmp_path / "own", games=[KUHN], **alone) as actor:
+        own = await all_of(actor, kuhn_specs(6))
+    async with driven_actor(tmp_path / "driven", **alone) as actor:
+        door = Door(actor)
+        program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token))
+        driven = await all_of(actor, kuhn_specs(6))
+    assert await program == 6
+    for ours, theirs in zip(own, driven, strict=True):
+        assert isinstance(ours, GameResult) and isinstance(theirs, GameResult)
+        for name in ("payoffs", "outcomes", "forfeit", "stakes", "truncated"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        for turn, asked in zip(ours.turns, theirs.turns, strict=True):
+            assert (turn.seat, turn.index) == (asked.seat, asked.index)
+            assert turn.answer.sampled is not None
+            assert turn.answer.sampled == asked.answer.sampled, "ids, logprobs and version"
+
+
+async def test_many_games_at_once_by_a_class_that_the_run_starts(tmp_path):
+    games = [{**GAME, "env": "driver:examples.drivers.kuhn:Kuhn"}]
+    async with driven_actor(tmp_path, games=games) as actor:
+        results = await all_of(actor, kuhn_specs(12))
+    assert all(isinstance(result, GameResult) for result in results)
+    assert {tuple(map(abs, result.outcomes)) for result in results} <= {(0.5, 0.5), (1.0, 1.0)}
+
+
+async def test_scripted_players_and_versions_sit_at_the_same_seats(tmp_path):
+    async with driven_actor(tmp_path) as actor:
+        door = Door(actor)
+        program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token, at_once=2))
+        games = specs(8, players=("base", "random"), env="Kuhn", purpose="eval")
+        results = await all_of(actor, games)
+    await program
+    for result in results:
+        assert isinstance(result, GameResult), result.error
+        for turn in result.turns:
+            assert turn.player.name == ("base", "random")[turn.seat]
+            assert (turn.answer.sampled is None) == (turn.seat == 1)
+
+
+async def test_a_random_player_needs_the_legal_moves(tmp_path):
+    async with driven_actor(tmp_path) as actor:
+        playing = asyncio.create_task(
+            all_of(actor, specs(1, players=("random", "random"), env="Kuhn", purpose="eval"))
+        )
+        door = Door(actor)
+        told = await door.take()
+        refused = await door.ask(told["seats"][0], "?")
+        assert refused.status_code == 400 and "legal_moves" in refused.json()["error"]["message"]
+        taken = await door.ask(told["seats"][0], "?", legal_moves=["up", "down"])
+        assert taken.json()["choices"][0]["message"]["content"] in ("up", "down")
+        await door.post(told["result_url"], told["result_key"], {"payoffs": [1, -1]})
+        (result,) = await playing
+        assert isinstance(result, GameResult) and len(result.turns) == 1
+
+
+# What a program may do wrong, and what it costs.
+
+
+async def test_the_first_result_counts(tmp_path):
+    async with one_game(tmp_path) as game:
+        await game.door.ask(game.told["seats"][0], "a question")
+        assert (await game.end(payoffs=[1, -1])).status_code == 200
+        assert (await game.end(payoffs=[-1, 1])).status_code == 409
+        result = await game.result()
+        assert result.payoffs == [1, -1] and result.outcomes == [0.5, -0.5]
+        late = await game.door.ask(game.told["seats"][0], "a question")
+        assert late.status_code == 409 and late.json()["error"]["code"] == "game_over"
+
+
+async def test_two_results_at_once(tmp_path):
+    async with one_game(tmp_path) as game:
+        await game.door.ask(game.told["seats"][0], "a question")
+        both = await asyncio.gather(game.end(payoffs=[1, -1]), game.end(payoffs=[-1, 1]))
+        assert sorted(reply.status_code for reply in both) == [200, 409]
+        first = 1 if both[0].status_code == 200 else -1
+        assert (await game.result()).payoffs == [first, -first]
+
+
+async def test_a_key_opens_its_own_seat_and_nothing_else(tmp_path):
+    async with one_game(tmp_path) as game:
+        first, second = game.told["seats"]
+        door = game.door
+        forged = [
+            await door.ask({**first, "api_key": second["api_key"]}, "mine?"),
+            await door.ask({**first, "api_key": game.told["result_key"]}, "mine?"),
+            await door.ask({**first, "api_key": door.token or ""}, "mine?"),
+            await door.post(f"{first['base_url']}/chat/completions", None, {}),
+            await door.post(game.told["result_url"], first["api_key"], {"payoffs": [1, -1]}),
+            await door.post(game.told["result_url"], None, {"payoffs": [1, -1]}),
+            await door.post("/games", first["api_key"]),
+            await door.post("/games", None),
+        ]
+        assert [reply.status_code for reply in forged] == [401] * len(forged)
+        other = first["base_url"].replace(game.told["game"], "0" * 32)
+        assert (await door.ask({**first, "base_url": other}, "?")).status_code == 404
+        third = first["base_url"].replace("/seat/0/", "/seat/2/")
+        assert (await door.ask({**first, "base_url": third}, "?")).status_code == 401
+        assert not game.playing.done(), "nothing of that has touched the game"
+        await door.ask(first, "a question")
+        await game.end(payoffs=[2, -2])
+        assert len((await game.result()).turns) == 1
+
+
+async def test_no_seat_reads_what_another_was_asked(tmp_path):
+    """Nor does whoever asks for games: there is no address that gives back what was said."""
+    secret = "the king of hearts"
+    async with one_game(tmp_path) as game:
+        first, second = game.told["seats"]
+        door = game.door
+        await door.ask(first, f"You hold {secret}.")
+        seen = [
+            await door.ask(second, "What does the other hold?"),
+            await door.ask(second, "x" * 10**5),
+            await door.post(game.told["result_url"], second["api_key"], {"payoffs": [1, -1]}),
+            await door.post(game.told["result_url"], game.told["result_key"], {"payoffs": [1]}),
+            await door.post("/games", door.token, {"wait": 0}),
+        ]
+        async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+            for path in ("", "/v1/models", "/v1/chat/completions", "/v1", "/messages", "/turns"):
+                for seat in (first, second):
+                    url = seat["base_url"].removesuffix("/v1") + path
+                    headers = {"Authorization": f"Bearer {second['api_key']}"}
+                    seen.append(await client.get(url, headers=headers))
+        assert all(secret not in reply.text for reply in seen)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({}, "give one of payoffs, forfeit, truncated and error"),
+        ({"payoffs": [1, -1], "forfeit": 0}, "give one of"),
+        ({"payoffs": [1]}, "payoffs: give 2 numbers"),
+        ({"payoffs": [1, "x"]}, "payoffs.1"),
+        ({"payoffs": [1, -1], "winner": 1}, "winner"),
+        ({"forfeit": 2}, "the last seat is 1"),
+        ({"forfeit": -1}, "forfeit"),
+    ],
+)
+async def test_a_result_that_says_nothing_right_leaves_the_game_open(tmp_path, said, problem):
+    async with one_game(tmp_path) as game:
+        await game.door.ask(game.told["seats"][0], "a question")
+        refused = await game.end(**said)
+        assert refused.status_code == 400 and problem in refused.json()["error"]["message"]
+        assert (await game.end(forfeit=1)).status_code == 200
+        result = await game.result()
+        assert (result.forfeit, result.outcomes) == (1, [0.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"payoffs": [9, -9]}, r"more than games.payoff_scale = 2"),
+        ({"error": "the dealer\nis ill"}, "the program gave the game up: the dealer is ill"),
+    ],
+)
+async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, why):
+    async with one_game(tmp_path) as game:
+        await game.door.ask(game.told["seats"][0], "a question")
+        assert (await game.end(**said)).status_code == 200
+        assert why in await game.failure()
+
+
+async def test_a_result_without_any_question_costs_the_game(tmp_path):
+    async with one_game(tmp_path) as game:
+        await game.end(payoffs=[1, -1])
+        assert "without asking any seat" in await game.failure()
+
+
+async def test_a_program_that_says_nothing_more_costs_its_game(tmp_path):
+    async with one_game(tmp_path, games=[{**GAME, "turn_timeout": 0.5}]) as game:
+        await game.door.ask(game.told["seats"][0], "a question")
+        assert "has not asked a seat of Kuhn for games.turn_timeout = 0.5 s" in await game.failure()
+
+
+async def test_a_game_that_nobody_takes_fails_in_time(tmp_path):
+    async with driven_actor(tmp_path, games=[{**GAME, "timeout": 0.3}]) as actor:
+        results = await all_of(actor, kuhn_specs(2))
+    for result in results:
+        assert isinstance(result, GameFailure)
+        assert "no program has taken a game of Kuhn in games.timeout = 0.3 s" in result.error
+
+
+async def test_a_game_of_too_many_turns_is_cut_off(tmp_path):
+    async with one_game(tmp_path, games=[{**GAME, "max_turns": 3}]) as game:
+        seat = game.told["seats"][0]
+        codes = [(await game.door.ask(seat, f"question {i}")).status_code for i in range(4)]
+        assert codes == [200, 200, 200, 409]
+        result = await game.result()
+        assert result.truncated and len(result.turns) == 3 and result.payoffs == [0, 0]
+
+
+async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_path):
+    games = [{**GAME, "env": "driver:tests.helpers.programs:Slow", "turn_timeout": 60}]
+    async with driven_actor(tmp_path, games=games) as actor:
+        playing = asyncio.create_task(all_of(actor, kuhn_specs(8)))
+        (driver,) = actor.collector.driving.drivers
+        while sum(table.asking for table in actor.collector.driving.tables.all) == 0:
+            await asyncio.sleep(0.02)
+        first = driver.pid
+        driver.kill()
+        results = await playing
+        assert driver.pid != first
+    failed = [result for result in results if isinstance(result, GameFailure)]
+    assert 1 <= len(failed) <= 4, "those in flight, and no other"
+    assert all("its driver has ended: exit code -9" in each.error for each in failed)
+
+
+async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
+    games = [{**GAME, "env": "driver:tests.helpers.programs:Broken", "timeout": 60}]
+    async with driven_actor(tmp_path, games=games) as actor:
+        (result,) = await all_of(actor, kuhn_specs(1))
+    assert isinstance(result, GameFailure) and "its driver has ended" in result.error
+    assert "no deck of cards" in result.error
+
+
+async def test_a_slow_client_disturbs_no_other(tmp_path):
+    async with driven_actor(tmp_path) as actor:
+        door = Door(actor)
+        playing = asyncio.create_task(all_of(actor, kuhn_specs(4)))
+        slow = await door.take()
+        host, port = door.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        path = slow["seats"][0]["base_url"].removeprefix(door.url)
+        writer.write(f"POST {path}/chat/completions HTTP/1.1\r\nHost: x\r\n".encode())
+        writer.write(f"Authorization: Bearer {slow['seats'][0]['api_key']}\r\n".encode())
+        writer.write(b"Content-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token, at_once=3))
+        while len(door.tables.all) > 1:
+            await asyncio.sleep(0.05)
+        assert not playing.done(), "the slow one's game alone is left"
+        await door.post(slow["result_url"], slow["result_key"], {"error": "too slow"})
+        writer.close()
+        results = await playing
+    await program
+    assert sum(isinstance(result, GameResult) for result in results) == 3
+
+
+# Calls of tools.
+
+
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):
+    """An answer that goes on after a tool's output is one turn of three segments."""
+    async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
+        door, seat = game.door, game.told["seats"][0]
+        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
+        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
+        body = {"model": "any", "tools": TOOLS, "max_tokens": 5}
+        first = (await door.post(url, key, {**body, "messages": chat})).json()
+        chat.append(first["choices"][0]["message"])
+        chat.append({"role": "tool", "tool_call_id": "1", "content": "4 is the sum"})
+        body = {**body, "max_tokens": 120, "return_token_ids": True}
+        second = (await door.post(url, key, {**body, "messages": chat})).json()
+        await door.ask(seat, "and another question")
+        await game.end(payoffs=[0, 0])
+        long, other = (await game.result()).turns
+        sampled = long.answer.sampled
+        assert sampled is not None
+        one, inserted, two = sampled.segments
+        assert one.scored and not inserted.scored and two.scored
+        assert "4 is the sum" in long.answer.text and long.answer.text.index("4 is") > 0
+        assert sampled.scored_ids == [*one.token_ids, *two.token_ids]
+        assert len(sampled.logprobs) == sampled.num_scored
+        assert second["prompt_token_ids"] == [
+            *sampled.prompt_ids,
+            *one.token_ids,
+            *inserted.token_ids,
+        ]
+        assert second["choices"][0]["token_ids"] == two.token_ids
+        assert other.index == 1 and other.answer.sampled is not None
+        assert len(other.answer.sampled.segments) == 1
+
+
+async def test_another_word_of_the_user_is_a_turn_of_its_own(tmp_path):
+    async with one_game(tmp_path) as game:
+        door, seat = game.door, game.told["seats"][0]
+        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
+        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
+        body: dict[str, Any] = {"model": "any", "stream": False}
+        first = (await door.post(url, key, {**body, "messages": chat})).json()
+        chat += [first["choices"][0]["message"], {"role": "user", "content": "Sure?"}]
+        await door.post(url, key, {**body, "messages": chat})
+        await game.end(payoffs=[0, 0])
+        assert len((await game.result()).turns) == 2
+
+
+async def test_a_seat_streams_and_refuses_what_it_cannot_record(tmp_path):
+    async with one_game(tmp_path) as game:
+        door, seat = game.door, game.told["seats"][0]
+        streamed = await door.ask(seat, "a question", stream=True)
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.text.rstrip().endswith("data: [DONE]")
+        for wrong, name in (({"n": 2}, "n"), ({"top_p": 0.5}, "top_p")):
+            refused = await door.ask(seat, "a question", **wrong)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == name
+        long = await door.ask(seat, "word " * 5000)
+        assert long.status_code == 400 and "sampling.max_prompt_tokens" in long.text
+        await game.end(payoffs=[0, 0])
+        assert len((await game.result()).turns) == 1
+
+
+# What a config says.
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "games.0.env = 'driver', but listen.port = 0"),
+        ({"listen.port": 1, "listen.token_env": "NO_SUCH_VARIABLE"}, "not set; export a token"),
+        ({"listen.port": 1, "openings.share": 0.5}, "openings.share = 0.5: a program outside"),
+        ({"listen.port": 1, "games.0.legal_moves": "a:b"}, "games.0.legal_moves = 'a:b': a prog"),
+        ({"games.0.env": "driver:no_such_module:X"}, "cannot import no_such_module"),
+        ({"games.0.env": "driver:math:floor"}, None),
+        ({"games.0.env": "driver:fractions:Fraction"}, "has no method play"),
+        (
+            {"games.0.env": "driver:examples.drivers.kuhn:Kuhn", "games.0.args": {"a": 1}},
+            "its constructor takes",
+        ),
+        ({"listen.host": "0.0.0.0", "listen.port": 1}, "set token_env"),
+        (
+            {
+                "games.0.env": "driver:examples.drivers.kuhn:Kuhn",
+                "eval.every": 1,
+                "eval.opponents": ["expert"],
+            },
+            "it plays only",
+        ),
+        (
+            {
+                "games.0.env": "driver:examples.drivers.kuhn:Kuhn",
+                "eval.exploitability.every": 1,
+            },
+            "no game of this run can be solved exactly",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_before_a_model_is_loaded(changes, line):
+    try:
+        check(load("tiny_kuhn", {"games.0.args": {}, "games.0.env": "driver", **OFF, **changes}))
+    except ConfigError as error:
+        assert line is not None and line in str(error), str(error)
+        assert "\n" not in str(error)
+    else:
+        assert line is None
