@@ -107,6 +107,8 @@ def show_plan(resolved: Resolved) -> None:
     print(f"{'model':<9}{line}", file=sys.stderr)
     if resolved.machine.gpus or resolved.plan.notes:
         print(resolved.plan.text(), file=sys.stderr)
+    if (where := _where_taken(resolved)) is not None:
+        print(where, file=sys.stderr)
     for index, game in enumerate(resolved.config.games):
         if (defect := known_defect(game)) is not None:
             print(f"games.{index}.env = {game.env!r}: TextArena's game {defect}", file=sys.stderr)
@@ -116,6 +118,17 @@ def show_plan(resolved: Resolved) -> None:
                 f"style {style!r}",
                 file=sys.stderr,
             )
+
+
+def _where_taken(resolved: Resolved) -> str | None:
+    """Where programs take the games that they play; None where there are none such."""
+    games = [game.key for game in resolved.config.games if game.is_driven and not game.driver]
+    if not games:
+        return None
+    listen = resolved.config.listen
+    ports = [str(listen.port + index) for index in range(len(resolved.plan.actors))]
+    at = f"http://{listen.host}:{ports[0]}" + "".join(f", :{port}" for port in ports[1:])
+    return f"{'listen':<9}programs take {', '.join(games)} at {at}"
 
 
 def starting_adapter(config: RunConfig) -> str:

@@ -1,6 +1,6 @@
 """Games that programs outside play: where they come to take one."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,12 @@ class ListenConfig(Section):
         description="the environment variable that holds the token which programs must send; "
         "default: none is asked for",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_port(cls, value: Any) -> Any:
+        """A number alone is the port."""
+        return {"port": value} if isinstance(value, int) else value
 
     @model_validator(mode="after")
     def _closed_or_near(self) -> Self:

@@ -214,6 +214,12 @@ class RunConfig(Section):
         """Endpoints count in the file that `place` gives for their name, unless they have one."""
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
 
+    def of_actor(self, index: int) -> Self:
+        """As an actor has it: each listens at a port of its own."""
+        if not self.listen.port:
+            return self
+        return self.updated({"listen.port": self.listen.port + index})
+
     @property
     def candidate_judges(self) -> dict[str, RewardConfig]:
         """What values answers that may be played, by the place of `best_of` in the config."""

@@ -39,7 +39,7 @@ class ActorProcess:
         folder = self._folder
         setup_logging(folder, f"actor-{self._index}")
         torch.set_num_threads(1)
-        config = self._config.with_ledgers(folder.endpoint)
+        config = self._config.with_ledgers(folder.endpoint).of_actor(self._index)
         with _ends_with_engine():
             log_file = folder.log(f"engine-{self._index}")
             self._actor = await LocalActor.start(config, folder, log_file, judging(config, folder))
