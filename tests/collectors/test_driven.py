@@ -274,14 +274,14 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
         assert driver.pid != first
     failed = [result for result in results if isinstance(result, GameFailure)]
     assert 1 <= len(failed) <= 4, "those in flight, and no other"
-    assert all("its driver has ended: exit code -9" in each.error for each in failed)
+    assert all("its game driver has ended: exit code -9" in each.error for each in failed)
 
 
 async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
     games = [{**GAME, "env": "driver:tests.helpers.programs:Broken", "timeout": 60}]
     async with driven_actor(tmp_path, games=games) as actor:
         (result,) = await all_of(actor, kuhn_specs(1))
-    assert isinstance(result, GameFailure) and "its driver has ended" in result.error
+    assert isinstance(result, GameFailure) and "its game driver has ended" in result.error
     assert "no deck of cards" in result.error
 
 

@@ -65,6 +65,15 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
     return config
 
 
+def check_env(config: GameConfig, field: str, instead: str) -> None:
+    """Raise `ConfigError` for a game that has no env of its own; `instead` is what to do."""
+    if config.is_driven:
+        raise ConfigError(
+            f"{field}.env = {config.env!r}: a program outside plays {config.key}, and there is no "
+            f"env to play it with; {instead}"
+        )
+
+
 _UNDRIVEN = ("legal_moves", "payoffs", "info", "seating", "isolated")
 """Settings of a game whose env is there."""
 

@@ -39,6 +39,8 @@ def game_info(config: GameConfig, field: str = "games") -> GameInfo:
 
 def lists_legal_moves(config: GameConfig) -> bool:
     """Whether `Game.legal_moves` answers for this game."""
+    if config.is_driven:
+        return False
     if config.legal_moves is not None or issubclass(env_class(config), Environment):
         return True
     info = game_info(config)
@@ -83,6 +85,11 @@ def can_be_solved(config: GameConfig) -> bool:
 
 def why_not_solved(config: GameConfig) -> str | None:
     """Why the variant's tree cannot be grown, to follow the game's name; None where it can."""
+    if config.is_driven:
+        return (
+            "is played by a program outside; give an Environment that is the same game as "
+            "games.N.env"
+        )
     env = make_environment(config)
     tree = env.info.small_tree
     if tree is None:

@@ -51,7 +51,7 @@ class DriverProcess:
             in_vain = 0 if any(table.taken.is_set() for table in tables) else in_vain + 1
             for table in tables:
                 if not table.posted.done() and (table.taken.is_set() or in_vain >= _MOST_IN_VAIN):
-                    table.posted.set_result(Posted(error=f"its driver has ended: {why}"))
+                    table.posted.set_result(Posted(error=f"its game driver has ended: {why}"))
             pause = _FIRST_PAUSE_S if in_vain == 0 else min(2 * pause, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
 

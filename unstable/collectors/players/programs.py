@@ -16,7 +16,7 @@ class RandomPlayer(OpponentPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game that does not list its legal moves."""
-        if not lists_legal_moves(game):
+        if not (lists_legal_moves(game) or game.is_driven):  # whose programs may list them
             raise ConfigError(
                 f"{complaint(opponent, game, field)}: the game does not list its legal moves; "
                 f"set games.legal_moves to module:function(env), or {another(game)}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
+from unstable.games.check import check_env
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.games import game_of
 from unstable.records.reading import DamagedError, Skipped
@@ -77,7 +78,9 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
     if result.spec.env not in config.game_by_key:
         hint = nearest(result.spec.env, list(config.game_by_key))
         raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")
-    return Found(folder, config, row, result)
+    found = Found(folder, config, row, result)
+    check_env(found.game, "games", "its record is in the report: unstable report RUN_DIR")
+    return found
 
 
 def _several(places: list[Place]) -> str:

@@ -27,7 +27,7 @@ from unstable.commands.session import (
 )
 from unstable.config import GameConfig, RunConfig, RunFailedError, one_line
 from unstable.config.apart import apart
-from unstable.games.check import check_constrained, check_game, settled
+from unstable.games.check import check_constrained, check_env, check_game, settled
 from unstable.games.game import Game
 from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
@@ -172,6 +172,7 @@ def _play_apart(sitting: Sitting, notes: Notes) -> None:
 
 def _check(sitting: Sitting, model: bool) -> None:
     config, game = sitting.config, sitting.game
+    check_env(game, "games.0", "ask it by a URL: unstable serve RUN_DIR")
     check_game(game, "games.0")
     for opponent in config.opponents.fixed:
         player_class(opponent).check(opponent, game, sitting.option)
