@@ -285,6 +285,26 @@ async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
     assert "no deck of cards" in result.error
 
 
+async def test_a_program_that_has_gone_gets_no_game(tmp_path):
+    """It waited for one, and its connection is closed by the time that there is one."""
+    async with driven_actor(tmp_path) as actor:
+        door = Door(actor)
+        host, port = door.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"POST /games HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.token}".encode()
+        )
+        writer.write(b"\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        await asyncio.sleep(0.2)
+        writer.close()
+        await asyncio.sleep(0.2)
+        program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token))
+        (result,) = await all_of(actor, kuhn_specs(1))
+        assert isinstance(result, GameResult)
+    await program
+
+
 async def test_a_slow_client_disturbs_no_other(tmp_path):
     async with driven_actor(tmp_path) as actor:
         door = Door(actor)

@@ -7,7 +7,7 @@ say: it finds a seat by the path before `/v1` and the token that came along.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from unstable.serving.replies import Reply, Seat, Writer, check_model
+from unstable.serving.replies import Seat, Writer, check_model
 from unstable.serving.requests import (
     MOST_BYTES,
     ApiError,
@@ -26,6 +26,8 @@ from unstable.serving.requests import (
     read_request,
 )
 from unstable.serving.stream import pieces
+
+T = TypeVar("T")
 
 
 class Served(Protocol):
@@ -109,11 +111,11 @@ async def _answered(
 
         return StreamingResponse(all_pieces(), media_type="text/event-stream")
     asked = asyncio.create_task(seat.answer(request, None))
-    reply = await _unless_gone(http, asked)
+    reply = await unless_gone(http, asked)
     return JSONResponse(Writer(request, seat.strings).whole(reply))
 
 
-async def _unless_gone(http: HttpRequest, asked: asyncio.Task[Reply]) -> Reply:
+async def unless_gone(http: HttpRequest, asked: asyncio.Task[T]) -> T:
     """The answer, which is given up where who asked has gone away."""
 
     async def gone() -> None:

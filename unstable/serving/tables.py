@@ -10,7 +10,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from unstable.serving.app import body_of, token_of
+from unstable.serving.app import body_of, token_of, unless_gone
 from unstable.serving.replies import Seat
 from unstable.serving.requests import ApiError, is_token
 
@@ -97,24 +96,27 @@ class Tables:
         """`token` is what a program needs to take a game; None: nothing."""
         self.token = token
         self._waiting: deque[Table] = deque()
-        self._offered = asyncio.Condition()
+        self._takers: deque[tuple[_Asked, asyncio.Future[Table]]] = deque()
         self._is_over = False
         self._open: dict[str, Table] = {}  # those that are taken, too
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         self.taken_s = time.monotonic()  # when a game was last taken
 
-    async def offer(self, table: Table) -> None:
-        """Have a program take it."""
+    def offer(self, table: Table) -> None:
+        """Have a program take it: the first that waits for such a game, or that comes."""
         self._open[table.id] = table
-        async with self._offered:
-            self._waiting.append(table)
-            self._offered.notify_all()  # not each program plays each game
+        for place, (asked, given) in enumerate(self._takers):
+            if asked.fits(table):
+                del self._takers[place]
+                given.set_result(table)
+                return
+        self._waiting.append(table)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Tell programs that wait for a game that there will be none."""
         self._is_over = True
-        async with self._offered:
-            self._offered.notify_all()
+        for _, given in self._takers:
+            given.cancel()
 
     def withdraw(self, table: Table) -> None:
         """The game is over, however it ended."""
@@ -162,14 +164,8 @@ class Tables:
         if self.token is not None and not is_token(token_of(http), self.token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         asked = _read(_Asked, await body_of(http) or b"{}")
-        try:
-            async with asyncio.timeout(min(asked.wait, _LONGEST_WAIT_S)), self._offered:
-                await self._offered.wait_for(lambda: self._is_over or bool(self._fitting(asked)))
-                if self._is_over:
-                    raise ApiError(410, "the run is over", code="run_over")
-                table = self._fitting(asked)[0]
-                self._waiting.remove(table)
-        except TimeoutError:
+        table = await unless_gone(http, asyncio.create_task(self._given(asked)))
+        if table is None:
             return Response(status_code=204)
         table.asked_s = self.taken_s = time.monotonic()
         table.taken.set()
@@ -181,14 +177,28 @@ class Tables:
         told = {"game": table.id, **table.told, "seats": seats}
         return JSONResponse({**told, "result_url": f"{base}/result", "result_key": table.key})
 
-    def _fitting(self, asked: "_Asked") -> list[Table]:
-        """The first of the waiting games that a program may take."""
-        found = (
-            table
-            for table in self._waiting
-            if table.driver == asked.driver and asked.env in (None, table.told["env"])
-        )
-        return list(islice(found, 1))
+    async def _given(self, asked: "_Asked") -> Table | None:
+        """A game that fits, as soon as there is one; None where there is none in time."""
+        if self._is_over:
+            raise ApiError(410, "the run is over", code="run_over")
+        for table in self._waiting:
+            if asked.fits(table):
+                self._waiting.remove(table)
+                return table
+        given = asyncio.get_running_loop().create_future()
+        taker = (asked, given)
+        self._takers.append(taker)
+        try:
+            return await asyncio.wait_for(given, min(asked.wait, _LONGEST_WAIT_S))
+        except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            if self._is_over:
+                raise ApiError(410, "the run is over", code="run_over") from None
+            raise
+        finally:
+            if taker in self._takers:
+                self._takers.remove(taker)
 
     async def _result(self, http: HttpRequest) -> Response:
         """The end of a game; what is wrong with it leaves the game as it is."""
@@ -212,6 +222,10 @@ class _Asked(BaseModel):
     env: str | None = None  # the name of the only game that it plays; None: it plays all
     driver: str = ""
     wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
+
+    def fits(self, table: Table) -> bool:
+        """Whether the program may play a game, and wants to."""
+        return table.driver == self.driver and self.env in (None, table.told["env"])
 
 
 def _read(kind: type[Any], body: bytes) -> Any:

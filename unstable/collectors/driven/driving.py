@@ -64,7 +64,7 @@ class Driving:
     async def close(self) -> None:
         """End the drivers, and listen no more."""
         if self.tables is not None:
-            await self.tables.close()
+            self.tables.close()
         for driver in self.drivers:
             await driver.close()
         if self.server is not None:

@@ -26,7 +26,7 @@ from unstable.serving.tables import Posted, Table, Tables
 from unstable.types import Answer, Completion, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.seeds import derive_seed
 
-_LOOK_S = 0.25  # between looks at how long a program has been silent
+_LEAST_S = 0.01
 
 
 class DrivenGame(Game):
@@ -231,7 +231,7 @@ async def play_driven(
     seats = [DrivenSeat(play, seat, prompts) for seat in range(config.seats)]
     told = {"env": config.key, "seed": spec.seed, "purpose": spec.purpose, "args": config.args}
     table = Table(told, seats, "" if config.driver is None else config.key)
-    await tables.offer(table)
+    tables.offer(table)
     try:
         await _taken(table, tables, config)
         posted = await _posted(table, play, config)
@@ -260,13 +260,14 @@ async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:
     """Wait for the result of a game that is taken."""
     while True:
         ended: set[asyncio.Future[Any]] = {table.posted, play.failed}
-        await asyncio.wait(ended, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        left = max(config.turn_timeout - table.silent_s, _LEAST_S)
+        await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if table.posted.done():
             return table.posted.result()
         if play.failed.done():
             play.failed.result()  # or raises
             return Posted(truncated=True, reason=f"cut off after {config.max_turns} turns")
-        if table.silent_s > config.turn_timeout:
+        if table.silent_s >= config.turn_timeout:
             raise TimeoutError(
                 f"the program has not asked a seat of {config.key} for games.turn_timeout = "
                 f"{config.turn_timeout:g} s"
