@@ -139,6 +139,36 @@ async def test_the_first_result_counts(tmp_path):
         assert late.status_code == 409 and late.json()["error"]["code"] == "game_over"
 
 
+async def test_a_result_ends_the_answers_that_are_on_their_way(tmp_path, monkeypatch):
+    """No request of a game that is over holds on to a version."""
+    begun: list[bool] = []
+    given_up: list[bool] = []
+
+    async def never(*arguments: Any, **more: Any) -> Any:
+        begun.append(True)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            given_up.append(True)
+            raise
+
+    async with driven_actor(tmp_path) as actor:
+        playing = asyncio.create_task(all_of(actor, kuhn_specs(1)))
+        door = Door(actor)
+        told = await door.take()
+        first, second = told["seats"]
+        await door.ask(first, "a question")
+        monkeypatch.setattr(actor.engine, "generate", never)
+        waiting = [asyncio.create_task(door.ask(second, f"question {i}")) for i in range(3)]
+        while len(begun) < 3:
+            await asyncio.sleep(0.01)
+        await door.post(told["result_url"], told["result_key"], {"payoffs": [1, -1]})
+        (result,) = await playing
+        assert len(given_up) == 3
+        assert isinstance(result, GameResult) and len(result.turns) == 1
+        assert [reply.status_code for reply in await asyncio.gather(*waiting)] == [409] * 3
+
+
 async def test_two_results_at_once(tmp_path):
     async with one_game(tmp_path) as game:
         await game.door.ask(game.told["seats"][0], "a question")

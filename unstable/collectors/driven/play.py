@@ -8,7 +8,7 @@ inserted is read and never trained on.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,6 +66,8 @@ class _Play:
         self.spec, self.config, self.players, self.run_seed = spec, config, players, run_seed
         self.asked: list[_Asked] = []  # in the order of their requests
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_over = False
+        self._running: set[asyncio.Task[Answer]] = set()
 
     def begin(self, seat: int, chat: list[dict[str, Any]]) -> _Asked:
         """A new turn; raises `ApiError` where the game has had as many as it may."""
@@ -75,6 +77,30 @@ class _Play:
             raise ApiError(409, "the game was cut off: it had too many turns", code="game_over")
         self.asked.append(_Asked(seat, chat))
         return self.asked[-1]
+
+    async def run(self, answering: Coroutine[Any, Any, Answer]) -> Answer:
+        """A seat's answer; raises `ApiError` where the game ends before it is there."""
+        task = asyncio.create_task(answering)
+        self._running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self.is_over:
+                raise ApiError(409, "the game is over", code="game_over") from None
+            raise
+        finally:
+            self._running.discard(task)
+
+    async def end(self) -> None:
+        """Give up all answers that are on their way: their versions may be forgotten now."""
+        self.is_over = True
+        self.failed.cancel()
+        running = set(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
     def fail(self, error: BaseException) -> None:
         """The game ends with this error."""
@@ -119,7 +145,7 @@ class DrivenSeat:
         asked = earlier or play.begin(self._seat, chat)
         began = time.perf_counter()
         try:
-            answer = await self._answered(request, asked, earlier)
+            answer = await play.run(self._answered(request, asked, earlier))
         except (ConfigError, ValueError) as error:  # such as a chat that is too long
             if earlier is None:
                 play.asked.remove(asked)
@@ -237,7 +263,7 @@ async def play_driven(
         posted = await _posted(table, play, config)
     finally:
         tables.withdraw(table)
-        play.failed.cancel()
+        await play.end()
     return _result(play, posted, time.perf_counter() - began)
 
 
