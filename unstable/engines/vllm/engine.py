@@ -226,7 +226,12 @@ class VLLMEngine:
             async for output in outputs:
                 if told is not None and len(output.outputs[0].token_ids) > heard:
                     so_far = output.outputs[0]
-                    told(list(so_far.token_ids[heard:]), _sampled(so_far.logprobs)[heard:])
+                    found, has_more = so_far.logprobs, self._settings.top_logprobs
+                    told(
+                        list(so_far.token_ids[heard:]),
+                        _sampled(found, heard),
+                        _likeliest(found, heard) if has_more else None,
+                    )
                     heard = len(so_far.token_ids)
         finally:
             self._in_flight.remove(request_id)
@@ -269,13 +274,13 @@ def _each_token() -> Any:
     return RequestOutputKind.CUMULATIVE
 
 
-def _sampled(found: Any) -> list[float]:
-    """The sampled tokens' logprobs out of vLLM's flat ones, where they come first at each place."""
-    return [float(found.logprobs[start]) for start in found.start_indices]
+def _sampled(found: Any, first: int = 0) -> list[float]:
+    """The sampled tokens' logprobs, from one on, out of vLLM's flat ones: first at each place."""
+    return [float(found.logprobs[start]) for start in found.start_indices[first:]]
 
 
-def _likeliest(found: Any) -> TopLogprobs:
-    """The likeliest tokens at each place out of vLLM's flat logprobs."""
+def _likeliest(found: Any, first: int = 0) -> TopLogprobs:
+    """The likeliest tokens at each place, from one on, out of vLLM's flat logprobs."""
     return [
         [
             (int(token), float(logprob))
@@ -284,7 +289,7 @@ def _likeliest(found: Any) -> TopLogprobs:
             )
             if logprob > -math.inf
         ]
-        for start, end in zip(found.start_indices, found.end_indices, strict=True)
+        for start, end in zip(found.start_indices[first:], found.end_indices[first:], strict=True)
     ]
 
 
