@@ -3,22 +3,27 @@ told to."""
 
 import asyncio
 import contextlib
+import re
+import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from tests.helpers.models import random_adapter
-from unstable.config import RunConfig, parse
+from unstable.config import RunConfig, dump, parse
 from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.engines.embedded.start import start
+from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model, load_tokenizer
+from unstable.records.folder import RunFolder
 from unstable.serving.app import application
 from unstable.serving.models import ForToken, ModelsSeat
 from unstable.serving.server import Server
-from unstable.types import Completion
+from unstable.types import Adapter, Completion
 
 HI = [{"role": "user", "content": "X moves. What now?"}]
 LENGTH = 256
@@ -65,17 +70,18 @@ async def endpoint(
     engine: Engine | None = None,
     token: str | None = None,
     versions: Sequence[int] = (0,),
+    adapters: Sequence[Adapter] = (),
     tokenizer: Any = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serves random adapters as versions, and the base; with an engine given, that one."""
-    config, adapters = config or served_config(), list[Any]()
+    """Serves adapters, by default random ones as versions, and the base, or what an engine says."""
+    config = config or served_config()
     tokenizer = tokenizer or load_tokenizer(config.model)
-    names = [f"main@{number}" for number in versions]
+    names = [adapter.name for adapter in adapters] or [f"main@{number}" for number in versions]
     if engine is None:
-        engine = await embedded(config, versions)
-    adapters = [(name, name) for name in names]
+        engine = await embedded(config, versions, adapters)
     length = config.sampling.max_prompt_tokens + config.sampling.max_tokens
-    seat = ModelsSeat.of(config, engine, tokenizer, {**dict(adapters), "base": None}, length)
+    named: dict[str, str | None] = {**{name: name for name in names}, "base": None}
+    seat = ModelsSeat.of(config, engine, tokenizer, named, length)
     server = await Server(application(ForToken(seat, token)), "127.0.0.1", 0).start()
     try:
         yield Endpoint(config, engine, seat, tokenizer, server)
@@ -84,15 +90,16 @@ async def endpoint(
         await engine.close()
 
 
-async def embedded(config: RunConfig, versions: Sequence[int]) -> EmbeddedEngine:
-    """The config's model, with a random adapter for each version."""
-    from pathlib import Path
-
+async def embedded(
+    config: RunConfig, versions: Sequence[int] = (), adapters: Sequence[Adapter] = ()
+) -> EmbeddedEngine:
+    """The config's model with these adapters, or a random one for each version."""
     model = load_model(config.model)
     engine = await start(config, load_tokenizer(config.model), Path())
     assert isinstance(engine, EmbeddedEngine)
-    for number in versions:
-        await engine.load(random_adapter(model, f"main@{number}", seed=number))
+    drawn = [random_adapter(model, f"main@{number}", seed=number) for number in versions]
+    for adapter in adapters or drawn:
+        await engine.load(adapter)
     return engine
 
 
@@ -156,3 +163,23 @@ class Says:
     async def wake(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+def make_run(root: Path, config: RunConfig, versions: Sequence[int]) -> RunFolder:
+    """What is left of a run that has made these versions: its config and random adapters."""
+    folder, model = RunFolder(root), load_model(config.model)
+    for number in versions:
+        folder.checkpoint(number).mkdir(parents=True)
+        adapter = random_adapter(model, f"main@{number}", seed=number)
+        write_adapter(adapter, folder.checkpoint(number))
+    folder.config.write_text(dump(config), encoding="utf-8")
+    return folder
+
+
+def url_of(process: "subprocess.Popen[str]") -> str:
+    """Where a command serves that has been started, once it does."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if (found := re.match(r"serving .* at (http\S+)", line)) is not None:
+            return found[1]
+    raise AssertionError(f"it ended with {process.wait()}")

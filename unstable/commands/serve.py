@@ -74,6 +74,7 @@ def serve(
     numbers = [] if folder is None else [checkpoint_of(folder, each) for each in versions]
     numbers = list(dict.fromkeys(numbers))
     changed = {
+        "model.init": "fresh",  # what is served are checkpoints
         "tracking.top_logprobs": options.top_logprobs,
         "opponents.pool_size": max(1, len(numbers)),
         "opponents.pinned": [],
