@@ -25,7 +25,7 @@ from unstable.serving.models import ForToken, ModelsSeat
 from unstable.serving.server import Server
 from unstable.types import Adapter, Completion
 
-HI = [{"role": "user", "content": "X moves. What now?"}]
+HI: list[Any] = [{"role": "user", "content": "X moves. What now?"}]
 LENGTH = 256
 """Tokens of the longest request."""
 

@@ -3,6 +3,7 @@
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from tests.helpers.cli import PATIENCE_S, background, no_developers_lines
+from tests.helpers.pages import ROOT, blocks
 from tests.helpers.serving import HI, Says, make_run, served_config, url_of
 from unstable.cli import run
 from unstable.config import ConfigError, RunFailedError
@@ -114,6 +116,19 @@ def test_a_dead_engine_ends_the_command(
     asking.join()
     assert statuses == [503]
     assert "served 0 of 1 requests (1 failed)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_runs_as_written(place: Path) -> None:
+    page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
+    (curl,) = [each for each in blocks("bash", page) if each.startswith("curl")]
+    (script,) = blocks("python", page)
+    process, url = served(place, "run@12")
+    for words in (["bash", "-ec", curl], [sys.executable, "-c", script]):
+        words[-1] = words[-1].replace("http://127.0.0.1:8000/v1", url)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0 and done.stdout and "error" not in done.stdout, done.stderr
+    assert "served 3 of 3 requests: " in ended(process, signal.SIGINT, 130)
 
 
 WRONG = [

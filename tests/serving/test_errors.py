@@ -1,7 +1,7 @@
 """What is wrong with a request is said in the API's own form, and costs nobody else anything."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -11,7 +11,8 @@ import pytest_asyncio
 from tests.helpers.serving import HI, LENGTH, Endpoint, endpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CHAT = {"model": "main@0", "messages": HI, "max_tokens": 3}
+Said = Mapping[str, str | None]
+CHAT: dict[str, Any] = {"model": "main@0", "messages": HI, "max_tokens": 3}
 TEXT = {"model": "base", "prompt": "hi", "max_tokens": 3}
 LONG = "x" * LENGTH
 
@@ -30,15 +31,15 @@ async def ask(
     token: str | None = "sesame",
     kind: str = "application/json",
 ) -> httpx.Response:
-    headers = {"Content-Type": kind.encode()}
+    headers = [(b"Content-Type", kind.encode())]
     if token is not None:
-        headers["Authorization"] = f"Bearer {token}".encode()
+        headers.append((b"Authorization", f"Bearer {token}".encode()))
     content = body if isinstance(body, str | bytes) else json.dumps(body)
     async with httpx.AsyncClient(timeout=60) as client:
         return await client.request(method, served.url + path, content=content, headers=headers)
 
 
-WRONG: list[tuple[str, dict[str, Any], int, dict[str, str | None]]] = [
+WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
     ("no model", {"model": "main@1"}, 404, {"param": "model", "code": "model_not_found"}),
     ("a model of control characters", {"model": "\ud800\x1b"}, 404, {"param": "model"}),
     ("no messages", {"messages": []}, 400, {"param": "messages"}),
@@ -78,13 +79,13 @@ WRONG: list[tuple[str, dict[str, Any], int, dict[str, str | None]]] = [
     ("change", "status", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
 async def test_a_wrong_chat(
-    served: Endpoint, change: dict[str, Any], status: int, said: dict[str, str], is_streamed: bool
+    served: Endpoint, change: dict[str, Any], status: int, said: Said, is_streamed: bool
 ) -> None:
     reply = await ask(served, CHAT | {"stream": is_streamed} | change)
     check(reply, status, said)
 
 
-def check(reply: httpx.Response, status: int, said: dict[str, str | None]) -> None:
+def check(reply: httpx.Response, status: int, said: Said) -> None:
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/json"
     error = reply.json()["error"]
@@ -93,7 +94,7 @@ def check(reply: httpx.Response, status: int, said: dict[str, str | None]) -> No
     assert said.items() <= error.items(), error
 
 
-OTHERS: list[tuple[dict[str, Any], int, dict[str, str | None]]] = [
+OTHERS: list[tuple[dict[str, Any], int, Said]] = [
     ({"body": "{"}, 400, {"message": "the body is no JSON"}),
     ({"body": b"\xff\xfe"}, 400, {"message": "the body is no JSON"}),
     ({"body": "[" * 100_000}, 400, {"message": "the body is no JSON"}),
@@ -127,13 +128,19 @@ OTHERS: list[tuple[dict[str, Any], int, dict[str, str | None]]] = [
     ("request_", "status", "said"), OTHERS, ids=[str(o[0])[:60] for o in OTHERS]
 )
 async def test_another_wrong_request(
-    served: Endpoint, request_: dict[str, Any], status: int, said: dict[str, str | None]
+    served: Endpoint, request_: dict[str, Any], status: int, said: Said
 ) -> None:
     check(await ask(served, **request_), status, said)
 
 
 async def test_what_says_nothing_new_is_taken(served: Endpoint) -> None:
-    neutral = {"top_p": 1.0, "top_k": -1, "presence_penalty": 0.0, "logit_bias": None, "user": "me"}
+    neutral: dict[str, Any] = {
+        "top_p": 1.0,
+        "top_k": -1,
+        "presence_penalty": 0.0,
+        "logit_bias": None,
+        "user": "me",
+    }
     neutral |= {"response_format": {"type": "text"}, "store": False, "parallel_tool_calls": True}
     reply = await ask(served, CHAT | neutral | {"tools": [], "tool_choice": "none"})
     assert reply.status_code == 200, reply.text

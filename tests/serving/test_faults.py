@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import openai
@@ -44,6 +45,10 @@ async def close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
+def is_running(engine: Says, number: int) -> bool:
+    return engine.running == number
+
+
 def talkative(tick_s: float = 0.01) -> Says:
     return Says(lambda seed: [5 + seed % 7] * 500, tick_s)
 
@@ -54,7 +59,7 @@ async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None
     async with endpoint(engine=engine) as served:
         for n in (1, 3):
             _, writer = await opened(served, {**ASKED, "stream": is_streamed, "n": n})
-            await until(lambda n=n: engine.running == n)
+            await until(partial(is_running, engine, n))
             await close(writer)
             await until(lambda: engine.running == 0)
         assert engine.given_up == 4
@@ -66,7 +71,7 @@ async def test_a_client_that_goes_away_while_it_streams_frees_its_slot() -> None
     """Of the real engine: what waits behind it is answered then."""
     config = served_config(actors={"games_in_flight": 1}, sampling={"max_tokens": 4000})
     async with endpoint(config) as served, served.client() as client:
-        asked = {"model": "base", "messages": HI, "max_tokens": 4000, "temperature": 30.0}
+        asked = ASKED | {"max_tokens": 4000, "temperature": 30.0}
         stream = await client.chat.completions.create(**asked, stream=True, seed=1)
         await anext(stream)
         later = asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 2}))

@@ -125,7 +125,7 @@ async def test_logprobs_are_of_the_distribution_at_the_temperature(
             logprobs=3,
             extra_body={"return_token_ids": True},
         )
-    (choice,) = reply.choices
+    choice: Any = reply.choices[0]
     answer = Completion(token_ids=choice.token_ids, logprobs=[], finish_reason="stop", adapter=None)
     plain = plain_logprobs(model, [5, 6, 7], answer, temperature or 1.0)
     torch.testing.assert_close(

@@ -93,7 +93,7 @@ def serve(
     show_plan(resolved)
     with _logged(resolved.config, folder) as at:
         have_weights(resolved.config.model)
-        run_to_end(_serve(resolved.config, at, numbers, server, token, options.threads), status)
+        run_to_end(_serve(resolved.config, at, numbers, server, token, options), status)
 
 
 def _token(options: Options) -> str | None:
@@ -148,17 +148,17 @@ async def _serve(
     versions: Sequence[int],
     server: "Server",
     token: str | None,
-    threads: int,
+    options: Options,
 ) -> None:
     """Until it is cancelled; raises `RunFailedError` where the engine dies."""
     from unstable.serving.app import application
     from unstable.serving.models import ForToken
 
-    async with _seat(config, folder, versions, threads) as seat:
+    async with _seat(config, folder, versions, options.threads) as seat:
         server.application = application(ForToken(seat, token))
         await server.start()
         try:
-            key = "any" if token is None else "the token"
+            key = '"any"' if token is None else f"os.environ[{options.token_env!r}]"
             print(f"serving {', '.join(seat.models())} at {server.url}/v1")
             print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C ends it', flush=True)
             await seat.died.wait()
