@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -67,11 +68,17 @@ async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None
         assert served.seat.counts.in_flight == 0
 
 
-async def test_a_client_that_goes_away_while_it_streams_frees_its_slot() -> None:
+async def test_a_client_that_goes_away_while_it_streams_frees_its_slot(
+    tiny_folder: Path,
+) -> None:
     """Of the real engine: what waits behind it is answered then."""
-    config = served_config(actors={"games_in_flight": 1}, sampling={"max_tokens": 4000})
+    config = served_config(
+        model={"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
+        actors={"games_in_flight": 1},
+        sampling={"max_tokens": 4000, "max_prompt_tokens": 90},
+    )
     async with endpoint(config) as served, served.client() as client:
-        asked = ASKED | {"max_tokens": 4000, "temperature": 30.0}
+        asked = ASKED | {"max_tokens": 4000, "temperature": 2.0}
         stream = await client.chat.completions.create(**asked, stream=True, seed=1)
         await anext(stream)
         later = asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 2}))

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import pytest_asyncio
 
@@ -94,13 +95,20 @@ async def pieces(served: Endpoint, **request: Any) -> tuple[list[int], str, list
     return ids, text, rows
 
 
+async def test_what_vllm_does_not_take_is_a_bad_request(served: Endpoint) -> None:
+    with pytest.raises(ValueError, match="vLLM does not take this request: temperature"):
+        await served.engine.generate([5], adapter=None, temperature=9.0, max_tokens=2, seed=0)
+    with pytest.raises(openai.BadRequestError, match="less than or equal to 2"):
+        await whole(served, model="base", temperature=9.0)
+
+
 async def test_a_stop_and_a_client_that_goes_away_end_an_answer(served: Endpoint) -> None:
     one = (await whole(served, model="base", seed=3)).choices[0]
     stop = one.message.content[2:4]
     cut = (await whole(served, model="base", seed=3, stop=stop, max_tokens=300)).choices[0]
     assert cut.message.content == one.message.content.partition(stop)[0]
     assert cut.finish_reason == "stop" and len(cut.token_ids) <= len(one.token_ids)
-    asking = asyncio.create_task(whole(served, model="base", max_tokens=390, temperature=3.0))
+    asking = asyncio.create_task(whole(served, model="base", max_tokens=390, temperature=2.0))
     async with asyncio.timeout(60):
         while not served.engine.stats()["running"]:
             await asyncio.sleep(0.01)

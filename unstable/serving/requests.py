@@ -129,7 +129,7 @@ class Request(_Value):
     model: str
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
-    temperature: Annotated[float | None, Field(ge=0, le=100), AfterValidator(_warm)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_warm)] = None
     n: Annotated[int, Field(ge=1, le=_MOST_CHOICES)] = 1
     seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64)] = None
     stop: str | Annotated[list[str], Field(max_length=_MOST_STOPS)] | None = None

@@ -102,7 +102,10 @@ class VLLMEngine:
         )
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
-        sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
+        try:
+            sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
+        except Exception as error:  # of its own, as for a temperature above 2
+            raise ValueError(f"vLLM does not take this request: {error}") from error
         if told is not None:
             sampling.output_kind = _each_token()
         with _deaths_named():
