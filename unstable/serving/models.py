@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from starlette.routing import BaseRoute
 
 from unstable.config import RunConfig
+from unstable.config.plugins import faults_to
 from unstable.engines.base import Engine, EngineDiedError, Told, max_length
 from unstable.prompts import (
     AnswerText,
@@ -138,25 +139,23 @@ class ModelsSeat:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
         """A request, by how it ends."""
-        counts = self.counts
-        counts.asked += 1
+        how = "failed"
+        self.counts.asked += 1
         try:
             yield
-            counts.answered += 1
+            how = "answered"
         except asyncio.CancelledError:
-            counts.left += 1
+            how = "left"
             raise
         except ApiError:
-            counts.refused += 1
+            how = "refused"
             raise
         except EngineDiedError as error:
-            counts.failed += 1
             self.why = self.why or str(error)
             self.died.set()
             raise
-        except Exception:
-            counts.failed += 1
-            raise
+        finally:
+            setattr(self.counts, how, getattr(self.counts, how) + 1)
 
     @contextlib.contextmanager
     def _in_flight(self, answers: int) -> Iterator[None]:
@@ -276,16 +275,16 @@ async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
 
 def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[int]:
     """The ids of what is asked; raises `ApiError` for what the model's template does not take."""
-    try:
+    faults = list[BaseException]()
+    with faults_to(faults.append):  # a template raises what it likes
         if isinstance(request, ChatRequest):
             return template.encode(request.chat, request.offered)
         if isinstance(request.prompt, str):
             return template.encoder.encode([request.prompt])
         return list(request.prompt)
-    except Exception as error:  # a template raises what it likes
-        name = "messages" if isinstance(request, ChatRequest) else "prompt"
-        text = f"{name}: the model's tokenizer or its chat template refuses this ({error})"
-        raise ApiError(400, text[:500], param=name) from None
+    name = "messages" if isinstance(request, ChatRequest) else "prompt"
+    text = f"{name}: the model's tokenizer or its chat template refuses this ({faults[0]})"
+    raise ApiError(400, text[:500], param=name)
 
 
 def choice_of(

@@ -35,13 +35,13 @@ async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerat
             for piece in stream.next(*token):
                 yield piece
                 is_first = False
-        for piece in stream.last(asked.result()):
-            yield piece
-            is_first = False
-    except Exception as error:
-        if is_first:
-            raise
-        yield event(as_error(error).body())
+        if (error := asked.exception()) is None:
+            for piece in stream.last(asked.result()):
+                yield piece
+        elif is_first:
+            raise error
+        else:
+            yield event(as_error(error).body())
     finally:
         asked.cancel()
 

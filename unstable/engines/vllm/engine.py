@@ -25,6 +25,7 @@ _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no othe
 _PAUSE_S = 0.01
 _ASKED = 128  # most tokens of a request whose logprobs vLLM gives
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
+_HOTTEST = 2.0  # higher ones it refuses, by an error that is no ValueError
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -102,10 +103,9 @@ class VLLMEngine:
         )
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
-        try:
-            sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
-        except Exception as error:  # of its own, as for a temperature above 2
-            raise ValueError(f"vLLM does not take this request: {error}") from error
+        if temperature > _HOTTEST:
+            raise ValueError(f"temperature = {temperature}; vLLM serves {_HOTTEST:g} at most")
+        sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
         if told is not None:
             sampling.output_kind = _each_token()
         with _deaths_named():
