@@ -14,6 +14,7 @@ from typing import Any
 
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
+from unstable.engines.base import Told
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 Choose = Callable[[Sequence[int], int], list[int]]
@@ -36,6 +37,7 @@ class ScriptedEngine:
         max_tokens: int,
         seed: int,
         allowed_token_ids: Sequence[int] | None = None,
+        told: Told | None = None,
     ) -> Completion:
         await asyncio.sleep(0)
         began = process_time()

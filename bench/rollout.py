@@ -24,7 +24,7 @@ from typing import Any
 
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, Told
 from unstable.engines.make import make_engine
 from unstable.engines.needs import NEEDS
 from unstable.engines.probe import probe_adapters
@@ -132,6 +132,7 @@ class Stepped:
         max_tokens: int,
         seed: int,
         allowed_token_ids: Sequence[int] | None = None,
+        told: Told | None = None,
     ) -> Completion:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input

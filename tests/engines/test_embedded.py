@@ -29,7 +29,7 @@ from tests.helpers.embedded import (
 )
 from tests.helpers.models import assert_top_logprobs, random_adapter, top_logprobs
 from unstable.config import ModelConfig
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, EngineDiedError
 from unstable.engines.embedded.attention import SlotCache, Step, _together
 from unstable.engines.embedded.sampling import restrict, sample, uniforms
 from unstable.engines.embedded.slots import Copy, Placement, SlotTable
@@ -400,8 +400,8 @@ async def test_a_failed_forward_fails_all_requests_at_once_and_later(family: str
             ask(engine, RULES, adapter=adapter.name),
             return_exceptions=True,
         )
-        assert [type(answer) for answer in answers] == [FloatingPointError] * 2
-        with pytest.raises(FloatingPointError, match="not finite"):
+        assert [type(answer) for answer in answers] == [EngineDiedError] * 2
+        with pytest.raises(EngineDiedError, match="FloatingPointError: .*not finite"):
             await ask(engine, RULES)
 
 

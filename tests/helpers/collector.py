@@ -46,7 +46,15 @@ class Scripted:
         return {"requests": float(len(self.asked))}
 
     async def generate(
-        self, prompt_ids, *, adapter, temperature, max_tokens, seed, allowed_token_ids=None
+        self,
+        prompt_ids,
+        *,
+        adapter,
+        temperature,
+        max_tokens,
+        seed,
+        allowed_token_ids=None,
+        told=None,
     ):
         self.asked.append(adapter)
         self.running += 1

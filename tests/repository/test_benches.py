@@ -29,6 +29,7 @@ SMALL = {
     "--only 0 7",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
+    "endpoint.py": "--model tiny --games 4 --in_flight 4 --rounds 1 --max_tokens 4",
     "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
     "full_weights.py": "--updates 1 --turns 64 --rounds 1",

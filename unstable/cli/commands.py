@@ -14,8 +14,10 @@ from unstable.cli.options import (
     loaded,
     loaded_run,
     number_of,
+    positive_of,
     run_and_version,
     scalar_of,
+    some_versions_of,
     text_of,
     version_of,
     versions_of,
@@ -171,6 +173,21 @@ def _replay(given: Given) -> int:
     changed = Change(turn=given["from"], player=given["with"] or "me", **choices)
     explore(found, changed, given.fields, given.typed)
     return 0
+
+
+def _serve(given: Given) -> None:
+    folder, version = run_and_version("RUN_DIR", given.words[0]) if given.words else (None, None)
+    own = {name: value for name, value in given.own.items() if value is not None}
+    config, versions = own.pop("config", None), own.pop("versions")
+    if versions and version is not None:
+        raise ConfigError(f"--versions: {given.words[0]} names one; give one of the two")
+    if folder is None and versions:
+        raise ConfigError("--versions: give the RUN_DIR whose versions they are")
+    if folder is not None and config is not None:
+        raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
+    from unstable.commands.serve import Options, serve
+
+    serve(folder, versions or [version], config, Options(**own), given.fields)
 
 
 def _judge(given: Given) -> None:
@@ -347,6 +364,16 @@ COMMANDS = {
         own={
             **{"purpose": text_of, "version": version_of, "from": whole_number_of},
             **{"with": text_of, **SITTING},
+        },
+        takes_fields=True,
+    ),
+    "serve": Command(
+        _serve,
+        *TEXTS["serve"],
+        words=(0, 1),
+        own={
+            **{**CONFIG, "versions": some_versions_of, "host": text_of, "port": whole_number_of},
+            **{"token_env": text_of, "top_logprobs": whole_number_of, "threads": positive_of},
         },
         takes_fields=True,
     ),

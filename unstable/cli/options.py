@@ -117,6 +117,7 @@ def _of(kind: Any, remedy: str) -> Reader:
 
 _WHOLE = Annotated[int, Field(ge=0)]
 number_of = _of(Annotated[float, Field(ge=0, allow_inf_nan=False)], "give a number, 0 or more")
+positive_of = _of(Annotated[int, Field(ge=1)], "give a number, 1 or more")
 whole_number_of = _of(_WHOLE, "give a number, 0 or more")
 version_of = _of(_WHOLE | Literal["best"], "give a version's number, such as 12, or best")
 choice_of = _of(bool, "give true or false")
@@ -136,6 +137,15 @@ def versions_of(option: str, value: Any) -> tuple[int, int] | None:
     if (ends := re.fullmatch(r"([0-9]+):([0-9]+)", str(value))) is None:
         raise ConfigError(f"{option} = {shown(value)}: give two versions, such as 150:200")
     return int(ends[1]), int(ends[2])
+
+
+def some_versions_of(option: str, value: Any) -> list[int | Literal["best"]]:
+    """Versions of a list, or of words with commas between; [] where none are given."""
+    parts = value if isinstance(value, list) else [] if value is None else str(value).split(",")
+    return [
+        version_of(option, scalar_of(part.strip()) if isinstance(part, str) else part)
+        for part in parts
+    ]
 
 
 def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"] | None]:

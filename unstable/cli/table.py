@@ -107,10 +107,10 @@ def overview(commands: Mapping[str, Command]) -> str:
             lines.append(f"{shown:<{WIDTH + 20}} {does[0].lower()}{does[1:]}")
     short = textwrap.fill(f"Short forms: {', '.join(SHORT_FORMS)}.", 100, break_on_hyphens=False)
     return (
-        "usage: " + "\n       ".join(lines) + f"\n\n{short}\n"
+        "usage: " + "\n       ".join(lines) + f"\n\n{short} unstable --version says which release "
+        "this is.\n"
         "Every field has its own option, such as --learner.learning_rate 2e-5 or --games.0.env "
-        "Nim-v0;\nunstable train --help learner lists those of a section, --help all everything.\n"
-        "unstable --version says which release this is."
+        "Nim-v0;\nunstable train --help learner lists those of a section, --help all everything."
     )
 
 

@@ -169,6 +169,11 @@ class OpenAIOpponent(OpponentConfig):
         description="further parameters of a request, such as {reasoning_effort: low}; null leaves "
         "one out ({temperature: null})",
     )
+    seeded: bool = Field(
+        False,
+        description="send each turn's seed: an endpoint that heeds it, as that of unstable serve, "
+        "answers as the same model would here",
+    )
     timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
     max_retries: NonNegativeInt = Field(
         4,

@@ -1,17 +1,22 @@
 """What serves the model: token ids in, token ids with their log-probabilities out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from unstable.config import RunConfig
-from unstable.types import Adapter, Completion
+from unstable.types import Adapter, Completion, TopLogprobs
 
 MAX_ALLOWED = 1024
 """Token ids that an answer can be restricted to: more would end vLLM's newer model runner."""
 
 
-Told = Callable[[list[int], list[float]], None]
-"""Called with the tokens that an answer has got since the last call, and their logprobs."""
+class Told(Protocol):
+    """Called with the tokens that an answer has got since the last call, and their logprobs."""
+
+    def __call__(
+        self, ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None, /
+    ) -> None:
+        """`likeliest` are as `Completion.top_logprobs`, where the engine gives them."""
 
 
 class EngineDiedError(RuntimeError):

@@ -1,7 +1,5 @@
 """Serving: what any program can call by a URL, in the form of OpenAI's API.
 
-Requests come in as HTTP and become values (`requests.py`); a `Seat` answers them, whoever sits
-there; answers go out with exact tokens (`replies.py`, `app.py`). Two things are served: versions of
-a run, each a model by its name (`models.py`), and the seats of games that a program outside plays
-(`tables.py`). Nothing in here knows of rewards, ratings or what is trained.
+Requests come in as HTTP and become values; a `Seat` answers them, whoever sits there, and answers
+go out with exact tokens, whole or streamed. Nothing in here knows what is trained.
 """

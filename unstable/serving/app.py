@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from unstable.engines.base import EngineDiedError
 from unstable.serving.replies import Seat, Writer, check_model
 from unstable.serving.requests import (
     MOST_BYTES,
@@ -27,6 +28,8 @@ from unstable.serving.requests import (
 )
 from unstable.serving.stream import pieces
 
+_BODY_S = 60  # that a body may be on its way
+_READ_AWAY = 16 * MOST_BYTES  # of a body that is too large, so that who sends it hears so
 T = TypeVar("T")
 
 
@@ -71,7 +74,8 @@ def application(served: Served, prefix: str = "") -> Starlette:
             Route("/health", health),
             *served.routes(),
         ],
-        exception_handlers={ApiError: _refused, HTTPException: _refused, Exception: _failed},
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, EngineDiedError), _refused)
+        | {Exception: _failed},
     )
 
 
@@ -82,15 +86,22 @@ def token_of(http: HttpRequest) -> str | None:
 
 
 async def body_of(http: HttpRequest) -> bytes:
-    """A request's body; raises `ApiError` for one that is too large."""
-    found = bytearray()
+    """A request's body; raises `ApiError` for one that is too large, or too long on its way."""
+    found, length = bytearray(), 0
     try:
-        async for part in http.stream():
-            found += part
-            if len(found) > MOST_BYTES:
-                raise ApiError(413, f"the body is larger than {MOST_BYTES} bytes")
+        async with asyncio.timeout(_BODY_S):
+            async for part in http.stream():
+                length += len(part)
+                if length > _READ_AWAY:
+                    break
+                if length <= MOST_BYTES:
+                    found += part
+    except TimeoutError:
+        raise ApiError(408, f"the body was not here in {_BODY_S} s") from None
     except ClientDisconnect:
-        raise ApiError(400, "the client went away") from None
+        raise ApiError(499, "the client went away") from None
+    if length > MOST_BYTES:
+        raise ApiError(413, f"the body is larger than {MOST_BYTES} bytes")
     return bytes(found)
 
 
@@ -98,10 +109,13 @@ async def _answered(
     served: Served, http: HttpRequest, kind: type[ChatRequest] | type[TextRequest]
 ) -> Response:
     seat = served.seat(http.path_params, token_of(http))  # before a body is read
+    if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise ApiError(415, "the body's Content-Type is not application/json")
     request = read_request(kind, await body_of(http))
     if request.stream:
         told = pieces(seat, request)
-        first = await anext(told)  # what is wrong before it is an answer of its own
+        # What is wrong before the first piece is an answer of its own.
+        first = await unless_gone(http, asyncio.ensure_future(anext(told)))
 
         async def all_pieces() -> AsyncIterator[bytes]:
             async with contextlib.aclosing(told):
@@ -110,20 +124,18 @@ async def _answered(
                     yield piece
 
         return StreamingResponse(all_pieces(), media_type="text/event-stream")
-    asked = asyncio.create_task(seat.answer(request, None))
-    reply = await unless_gone(http, asked)
+    reply = await unless_gone(http, asyncio.create_task(seat.answer(request, None)))
     return JSONResponse(Writer(request, seat.strings).whole(reply))
 
 
-async def unless_gone(http: HttpRequest, asked: asyncio.Task[T]) -> T:
+async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
     """The answer, which is given up where who asked has gone away."""
 
     async def gone() -> None:
         while (await http.receive())["type"] != "http.disconnect":
             pass
 
-    left = asyncio.create_task(gone())
-    both: list[asyncio.Task[Any]] = [asked, left]
+    both: list[asyncio.Future[Any]] = [asked, asyncio.create_task(gone())]
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
@@ -132,16 +144,14 @@ async def unless_gone(http: HttpRequest, asked: asyncio.Task[T]) -> T:
     finally:
         for each in both:
             each.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await left
+        await asyncio.wait(both)
 
 
 async def _refused(http: HttpRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{http.method} {http.url.path}: {error.detail}")
-    assert isinstance(error, ApiError)
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+    error = as_error(error)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:

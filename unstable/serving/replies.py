@@ -5,12 +5,29 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, Protocol, Self
 
 from unstable.engines.base import Told
 from unstable.prompts import TokenStrings
 from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest
-from unstable.types import Completion
+from unstable.types import Completion, TopLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens that an answer has got. Part([9], [-0.5])"""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: TopLogprobs | None = None  # at each token, where they are known
+
+    @classmethod
+    def of(cls, completion: Completion | None) -> Self:
+        """All tokens of an answer; of None there are none."""
+        if completion is None:
+            return cls()
+        return cls(completion.token_ids, completion.logprobs, completion.top_logprobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +101,22 @@ class Writer:
             found["message"] = {"role": "assistant", "content": choice.text, **_calls(choice)}
         else:
             found["text"] = choice.text
-        completion = choice.completion
-        found["logprobs"] = None if completion is None else self._logprobs(completion)
-        if self._request.return_token_ids and completion is not None:
-            found["token_ids"] = completion.token_ids
+        return found | self._tokens(Part.of(choice.completion))
+
+    def _tokens(self, part: Part) -> dict[str, Any]:
+        """What is sent of tokens besides their text."""
+        found: dict[str, Any] = {"logprobs": self._logprobs(part) if part.ids else None}
+        if self._request.return_token_ids and part.ids:
+            found["token_ids"] = part.ids
         return found
 
-    def _logprobs(self, completion: Completion) -> dict[str, Any] | None:
+    def _logprobs(self, part: Part) -> dict[str, Any] | None:
         wanted = self._request.likeliest
         if wanted is None:
             return None
-        texts = self._strings.strings(completion.token_ids)
-        likeliest = completion.top_logprobs or [[] for _ in texts]
-        rows = zip(texts, completion.logprobs, likeliest, strict=True)
+        texts = self._strings.strings(part.ids)
+        likeliest = part.likeliest or [[] for _ in texts]
+        rows = zip(texts, part.logprobs, likeliest, strict=True)
         if self._is_chat:
             content = [
                 {
@@ -111,28 +131,23 @@ class Writer:
             return {"content": content}
         return {
             "tokens": texts,
-            "token_logprobs": completion.logprobs,
+            "token_logprobs": part.logprobs,
             "top_logprobs": [
                 {self._strings.text([token]): value for token, value in others[:wanted]}
                 for others in likeliest
             ],
-            "text_offset": [sum(map(len, texts[:place])) for place in range(len(texts))],
+            "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
         }
 
     def begun(self, model: str, index: int) -> dict[str, Any]:
         """The first piece of an answer of a chat."""
         return self._piece(model, index, {"role": "assistant", "content": ""}, None)
 
-    def added(
-        self, model: str, index: int, text: str, ids: list[int], logprobs: list[float]
-    ) -> dict[str, Any]:
+    def added(self, model: str, index: int, text: str, part: Part) -> dict[str, Any]:
         """A piece with text that has come, of these tokens."""
         delta = {"content": text} if self._is_chat else text
         piece = self._piece(model, index, delta, None)
-        part = Completion(token_ids=ids, logprobs=logprobs, finish_reason="stop", adapter=None)
-        piece["choices"][0]["logprobs"] = self._logprobs(part)
-        if self._request.return_token_ids:
-            piece["choices"][0]["token_ids"] = ids
+        piece["choices"][0] |= self._tokens(part)
         return piece
 
     def ended(self, model: str, index: int, choice: Choice) -> dict[str, Any]:
@@ -161,12 +176,6 @@ def usage(reply: Reply) -> dict[str, int]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
     }
-
-
-def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """A text up to the first of the stops, and whether there is one."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unstable.config import shown
 from unstable.engines.base import EngineDiedError
@@ -17,20 +17,39 @@ MOST_BYTES = 4 * 2**20
 """Of a request's body."""
 _MOST_MOVES = 1024
 _MOST_CHOICES, _MOST_LIKELIEST, _MOST_STOPS = 64, 20, 4
+_COLDEST = 0.01  # below it, besides 0, no engine answers exactly
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class ApiError(Exception):
     """An answer that says what is wrong: ApiError(404, "no such model", param="model")"""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self._retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its answer says besides the body."""
+        named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self._retry_after_s is not None:
+            named["Retry-After"] = str(self._retry_after_s)
+        return named
 
     def body(self) -> dict[str, Any]:
         """What is sent, in the API's own form."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = _KINDS.get(self.status) or (
+            "invalid_request_error" if self.status < 500 else "server_error"
+        )
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
@@ -99,15 +118,21 @@ class _StreamOptions(_Value):
     include_usage: bool = False
 
 
+def _warm(temperature: float | None) -> float | None:
+    if temperature and temperature < _COLDEST:
+        raise ValueError(f"give 0 (greedy) or at least {_COLDEST}")
+    return temperature
+
+
 class Request(_Value):
     """What both kinds of requests say of how answers are sampled and sent."""
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
-    temperature: Annotated[float | None, Field(ge=0, le=100)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_warm)] = None
     n: Annotated[int, Field(ge=1, le=_MOST_CHOICES)] = 1
-    seed: int | None = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64)] = None
     stop: str | Annotated[list[str], Field(max_length=_MOST_STOPS)] | None = None
     stream: bool = False
     stream_options: _StreamOptions | None = None
@@ -123,6 +148,11 @@ class Request(_Value):
         """Texts that end an answer, and are no part of it."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [each for each in given if each]
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether tokens are asked for besides the text that they make."""
+        return self.return_token_ids or self.likeliest is not None
 
     @property
     def likeliest(self) -> int | None:

@@ -26,7 +26,11 @@ class Server:
     """Serves an application at a host and port until `close`; port 0 is any that is free."""
 
     def __init__(self, application: Any, host: str, port: int, field: str = "port") -> None:
-        """Raises `ConfigError`, which names `field`, where the port cannot be had."""
+        """Raises `ConfigError`, which names `field`, where the port cannot be had.
+
+        `application` may be set until `start`.
+        """
+        self.application = application
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,18 +43,7 @@ class Server:
             ) from None
         self._socket.listen(_BACKLOG)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._server = _Server(
-            uvicorn.Config(
-                application,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_keep_alive=_IDLE_S,
-                timeout_graceful_shutdown=_LAST_S,
-                server_header=False,
-                ws="none",
-            )
-        )
+        self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -61,6 +54,18 @@ class Server:
 
     async def start(self) -> Self:
         """Begin to serve; requests that came before are answered now."""
+        self._server = _Server(
+            uvicorn.Config(
+                self.application,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=_IDLE_S,
+                timeout_graceful_shutdown=_LAST_S,
+                server_header=False,
+                ws="none",
+            )
+        )
         serving = self._server.serve(sockets=[self._socket])
         self._task = asyncio.create_task(serving, name=f"server at {self.url}")
         while not self._server.started:
@@ -72,7 +77,7 @@ class Server:
 
     async def close(self) -> None:
         """Serve no more; requests in flight have some seconds."""
-        if self._task is not None:
+        if self._task is not None and self._server is not None:
             self._server.should_exit = True
             await asyncio.wait([self._task], timeout=2 * _LAST_S)
             self._task.cancel()

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from unstable.engines.base import Told
-from unstable.serving.replies import Choice, Reply, Seat, Writer, cut_at
+from unstable.serving.growing import Growing
+from unstable.serving.replies import Part, Reply, Seat, Writer
 from unstable.serving.requests import ChatRequest, TextRequest, as_error
-
-_Heard = asyncio.Queue[tuple[int, list[int], list[float]] | None]
+from unstable.types import TopLogprobs
 
 
 async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerator[bytes]:
@@ -17,10 +17,15 @@ async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerat
 
     Raises `ApiError` for what is wrong before the first of them; later it is an event.
     """
-    heard: _Heard = asyncio.Queue()
+    heard: asyncio.Queue[tuple[int, Part] | None] = asyncio.Queue()
 
     def told(index: int) -> Told:
-        return lambda ids, logprobs: heard.put_nowait((index, ids, logprobs))
+        def tell(
+            ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None
+        ) -> None:
+            heard.put_nowait((index, Part(ids, logprobs, likeliest)))
+
+        return tell
 
     asked = asyncio.create_task(seat.answer(request, [told(i) for i in range(request.n)]))
     asked.add_done_callback(lambda _: heard.put_nowait(None))
@@ -30,13 +35,13 @@ async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerat
             for piece in stream.next(*token):
                 yield piece
                 is_first = False
-        for piece in stream.last(asked.result()):
-            yield piece
-            is_first = False
-    except Exception as error:
-        if is_first:
-            raise
-        yield event(as_error(error).body())
+        if (error := asked.exception()) is None:
+            for piece in stream.last(asked.result()):
+                yield piece
+        elif is_first:
+            raise error
+        else:
+            yield event(as_error(error).body())
     finally:
         asked.cancel()
 
@@ -47,17 +52,19 @@ class _Stream:
     def __init__(self, seat: Seat, request: ChatRequest | TextRequest) -> None:
         self._request = request
         self._writer = Writer(request, seat.strings)
-        self._growing = [_Growing(seat.strings.text, request.stops) for _ in range(request.n)]
+        self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.n)]
         # Calls of tools are known in the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
 
-    def next(self, index: int, ids: list[int], logprobs: list[float]) -> Iterator[bytes]:
+    def next(self, index: int, part: Part) -> Iterator[bytes]:
         """Those that can be sent now that an answer has got these tokens."""
         yield from self._begin(index)
-        text = "" if self._is_whole else self._growing[index].add(ids)
-        if text or (self._request.likeliest is not None and not self._is_whole):
-            yield event(self._writer.added(self._request.model, index, text, ids, logprobs))
+        if self._is_whole:
+            return
+        text = self._growing[index].add(part.ids)
+        if text or self._request.wants_tokens:
+            yield event(self._writer.added(self._request.model, index, text, part))
 
     def _begin(self, index: int) -> Iterator[bytes]:
         if isinstance(self._request, ChatRequest) and index not in self._begun:
@@ -69,48 +76,18 @@ class _Stream:
         model = self._request.model
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)
-            if rest := self._growing[index].rest(choice.text):
-                yield event(self._writer.added(model, index, rest, *self._tokens(choice)))
+            rest = self._growing[index].rest(choice.text)
+            part = Part.of(choice.completion) if self._is_whole else Part()
+            if rest or (part.ids and self._request.wants_tokens):
+                yield event(self._writer.added(model, index, rest, part))
             yield event(self._writer.ended(model, index, choice))
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield event(self._writer.counted(reply))
         yield event("[DONE]")
 
-    def _tokens(self, choice: Choice) -> tuple[list[int], list[float]]:
-        """Those of an answer that is sent at once."""
-        if not self._is_whole or choice.completion is None:
-            return [], []
-        return choice.completion.token_ids, choice.completion.logprobs
-
 
 def event(data: dict[str, Any] | str) -> bytes:
     """A server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return f"data: {text}\n\n".encode()
-
-
-class _Growing:
-    """The text of an answer whose tokens come one by one."""
-
-    def __init__(self, text: Callable[[list[int]], str], stops: Sequence[str]) -> None:
-        self._text = text
-        self._stops = stops
-        self._ids: list[int] = []
-        self._sent = 0  # characters
-
-    def add(self, ids: list[int]) -> str:
-        """What can be sent now: no half of a character, and nothing that may begin a stop."""
-        self._ids += ids
-        whole = self._text(self._ids)
-        ready = cut_at(whole, self._stops)[0]
-        if ready == whole:
-            held = max(map(len, self._stops), default=1) - 1
-            ready = whole[: len(whole) - held].rstrip("\ufffd") if held else whole.rstrip("\ufffd")
-        new = ready[self._sent :]
-        self._sent += len(new)
-        return new
-
-    def rest(self, whole: str) -> str:
-        """What has not been sent of the whole answer."""
-        return whole[self._sent :]

@@ -41,7 +41,7 @@ _REFUSED: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 
 
 class OpenAIPlayer(OpponentPlayer):
-    """A remote model that is asked with the same chat as a local one; it cannot be seeded."""
+    """A remote model that is asked with the same chat as a local one, and seeded if it says so."""
 
     waits = True
     libraries = ("openai",)
@@ -99,7 +99,7 @@ class OpenAIPlayer(OpponentPlayer):
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
         asked = self._style.render(observation)
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
-        reply = await self._ask(chat or self._style.messages(asked))
+        reply = await self._ask(chat or self._style.messages(asked), seed)
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(text)
         if not action.formatted:  # it is not trained to stop where its action ends
@@ -112,19 +112,19 @@ class OpenAIPlayer(OpponentPlayer):
             cut_characters=cut,
         )
 
-    async def _ask(self, messages: list[dict[str, str]]) -> str:
+    async def _ask(self, messages: list[dict[str, str]], seed: int) -> str:
         longest = self._opponent.extra.get("max_completion_tokens") or self._opponent.max_tokens
         # A token has a character at least, and a template some tokens around each message.
         most = sum(len(message["content"]) + 16 for message in messages) + longest
         if self._ledger is not None:
             self._ledger.reserve(most)
-        reply = await self._reply(messages)
+        reply = await self._reply(messages, seed)
         text, tokens = _read(reply, self._opponent.base_url)
         if self._ledger is not None and tokens is not None:
             self._ledger.settle(most, tokens)
         return text
 
-    async def _reply(self, messages: list[dict[str, str]]) -> Any:
+    async def _reply(self, messages: list[dict[str, str]], seed: int) -> Any:
         """The endpoint's reply, asked for until it comes; raises the library's error of the last.
 
         A pause is as long as the reply's Retry-After says; the player's time-out bounds them all.
@@ -135,7 +135,7 @@ class OpenAIPlayer(OpponentPlayer):
         last: APIConnectionError | APIStatusError
         refused = _REFUSED[(self._opponent.base_url, self._opponent.model)]
         while True:
-            parameters = self._parameters(refused)
+            parameters = self._parameters(refused, seed)
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,
@@ -167,13 +167,15 @@ class OpenAIPlayer(OpponentPlayer):
             jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
             await asyncio.sleep(backoff * jitter if pause is None else pause)
 
-    def _parameters(self, refused: set[str]) -> dict[str, Any]:
+    def _parameters(self, refused: set[str], seed: int) -> dict[str, Any]:
         """What a request says besides model and messages."""
         opponent, extra = self._opponent, self._opponent.extra
         limit = "max_tokens"
         if "max_completion_tokens" in extra or limit in refused:
             limit = "max_completion_tokens"
         given = {limit: opponent.max_tokens, "temperature": self._temperature, **extra}
+        if opponent.seeded:
+            given.setdefault("seed", seed)  # of 63 bits, as the API has it
         named = {name: value for name, value in given.items() if value is not None}
         return {
             name: value for name, value in named.items() if name in extra or name not in refused

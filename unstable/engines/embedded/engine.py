@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from unstable.engines.base import Told, check_request
+from unstable.engines.base import EngineDiedError, Told, check_request
 from unstable.engines.embedded.forward import make_forward
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.requests import Request, Running
@@ -217,7 +217,11 @@ class EmbeddedEngine:
     def _fail(self, task: asyncio.Task[None]) -> None:
         """The serving task has ended: nobody who waits for it, or comes later, gets an answer."""
         error = None if task.cancelled() else task.exception()
-        self._failure = error or RuntimeError("the engine is closed")
+        if error is None:
+            self._failure = RuntimeError("the engine is closed")
+        else:
+            self._failure = EngineDiedError(f"{type(error).__name__}: {error}")
+            self._failure.__cause__ = error
         for request in self._in_flight:
             if not request.answer.done():
                 request.answer.set_exception(self._failure)
@@ -291,6 +295,14 @@ class EmbeddedEngine:
             self._table.computed[placement.slot] = placement.start
         return placements
 
+    def _tell(self, slots: Ints, token_ids: Ints, logprobs: Sequence[float]) -> None:
+        """Each that is told of its tokens, of the one that it has got."""
+        running = self._running
+        for row, slot in enumerate(slots.tolist()):
+            if (told := running.told.get(slot)) is not None:
+                newest = running.requests[slot].top_logprobs[-1:] if self._top_logprobs else None
+                told([int(token_ids[row])], [float(logprobs[row])], newest)
+
     def _record(
         self,
         slots: Ints,
@@ -305,8 +317,8 @@ class EmbeddedEngine:
         running, table = self._running, self._table
         running.logprobs[slots, table.length[slots]] = logprobs
         table.append(slots, token_ids)
-        for row in (row for row, slot in enumerate(slots) if slot in running.told):
-            running.told[int(slots[row])]([int(token_ids[row])], [float(logprobs[row])])
+        if running.told:
+            self._tell(slots, token_ids, logprobs)
         stopped = self._stops_V[token_ids]
         ended = stopped | (table.length[slots] == running.ends[slots])
         for row in np.flatnonzero(ended).tolist():

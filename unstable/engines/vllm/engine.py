@@ -25,6 +25,7 @@ _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no othe
 _PAUSE_S = 0.01
 _ASKED = 128  # most tokens of a request whose logprobs vLLM gives
 _COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
+_HOTTEST = 2.0  # higher ones it refuses, by an error that is no ValueError
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -102,6 +103,8 @@ class VLLMEngine:
         )
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
+        if temperature > _HOTTEST:
+            raise ValueError(f"temperature = {temperature}; vLLM serves {_HOTTEST:g} at most")
         sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
         if told is not None:
             sampling.output_kind = _each_token()
@@ -226,7 +229,12 @@ class VLLMEngine:
             async for output in outputs:
                 if told is not None and len(output.outputs[0].token_ids) > heard:
                     so_far = output.outputs[0]
-                    told(list(so_far.token_ids[heard:]), _sampled(so_far.logprobs)[heard:])
+                    found, has_more = so_far.logprobs, self._settings.top_logprobs
+                    told(
+                        list(so_far.token_ids[heard:]),
+                        _sampled(found, heard),
+                        _likeliest(found, heard) if has_more else None,
+                    )
                     heard = len(so_far.token_ids)
         finally:
             self._in_flight.remove(request_id)
@@ -269,13 +277,13 @@ def _each_token() -> Any:
     return RequestOutputKind.CUMULATIVE
 
 
-def _sampled(found: Any) -> list[float]:
-    """The sampled tokens' logprobs out of vLLM's flat ones, where they come first at each place."""
-    return [float(found.logprobs[start]) for start in found.start_indices]
+def _sampled(found: Any, first: int = 0) -> list[float]:
+    """The sampled tokens' logprobs, from one on, out of vLLM's flat ones: first at each place."""
+    return [float(found.logprobs[start]) for start in found.start_indices[first:]]
 
 
-def _likeliest(found: Any) -> TopLogprobs:
-    """The likeliest tokens at each place out of vLLM's flat logprobs."""
+def _likeliest(found: Any, first: int = 0) -> TopLogprobs:
+    """The likeliest tokens at each place, from one on, out of vLLM's flat logprobs."""
     return [
         [
             (int(token), float(logprob))
@@ -284,7 +292,7 @@ def _likeliest(found: Any) -> TopLogprobs:
             )
             if logprob > -math.inf
         ]
-        for start, end in zip(found.start_indices, found.end_indices, strict=True)
+        for start, end in zip(found.start_indices[first:], found.end_indices[first:], strict=True)
     ]
 
 

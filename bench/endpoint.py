@@ -1,0 +1,158 @@
+"""The same games played in process, and through the endpoint of `unstable serve`.
+
+    python -m bench.endpoint [--games 128] [--in_flight 64] [--rounds 3] [--model NAME]
+
+Both ways take turns, round after round, on the embedded engine with one thread: in process, games
+and engine share a process; through the endpoint, the engine is in the process of `unstable serve`,
+and the games are played here by `openai` opponents that send their seeds. Medians are printed, and
+their ratio: of turns a second by the clock, and of processor time a turn, of all processes.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+
+from bench.rollout import bench_config
+from unstable.collectors.collector import Collector
+from unstable.config import RunConfig, dump
+from unstable.engines.make import make_engine
+from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
+
+KEY = "BENCH_ENDPOINT_KEY"
+"""The environment variable of a token that nobody asks for."""
+FAR = PlayerId("far")
+
+
+class Round(NamedTuple):
+    """What a round of games took."""
+
+    turns: int
+    seconds: float
+    processor_seconds: float
+
+
+@contextmanager
+def serving(config: RunConfig, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """`unstable serve` of the config's base, its URL and its process."""
+    path = folder / "config.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    likeliest = str(config.tracking.top_logprobs)
+    words = ["serve", "--config", str(path), "--port", "0", "--top_logprobs", likeliest]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unstable.cli", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = re.match(r"serving base at (\S+)", process.stdout.readline())
+        assert found is not None, "the endpoint did not start"
+        yield found[1], psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def through(config: RunConfig, url: str) -> RunConfig:
+    """The config with the endpoint as an opponent, whose turns take as many tokens."""
+    far = {"kind": "openai", "name": FAR.name, "model": BASE.name, "base_url": url, "timeout": 600}
+    own = {**far, "api_key_env": KEY, "seeded": True, "max_tokens": config.sampling.max_tokens}
+    return RunConfig.model_validate(
+        config.model_dump()
+        | {"opponents": {"fixed": [own], "draw": {"self": 0, "past": 0, "fixed": 1}}}
+    )
+
+
+async def play(
+    collector: Collector, player: PlayerId, games: range, processes: Sequence[psutil.Process]
+) -> Round:
+    """A round of games in which the player sits at both seats."""
+    seat = SeatSpec(player=player, temperature=1.0)
+    specs = [
+        GameSpec(game_id=i, purpose="eval", env="game", seed=i, seats=(seat, seat)) for i in games
+    ]
+    began, before = perf_counter(), spent(processes)
+    turns = 0
+    async for result in collector.play(specs):
+        assert isinstance(result, GameResult), result.traceback
+        turns += len(result.turns)
+    return Round(turns, perf_counter() - began, spent(processes) - before)
+
+
+def spent(processes: Sequence[psutil.Process]) -> float:
+    """Processor seconds of processes so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+async def measure(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
+    torch.set_num_threads(1)
+    own = psutil.Process()
+    engine, tokenizer = await make_engine(config, folder / "engine.log")
+    with serving(config, folder) as (url, server):
+        here = Collector(config, engine, tokenizer)
+        there = Collector(through(config, url), None, None)
+        await there.start()
+        rounds: dict[str, list[Round]] = {"in process": [], "endpoint": []}
+        for number in range(arguments.rounds + 1):
+            games = range(number * arguments.games, (number + 1) * arguments.games)
+            found = {
+                "in process": await play(here, BASE, games, [own]),
+                "endpoint": await play(there, FAR, games, [own, server]),
+            }
+            for way, each in found.items() if number else ():  # the first round warms up
+                rounds[way].append(each)
+    await engine.close()
+    report(rounds)
+
+
+def report(rounds: dict[str, list[Round]]) -> None:
+    """Prints the medians, and what the endpoint's are of the others."""
+    speeds, costs = dict[str, float](), dict[str, float]()
+    for way, found in rounds.items():
+        speeds[way] = statistics.median(each.turns / each.seconds for each in found)
+        costs[way] = statistics.median(each.processor_seconds / each.turns for each in found)
+        turns = sum(each.turns for each in found)
+        print(
+            f"{way:<11}{speeds[way]:8.1f} turns/s, {1e3 * costs[way]:6.1f} ms of processor a turn"
+        )
+        print(f"{'':<11}in {turns} turns of {len(found)} rounds")
+    speed, cost = (each["endpoint"] / each["in process"] for each in (speeds, costs))
+    print(f"endpoint: {speed:.2f} x the turns a second, {cost:.2f} x the processor time a turn")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--games", type=int, default=128, help="games of a round")
+    parser.add_argument("--in_flight", type=int, default=64, help="games at once")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds")
+    parser.add_argument("--max_tokens", type=int, default=16, help="longest answer")
+    parser.add_argument(
+        "--top_logprobs", type=int, default=0, help="likeliest tokens that are kept"
+    )
+    parser.add_argument("--model", default="smollm2-135m")
+    arguments = parser.parse_args()
+    os.environ.setdefault(KEY, "any")
+    made: dict[str, Any] = {"in_flight": arguments.in_flight, "max_tokens": arguments.max_tokens}
+    config = bench_config(arguments.model, "embedded", actors={}, **made)
+    config = config.updated({"tracking.top_logprobs": arguments.top_logprobs})
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(measure(config, arguments, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

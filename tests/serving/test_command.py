@@ -1,0 +1,172 @@
+"""`unstable serve`: what it prints, how it ends, and its mistakes in one line each."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.helpers.cli import PATIENCE_S, background, no_developers_lines
+from tests.helpers.pages import ROOT, blocks
+from tests.helpers.serving import HI, Says, make_run, served_config, url_of
+from unstable.cli import run
+from unstable.config import ConfigError, RunFailedError
+from unstable.engines import make
+from unstable.engines.base import EngineDiedError
+from unstable.models.base import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with a run of three versions."""
+    folder = tmp_path_factory.mktemp("serve")
+    made = make_run(folder / "run", served_config(), [0, 3, 12])
+    made.best.symlink_to("000003")
+    return folder
+
+
+def served(place: Path, *words: str, **variables: str) -> "tuple[subprocess.Popen[str], str]":
+    process = background(place, ["serve", *words, "--port", "0"])
+    return process, url_of(process)
+
+
+def ended(process: "subprocess.Popen[str]", by: signal.Signals, code: int) -> str:
+    process.send_signal(by)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code and no_developers_lines(output), output
+    return output
+
+
+def test_versions_of_a_run_are_served_for_a_token(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "open-sesame-please")
+    words = ["run", "--versions", "0,best,12", "--token_env", "MY_TOKEN", "--seed", "5"]
+    process, url = served(place, *words)
+    assert url.startswith("http://127.0.0.1:")
+    with openai.OpenAI(base_url=url, api_key="open-sesame-please", max_retries=0) as client:
+        names = [model.id for model in client.models.list()]
+        assert names == ["main@0", "main@3", "main@12", "base"]
+        for name in names:
+            asked: dict[str, Any] = {"model": name, "messages": HI, "max_tokens": 4, "seed": 1}
+            reply = client.chat.completions.create(**asked, logprobs=True, top_logprobs=5)
+            assert 1 <= len(reply.choices[0].logprobs.content) <= 4
+        with pytest.raises(openai.BadRequestError, match="at most 5"):
+            client.chat.completions.create(**asked, logprobs=True, top_logprobs=6)
+    with (
+        openai.OpenAI(base_url=url, api_key="open-sesame-pleasf", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        client.models.list()
+    output = ended(process, signal.SIGINT, 130)
+    assert "served 4 of 5 requests (1 refused): " in output
+    paths = [path for path in (place / "run").rglob("*") if path.suffix in (".log", ".yaml")]
+    assert "open-sesame" not in output + "".join(path.read_text() for path in paths)
+    assert (place / "run/logs/serve.log").is_file()
+
+
+@pytest.mark.slow
+def test_a_base_model_is_served_without_a_run(place: Path) -> None:
+    process, url = served(place, "--config", "tiny", "--top_logprobs", "0")
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["base"]
+        reply = client.completions.create(model="base", prompt="X", max_tokens=2)
+        assert reply.usage.prompt_tokens == 1
+    assert "served 1 of 1 requests: 1 tokens of prompts" in ended(process, signal.SIGTERM, 143)
+    assert not list((place / "outputs").iterdir())
+
+
+def test_a_dead_engine_ends_the_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, statuses = Says(lambda seed: [5, 6]), list[int]()
+    engine.error = EngineDiedError("FloatingPointError: the logits are not finite")
+
+    async def made(config: Any, log: Path) -> Any:
+        return engine, load_tokenizer(config.model)
+
+    monkeypatch.setattr(make, "make_engine", made)
+    monkeypatch.chdir(place)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    def ask() -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any") as client:
+            while not statuses:
+                try:
+                    client.with_options(max_retries=0).chat.completions.create(
+                        model="base", messages=HI, max_tokens=2
+                    )
+                except openai.APIStatusError as error:
+                    statuses.append(error.status_code)
+                except openai.APIConnectionError:
+                    time.sleep(0.1)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(RunFailedError, match=r"engine has died \(Floating.* in .*serve.log"):
+        run(["serve", "run", "--port", str(port)])
+    asking.join()
+    assert statuses == [503]
+    assert "served 0 of 1 requests (1 failed)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_runs_as_written(place: Path) -> None:
+    page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
+    (curl,) = [each for each in blocks("bash", page) if each.startswith("curl")]
+    (script,) = blocks("python", page)
+    process, url = served(place, "run@12")
+    for words in (["bash", "-ec", curl], [sys.executable, "-c", script]):
+        words[-1] = words[-1].replace("http://127.0.0.1:8000/v1", url)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0 and done.stdout and "error" not in done.stdout, done.stderr
+    assert "served 3 of 3 requests: " in ended(process, signal.SIGINT, 130)
+
+
+WRONG = [
+    (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': whoever reaches .* --token_env"),
+    (["run", "--host", "::"], r"^--host = '::': whoever reaches"),
+    (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': is not set; export"),
+    (["run", "--token_env", "sk-12345"], r"^--token_env is no name of an environment variable"),
+    (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': holds more than one word"),
+    (["run", "--versions", "0,x"], r"^--versions = 'x': give a version's number, such as 12, or"),
+    (["run", "--versions", "7"], r"^version = 7: no such checkpoint in .*; known: 0, 3, 12$"),
+    (["run@3", "--versions", "0"], r"^--versions: run@3 names one; give one of the two$"),
+    (["run@4"], r"^version = 4: no such checkpoint"),
+    (["nowhere"], r"^RUN_DIR = 'nowhere' holds no config.yaml; give a run"),
+    (["--versions", "0"], r"^--versions: give the RUN_DIR whose versions they are$"),
+    (["run", "--config", "tiny"], r"^RUN_DIR and --config: give one of them"),
+    (["run", "--threads", "0"], r"^--threads = 0: give a number, 1 or more$"),
+    (["run", "--top_logprobs", "21"], r"^tracking.top_logprobs = 21: input should be less"),
+    (["run", "--port", "70000"], r"^--port = 70000: cannot be listened at on 127.0.0.1"),
+    (["run", "--foo", "1"], r"^unknown key 'foo'"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_a_mistake_is_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("SPACED", "two words")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with pytest.raises(ConfigError, match=line):
+        run(["serve", *words])
+
+
+def test_a_port_that_is_taken_is_a_mistake(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^--port = {port}: .* choose another$"):
+            run(["serve", "run", "--port", str(port)])

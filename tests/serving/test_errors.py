@@ -1,0 +1,149 @@
+"""What is wrong with a request is said in the API's own form, and costs nobody else anything."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.helpers.serving import HI, LENGTH, Endpoint, endpoint
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+Said = Mapping[str, str | None]
+CHAT: dict[str, Any] = {"model": "main@0", "messages": HI, "max_tokens": 3}
+TEXT = {"model": "base", "prompt": "hi", "max_tokens": 3}
+LONG = "x" * LENGTH
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[Endpoint]:
+    async with endpoint(token="sesame") as found:
+        yield found
+
+
+async def ask(
+    served: Endpoint,
+    body: Any,
+    path: str = "/chat/completions",
+    method: str = "POST",
+    token: str | None = "sesame",
+    kind: str = "application/json",
+) -> httpx.Response:
+    headers = [(b"Content-Type", kind.encode())]
+    if token is not None:
+        headers.append((b"Authorization", f"Bearer {token}".encode()))
+    content = body if isinstance(body, str | bytes) else json.dumps(body)
+    async with httpx.AsyncClient(timeout=60) as client:
+        return await client.request(method, served.url + path, content=content, headers=headers)
+
+
+WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
+    ("no model", {"model": "main@1"}, 404, {"param": "model", "code": "model_not_found"}),
+    ("a model of control characters", {"model": "\ud800\x1b"}, 404, {"param": "model"}),
+    ("no messages", {"messages": []}, 400, {"param": "messages"}),
+    ("no text", {"messages": [{"role": "user", "content": 3}]}, 400, {}),
+    ("an image", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, {}),
+    ("a role", {"messages": [{"role": "king", "content": "x"}]}, 400, {"param": "messages.0.role"}),
+    ("half a character", {"messages": [{"role": "user", "content": "\ud800"}]}, 400, {}),
+    ("top_p", {"top_p": 0.5}, 400, {"param": "top_p", "code": "unsupported_parameter"}),
+    ("top_k", {"top_k": 5}, 400, {"param": "top_k", "code": "unsupported_parameter"}),
+    ("a penalty", {"presence_penalty": 1}, 400, {"param": "presence_penalty"}),
+    ("a bias", {"logit_bias": {"5": 1}}, 400, {"param": "logit_bias"}),
+    ("a form", {"response_format": {"type": "json_object"}}, 400, {"param": "response_format"}),
+    ("no tokens", {"max_tokens": 0}, 400, {"param": "max_tokens"}),
+    ("too many tokens", {"max_tokens": LENGTH}, 400, {"code": "context_length_exceeded"}),
+    (
+        "too long a prompt",
+        {"messages": [{"role": "user", "content": LONG}], "max_tokens": None},
+        400,
+        {"param": "messages", "code": "context_length_exceeded"},
+    ),
+    ("below zero", {"temperature": -1}, 400, {"param": "temperature"}),
+    ("nearly greedy", {"temperature": 1e-30}, 400, {"param": "temperature"}),
+    ("too hot", {"temperature": 1e9}, 400, {"param": "temperature"}),
+    ("no number", {"temperature": float("nan")}, 400, {"param": "temperature"}),
+    ("none at all", {"n": 0}, 400, {"param": "n"}),
+    ("too many", {"n": 65}, 400, {"param": "n"}),
+    ("a seed of 70 bits", {"seed": 2**70}, 400, {"param": "seed"}),
+    ("likeliest", {"logprobs": True, "top_logprobs": 4}, 400, {"param": "top_logprobs"}),
+    ("more likeliest", {"logprobs": True, "top_logprobs": 21}, 400, {"param": "top_logprobs"}),
+    ("five stops", {"stop": ["a", "b", "c", "d", "e"]}, 400, {"param": "stop"}),
+    ("a tool that is needed", {"tool_choice": "required"}, 400, {"param": "tool_choice"}),
+]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("change", "status", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
+)
+async def test_a_wrong_chat(
+    served: Endpoint, change: dict[str, Any], status: int, said: Said, is_streamed: bool
+) -> None:
+    reply = await ask(served, CHAT | {"stream": is_streamed} | change)
+    check(reply, status, said)
+
+
+def check(reply: httpx.Response, status: int, said: Said) -> None:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].isprintable() and len(error["message"]) < 600
+    assert said.items() <= error.items(), error
+
+
+OTHERS: list[tuple[dict[str, Any], int, Said]] = [
+    ({"body": "{"}, 400, {"message": "the body is no JSON"}),
+    ({"body": b"\xff\xfe"}, 400, {"message": "the body is no JSON"}),
+    ({"body": "[" * 100_000}, 400, {"message": "the body is no JSON"}),
+    ({"body": "[]"}, 400, {"message": "the body is no JSON object"}),
+    ({"body": "{}"}, 400, {"param": "model"}),
+    ({"body": "x" * (4 * 2**20 + 1)}, 413, {}),
+    ({"body": "x" * (20 * 2**20)}, 413, {}),
+    ({"body": CHAT, "kind": "text/plain"}, 415, {}),
+    ({"body": CHAT, "token": "sesam"}, 401, {"code": "invalid_api_key"}),
+    ({"body": CHAT, "token": None}, 401, {"code": "invalid_api_key"}),
+    ({"body": "", "token": "é", "method": "GET", "path": "/models"}, 401, {}),
+    ({"body": "", "token": None, "method": "GET", "path": "/models"}, 401, {}),
+    ({"body": "", "token": None, "method": "GET", "path": "/models/base"}, 401, {}),
+    ({"body": "", "method": "GET", "path": "/models/none"}, 404, {"code": "model_not_found"}),
+    ({"body": CHAT, "path": "/embeddings"}, 404, {"type": "invalid_request_error"}),
+    ({"body": CHAT, "path": "/../../etc/passwd"}, 404, {}),
+    ({"body": "", "method": "GET"}, 405, {}),
+    ({"body": CHAT, "method": "DELETE", "path": "/models"}, 405, {}),
+    ({"body": {**TEXT, "prompt": []}, "path": "/completions"}, 400, {"param": None}),
+    ({"body": {**TEXT, "prompt": [-1]}, "path": "/completions"}, 400, {}),
+    ({"body": {**TEXT, "prompt": [10**30]}, "path": "/completions"}, 400, {}),
+    ({"body": {**TEXT, "prompt": ["a", "b"]}, "path": "/completions"}, 400, {"param": "prompt"}),
+    ({"body": {**TEXT, "prompt": "\ud800"}, "path": "/completions"}, 400, {"param": "prompt"}),
+    ({"body": {**TEXT, "echo": True}, "path": "/completions"}, 400, {"param": "echo"}),
+    ({"body": {**TEXT, "suffix": "x"}, "path": "/completions"}, 400, {"param": "suffix"}),
+    ({"body": {**TEXT, "best_of": 2}, "path": "/completions"}, 400, {"param": "best_of"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "said"), OTHERS, ids=[str(o[0])[:60] for o in OTHERS]
+)
+async def test_another_wrong_request(
+    served: Endpoint, request_: dict[str, Any], status: int, said: Said
+) -> None:
+    check(await ask(served, **request_), status, said)
+
+
+async def test_what_says_nothing_new_is_taken(served: Endpoint) -> None:
+    neutral: dict[str, Any] = {
+        "top_p": 1.0,
+        "top_k": -1,
+        "presence_penalty": 0.0,
+        "logit_bias": None,
+        "user": "me",
+    }
+    neutral |= {"response_format": {"type": "text"}, "store": False, "parallel_tool_calls": True}
+    reply = await ask(served, CHAT | neutral | {"tools": [], "tool_choice": "none"})
+    assert reply.status_code == 200, reply.text
+    assert (await ask(served, "", "/models", "GET")).json()["data"][0]["id"] == "main@0"
+    assert (await ask(served, "", "/models/main@0", "GET")).json()["id"] == "main@0"
+    assert served.seat.counts.failed == 0 == served.seat.counts.in_flight

@@ -1,0 +1,198 @@
+"""Who is slow, goes away or asks too much costs nobody else anything; a dead engine is said."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.helpers.serving import HI, Endpoint, Says, endpoint, served_config
+from unstable.engines.base import EngineDiedError
+from unstable.serving import app
+
+ASKED: dict[str, Any] = {"model": "base", "messages": HI, "max_tokens": 40}
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def opened(
+    served: Endpoint, body: dict[str, Any], promised: int | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which a chat has been asked for, or a part of one that is longer."""
+    text = json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, limit=2**24)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {promised or len(text)}\r\n\r\n"
+    )
+    writer.write(head.encode() + text)
+    await writer.drain()
+    return reader, writer
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def is_running(engine: Says, number: int) -> bool:
+    return engine.running == number
+
+
+def talkative(tick_s: float = 0.01) -> Says:
+    return Says(lambda seed: [5 + seed % 7] * 500, tick_s)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None:
+    engine = talkative(0.2)
+    async with endpoint(engine=engine) as served:
+        for n in (1, 3):
+            _, writer = await opened(served, {**ASKED, "stream": is_streamed, "n": n})
+            await until(partial(is_running, engine, n))
+            await close(writer)
+            await until(lambda: engine.running == 0)
+        assert engine.given_up == 4
+        await until(lambda: served.seat.counts.left == 2)
+        assert served.seat.counts.in_flight == 0
+
+
+async def test_a_client_that_goes_away_while_it_streams_frees_its_slot(
+    tiny_folder: Path,
+) -> None:
+    """Of the real engine: what waits behind it is answered then."""
+    config = served_config(
+        model={"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
+        actors={"games_in_flight": 1},
+        sampling={"max_tokens": 4000, "max_prompt_tokens": 90},
+    )
+    async with endpoint(config) as served, served.client() as client:
+        asked = ASKED | {"max_tokens": 4000, "temperature": 2.0}
+        stream = await client.chat.completions.create(**asked, stream=True, seed=1)
+        await anext(stream)
+        later = asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 2}))
+        await until(lambda: served.engine.stats()["waiting"] == 1)
+        await stream.close()
+        assert (await later).usage.completion_tokens <= 2
+        assert served.engine.stats()["running"] == 0
+
+
+async def test_a_client_that_reads_nothing_disturbs_no_other() -> None:
+    async with endpoint(engine=talkative(0.0), config=big()) as served, served.client() as client:
+        body = {**ASKED, "stream": True, "max_tokens": 500, "logprobs": True, "top_logprobs": 2}
+        stuck = [await opened(served, body) for _ in range(4)]
+        for _, writer in stuck:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for seed in range(8):
+            reply = await client.chat.completions.create(**{**ASKED, "seed": seed})
+            assert reply.usage.completion_tokens == 40
+        await until(lambda: served.seat.counts.in_flight == 0)  # a slot is not held by who reads
+        for reader, writer in stuck:
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert (await reader.readuntil(b"[DONE]")).count(b'"content"') >= 500
+            await close(writer)
+
+
+def big() -> Any:
+    return served_config(sampling={"max_prompt_tokens": 128, "max_tokens": 512})
+
+
+async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_BODY_S", 1)
+    async with endpoint(engine=talkative()) as served, served.client() as client:
+        length = len(json.dumps(ASKED).encode()) + 50
+        slow = [await opened(served, ASKED, promised=length) for _ in range(5)]
+        began = time.monotonic()
+        for index in range(3):
+            slow[0][1].write(b" ")  # a byte now and then
+            reply = await client.chat.completions.create(
+                **{**ASKED, "max_tokens": 2, "seed": index}
+            )
+            assert reply.usage.completion_tokens == 2
+        assert time.monotonic() - began < 10
+        for reader, writer in slow:
+            assert b" 408 " in await reader.readline()
+            await close(writer)
+        assert served.seat.counts.asked == 3
+
+
+async def test_what_is_more_than_may_wait_is_refused_with_a_time_to_wait() -> None:
+    engine = talkative(0.02)
+    async with endpoint(engine=engine) as served, served.client() as client:
+        most = 5 * 4  # games_in_flight, and four times as many
+        many = [
+            asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 30}))
+            for _ in range(most)
+        ]
+        await until(lambda: engine.running == most)
+        with pytest.raises(openai.RateLimitError) as refused:
+            await client.chat.completions.create(**ASKED)
+        assert refused.value.response.headers["retry-after"] == "1"
+        assert refused.value.body["type"] == "rate_limit_error"  # type: ignore[index]
+        for reply in await asyncio.gather(*many):
+            assert reply.usage.completion_tokens == 30
+        assert (await client.chat.completions.create(**ASKED)).choices[0].finish_reason == "length"
+        counts = served.seat.counts
+        assert (counts.asked, counts.answered, counts.refused) == (most + 2, most + 1, 1)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_dead_engine_is_said_to_all_and_to_who_serves(is_streamed: bool) -> None:
+    engine = talkative(0.02)
+    async with endpoint(engine=engine) as served, served.client() as client:
+        asked = asyncio.create_task(finished(client, is_streamed))
+        await until(lambda: engine.running == 1)
+        await asyncio.sleep(0.1)
+        engine.error = EngineDiedError("it was killed")
+        error = await asked
+        assert "the engine has died" in str(error)
+        with pytest.raises(openai.InternalServerError) as later:
+            await client.chat.completions.create(**ASKED)
+        assert later.value.status_code == 503
+        assert served.seat.died.is_set() and served.seat.why == "it was killed"
+
+
+async def finished(client: openai.AsyncOpenAI, is_streamed: bool) -> Exception:
+    """How a chat fails, before it or in the middle."""
+    with pytest.raises(openai.APIError) as found:
+        if not is_streamed:
+            await client.chat.completions.create(**ASKED)
+        async for _ in await client.chat.completions.create(**ASKED, stream=True):
+            pass
+    return found.value
+
+
+async def test_an_error_of_one_request_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    engine = talkative()
+    async with endpoint(engine=engine) as served, served.client() as client:
+        engine.error = RuntimeError("secret details")
+        with pytest.raises(openai.InternalServerError) as failed:
+            await client.chat.completions.create(**ASKED, n=2)
+        assert failed.value.status_code == 500 and "secret" not in str(failed.value)
+        assert "secret details" in caplog.text and not served.seat.died.is_set()
+        engine.error = ValueError("the engine does not take this")
+        with pytest.raises(openai.BadRequestError, match="does not take this"):
+            await client.chat.completions.create(**ASKED, n=2)
+        engine.error = None
+        assert (await client.chat.completions.create(**ASKED, n=2)).usage.completion_tokens == 80
+        await until(lambda: engine.running == 0)
+
+
+async def test_requests_in_flight_are_answered_as_the_server_ends() -> None:
+    engine = talkative(0.01)
+    async with endpoint(engine=engine) as served, served.client() as client:
+        asked = asyncio.create_task(client.chat.completions.create(**ASKED))
+        await until(lambda: engine.running == 1)
+        await served.server.close()
+        assert (await asked).usage.completion_tokens == 40

@@ -1,0 +1,118 @@
+"""What vLLM serves at the endpoint: SmolLM2 in float32 on its CPU build, one engine for all."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.helpers.serving import HI, Endpoint, endpoint
+from tests.helpers.vllm import Scorer, needs_vllm
+from unstable.config import AdapterConfig, ModelConfig, parse
+from unstable.engines.make import make_engine
+from unstable.engines.probe import ProbeAnswer, probe_adapters
+from unstable.models.shape import read_shape
+from unstable.types import Adapter, Completion
+
+pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
+
+MODEL = ModelConfig(dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+MADE = probe_adapters(read_shape(MODEL), MODEL.lora)[0] if needs_vllm.args[0] is False else None
+ASKED: dict[str, Any] = {"messages": HI, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
+
+
+def version() -> Adapter:
+    assert MADE is not None
+    return Adapter(name="main@0", weights=MADE.weights, config=MADE.config)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory):
+    config = parse(
+        {
+            "model": MODEL.model_dump(),
+            "actors": {
+                **{"engine": "vllm", "games_in_flight": 4, "max_loras": 1, "max_cpu_loras": 1},
+                "enforce_eager": True,
+            },
+            "sampling": {"max_tokens": 400, "max_prompt_tokens": 112},
+            "tracking": {"top_logprobs": 2},
+        }
+    )
+    engine, _ = await make_engine(config, tmp_path_factory.mktemp("vllm") / "engine.log")
+    await engine.load(version())
+    async with endpoint(config, engine) as found:
+        yield found
+
+
+async def whole(served: Endpoint, **request: Any) -> Any:
+    async with served.client() as client:
+        body = {"return_token_ids": True}
+        return await client.chat.completions.create(**ASKED | request, extra_body=body)
+
+
+async def test_streamed_tokens_are_the_whole_and_logprobs_are_right(served: Endpoint) -> None:
+    scorer = Scorer(MODEL)
+    for name, adapter in (("main@0", version()), ("base", None)):
+        for temperature, seed in ((1.0, 1), (0.6, 2)):
+            asked = {"model": name, "temperature": temperature, "seed": seed}
+            reply = await whole(served, **asked)
+            (choice,) = reply.choices
+            rows = choice.logprobs.content
+            answer = ProbeAnswer(
+                prompt_ids=reply.prompt_token_ids,
+                completion=Completion(
+                    token_ids=choice.token_ids,
+                    logprobs=[row.logprob for row in rows],
+                    finish_reason="stop",
+                    adapter=None,
+                ),
+            )
+            (expected,) = scorer.score([answer], adapter, temperature)
+            assert np.abs(np.array(expected) - answer.completion.logprobs).max() < 1e-3
+            ids, text, streamed = await pieces(served, **asked)
+            assert ids == choice.token_ids and text == choice.message.content
+            for row, other in zip(rows, streamed, strict=True):
+                assert row.logprob == pytest.approx(other.logprob, abs=1e-4)
+                assert len(row.top_logprobs) == 2 == len(other.top_logprobs)
+
+
+async def pieces(served: Endpoint, **request: Any) -> tuple[list[int], str, list[Any]]:
+    """The tokens of a streamed answer, its text, and its rows of logprobs."""
+    ids, text, rows = list[int](), "", list[Any]()
+    async with served.client() as client:
+        body = {"return_token_ids": True}
+        asked = ASKED | request
+        async for piece in await client.chat.completions.create(
+            **asked, stream=True, extra_body=body
+        ):
+            for choice in piece.choices:
+                text += choice.delta.content or ""
+                ids += getattr(choice, "token_ids", None) or []
+                rows += choice.logprobs.content if choice.logprobs else []
+    return ids, text, rows
+
+
+async def test_what_vllm_does_not_take_is_a_bad_request(served: Endpoint) -> None:
+    with pytest.raises(ValueError, match="vLLM serves 2 at most"):
+        await served.engine.generate([5], adapter=None, temperature=9.0, max_tokens=2, seed=0)
+    with pytest.raises(openai.BadRequestError, match="less than or equal to 2"):
+        await whole(served, model="base", temperature=9.0)
+
+
+async def test_a_stop_and_a_client_that_goes_away_end_an_answer(served: Endpoint) -> None:
+    one = (await whole(served, model="base", seed=3)).choices[0]
+    stop = one.message.content[2:4]
+    cut = (await whole(served, model="base", seed=3, stop=stop, max_tokens=300)).choices[0]
+    assert cut.message.content == one.message.content.partition(stop)[0]
+    assert cut.finish_reason == "stop" and len(cut.token_ids) <= len(one.token_ids)
+    asking = asyncio.create_task(whole(served, model="base", max_tokens=390, temperature=2.0))
+    async with asyncio.timeout(60):
+        while not served.engine.stats()["running"]:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        while served.engine.stats()["running"]:
+            await asyncio.sleep(0.01)
+    assert served.seat.counts.left == 1 and served.seat.counts.in_flight == 0

@@ -1,0 +1,205 @@
+"""Versions of a run, or a base model, at a URL: what any program calls that knows OpenAI's API."""
+
+import contextlib
+import ipaddress
+import os
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from unstable.commands.finished import Version, check_adapter, checkpoint_of, from_folder
+from unstable.commands.play.casting import for_one_game
+from unstable.commands.prepare import prepare, show_plan
+from unstable.commands.session import (
+    ended_by_sigterm,
+    failures_logged,
+    gone_after,
+    have_weights,
+    make_folder,
+    new_output,
+    run_to_end,
+    starting,
+    status,
+)
+from unstable.config import (
+    ConfigError,
+    GameConfig,
+    RunConfig,
+    RunFailedError,
+    keep_secret,
+    load,
+    shown,
+)
+from unstable.models.adapters import read_adapter
+from unstable.models.base import check_model
+from unstable.models.shape import read_shape
+from unstable.records.folder import RunFolder
+from unstable.records.logs import logging_to
+from unstable.types import BASE, PlayerId
+
+if TYPE_CHECKING:
+    from unstable.serving.models import Counts, ModelsSeat
+    from unstable.serving.server import Server
+
+_TOKEN = re.compile(r"[!-~]+")
+"""What a header carries as one word."""
+
+
+class Options(NamedTuple):
+    """What the command line says besides fields of the config."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token_env: str | None = None
+    top_logprobs: int = 5
+    threads: int = 1
+
+
+def serve(
+    root: Path | None,
+    versions: Sequence[Version | None],
+    config: str | None,
+    options: Options,
+    fields: Mapping[str, Any],
+) -> None:
+    """Serve versions of a run and its base model until an interrupt, which says what was served.
+
+    None among `versions` is the newest. Without a run the base model of `config` is served alone.
+    Raises `ConfigError` for a mistake, before a model is loaded, and `RunFailedError` where the
+    engine dies.
+    """
+    token = _token(options)
+    folder = None if root is None else RunFolder(root)
+    numbers = [] if folder is None else [checkpoint_of(folder, each) for each in versions]
+    numbers = list(dict.fromkeys(numbers))
+    changed = {
+        "model.init": "fresh",  # what is served are checkpoints
+        "tracking.top_logprobs": options.top_logprobs,
+        "opponents.pool_size": max(1, len(numbers)),
+        "opponents.pinned": [],
+        **fields,
+        "actors.num": 1,
+    }
+    given = load(config or "default", changed) if folder is None else from_folder(folder, changed)
+    with starting():
+        check_model(given.model)
+        for number in numbers:
+            check_adapter(RunFolder(root or Path()).checkpoint(number))
+        resolved = prepare(for_one_game(given, GameConfig(), []), learner=False)
+    from unstable.serving.server import Server  # web server and framework
+
+    server = Server(None, options.host, options.port, "--port")  # a port that is taken, before all
+    show_plan(resolved)
+    with _logged(resolved.config, folder) as at:
+        have_weights(resolved.config.model)
+        run_to_end(_serve(resolved.config, at, numbers, server, token, options), status)
+
+
+def _token(options: Options) -> str | None:
+    """The token that requests have to bring; `ConfigError` where one lacks, or cannot be."""
+    name = options.token_env
+    if name is None:
+        if not _is_loopback(options.host):
+            raise ConfigError(
+                f"--host = {shown(options.host)}: whoever reaches this machine could call it; "
+                "export a token and name its variable by --token_env, or leave --host out"
+            )
+        return None
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ConfigError(
+            "--token_env is no name of an environment variable; export the token in one, and give "
+            "its name"
+        )
+    keep_secret(name)
+    token = os.environ.get(name, "")
+    if not _TOKEN.fullmatch(token):
+        found = "holds more than one word of printable ASCII" if token else "is not set"
+        raise ConfigError(f"--token_env = {name!r}: {found}; export the token in it")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _logged(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolder]:
+    """The run's folder, or one for the logs alone, which goes unless they say what failed."""
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            name = new_output(f"serve-{Path(config.model.name).name}")
+            folder = make_folder(config.updated({"tracking.run_dir": str(name)}))
+            stack.enter_context(gone_after(folder.root))
+        stack.enter_context(ended_by_sigterm())
+        stack.enter_context(logging_to(folder, "serve"))
+        stack.enter_context(failures_logged(folder, "serve"))
+        yield folder
+
+
+async def _serve(
+    config: RunConfig,
+    folder: RunFolder,
+    versions: Sequence[int],
+    server: "Server",
+    token: str | None,
+    options: Options,
+) -> None:
+    """Until it is cancelled; raises `RunFailedError` where the engine dies."""
+    from unstable.serving.app import application
+    from unstable.serving.models import ForToken
+
+    async with _seat(config, folder, versions, options.threads) as seat:
+        server.application = application(ForToken(seat, token))
+        await server.start()
+        try:
+            key = '"any"' if token is None else f"os.environ[{options.token_env!r}]"
+            print(f"serving {', '.join(seat.models())} at {server.url}/v1")
+            print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C ends it', flush=True)
+            await seat.died.wait()
+            raise RunFailedError(f"the engine has died ({seat.why})")
+        finally:
+            await server.close()
+            print(served_line(seat.counts), flush=True)
+
+
+@contextlib.asynccontextmanager
+async def _seat(
+    config: RunConfig, folder: RunFolder, versions: Sequence[int], threads: int
+) -> AsyncIterator["ModelsSeat"]:
+    """The engine with its versions, in this process."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from unstable.engines.make import make_engine
+    from unstable.serving.models import ModelsSeat
+
+    disable_progress_bar()  # which would draw between what is shown
+    torch.set_num_threads(threads)
+    engine, tokenizer = await make_engine(config, folder.log("engine"))
+    try:
+        players = [PlayerId.policy(number) for number in versions]
+        for number, player in zip(versions, players, strict=True):
+            await engine.load(read_adapter(folder.checkpoint(number), player.name))
+        names = {player.name: player.name for player in players}
+        adapters: dict[str, str | None] = {**names, BASE.name: None}
+        longest = read_shape(config.model).max_length
+        yield ModelsSeat.of(config, engine, tokenizer, adapters, longest)
+    finally:
+        await engine.close()
+
+
+def served_line(counts: "Counts") -> str:
+    """What was served, in a line."""
+    others = {"refused": counts.refused, "left": counts.left, "failed": counts.failed}
+    more = [f"{number:,} {how}" for how, number in others.items() if number]
+    return (
+        f"served {counts.answered:,} of {counts.asked:,} requests"
+        + (f" ({', '.join(more)})" if more else "")
+        + f": {counts.prompt_tokens:,} tokens of prompts, {counts.sampled_tokens:,} sampled"
+    )
