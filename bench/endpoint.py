@@ -149,7 +149,8 @@ def main() -> None:
     os.environ.setdefault(KEY, "any")
     made: dict[str, Any] = {"in_flight": arguments.in_flight, "max_tokens": arguments.max_tokens}
     config = bench_config(arguments.model, "embedded", actors={}, **made)
-    config = config.updated({"tracking.top_logprobs": arguments.top_logprobs})
+    games = [game.updated({"turn_timeout": 600.0}) for game in config.games]  # of a busy machine
+    config = config.updated({"tracking.top_logprobs": arguments.top_logprobs, "games": games})
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(config, arguments, Path(folder)))
 
