@@ -1,7 +1,7 @@
 """GEM's games of one seat, whose actions are text: `games.env: gem:game:GuessTheNumber-v0-easy`.
 
 https://github.com/axon-rl/gem. The id is what `gem.make` takes. What the game says first are the
-rules, all after it events. An answer is put in `\\boxed{...}` for it, as its games take them. What a wrong
+rules, all after it events. An answer is put in `\\boxed{...}`, as its games take them. What a wrong
 form of answer costs is the game's own rule: nothing is refused here.
 """
 

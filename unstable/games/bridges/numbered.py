@@ -46,6 +46,8 @@ class NumberedEnvironment(Environment):
         self._rules = rules or f"You are playing {self.title}."
         self.env: Any = self._made(args)
         """The library's own."""
+        self._args, self._seed = args, 0
+        self._moves: tuple[int, ...] = ()  # that were made
         self._shown = self._notice = ""
         self._legal: dict[str, int] = {}  # numbers of the legal actions, by name
 
@@ -77,7 +79,8 @@ class NumberedEnvironment(Environment):
     def reset(self, seats: int, seed: int) -> None:
         """Begin, by the library's own seed."""
         assert seats == self.seats, f"{self.title} has {self.seats} seats"
-        self._begin(seed % 2**31)
+        self._seed, self._moves = seed % 2**31, ()
+        self._begin(self._seed)
         self._show()
 
     def _show(self) -> None:
@@ -140,16 +143,25 @@ class NumberedEnvironment(Environment):
         if number is None:
             self._notice = f"{action.strip()} is no legal action."
             return EnvStep(over=False, refused=True, reason=self._notice)
-        self._notice = ""
+        self._notice, self._moves = "", (*self._moves, number)
         if over := self._move(number):
             return EnvStep(over=over, refused=False)
         self._show()
         return EnvStep(over=False, refused=False)
 
     def copied(self) -> Self:
-        """With a copy of the library's env as it is now."""
+        """With a copy of the library's env as it is now.
+
+        An env that holds what cannot be copied, such as an image, is led there anew.
+        """
         made = copy.copy(self)
-        made.env = _copy(self.env)
+        try:
+            made.env = _copy(self.env)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            made.env = made._made(self._args)
+            made._begin(self._seed)
+            for number in self._moves:
+                made._move(number)
         return made
 
 

@@ -7,7 +7,6 @@ A seat sees its own observation alone: what an env renders shows all, and is sho
 that `_OPEN` names.
 """
 
-import copy
 import importlib
 import re
 from functools import partial
@@ -39,6 +38,7 @@ class PettingZooEnvironment(NumberedEnvironment):
     make: Maker
     is_open: bool
     """Whether it is shown as it renders itself."""
+    _mover = 0
 
     def _made(self, args: dict[str, Any]) -> Any:
         if self.is_open and self.has_games_text:
@@ -53,7 +53,7 @@ class PettingZooEnvironment(NumberedEnvironment):
                 "ParallelEnv of PettingZoo"
             )
         self._agents: list[Any] = [*made.possible_agents]
-        self._totals, self._mover = [0.0] * len(self._agents), 0
+        self._totals = [0.0] * len(self._agents)
         check_actions(name, *map(made.action_space, self._agents))
         return made
 
@@ -109,7 +109,7 @@ class PettingZooEnvironment(NumberedEnvironment):
     def copied(self) -> Self:
         """With a copy of the env, and its own sums."""
         made = super().copied()
-        made._totals = copy.copy(self._totals)
+        made._totals = [*self._totals]
         return made
 
 
