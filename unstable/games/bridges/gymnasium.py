@@ -26,7 +26,7 @@ _OPEN = {
     "Taxi-v4": "the observation is the whole position",
 }
 """Games that are shown as they render themselves as text, each with the reason why they may be."""
-_NAMES = {
+_MEANINGS = {
     "Acrobot-v1": ("push back", "wait", "push forth"),
     "Blackjack-v1": ("stick", "hit"),
     "CartPole-v0": ("left", "right"),
@@ -39,7 +39,7 @@ _NAMES = {
     "Taxi-v3": ("south", "north", "east", "west", "pick up", "drop off"),
     "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
 }
-"""Names of actions, as Gymnasium's pages explain them."""
+"""Of actions, by number, as Gymnasium's pages explain them."""
 
 
 class GymnasiumEnvironment(NumberedEnvironment):
@@ -96,12 +96,13 @@ def environment_class(name: str) -> type[GymnasiumEnvironment]:
     if short not in gymnasium.registry:
         hint = nearest(short, [*gymnasium.registry])
         raise ConfigError(f"{place}: Gymnasium has no such game; {hint}")
+    meanings = _MEANINGS.get(short, ())
     own = {
         "make": staticmethod(partial(gymnasium.make, short, disable_env_checker=True)),
         "title": f"{short} of Gymnasium",
-        "names": _NAMES.get(short, ()),
+        "meanings": meanings,
         "is_open": short in _OPEN,
-        "info": info_of("gymnasium", name, zero_sum=False),
+        "info": info_of("gymnasium", name, is_zero_sum=False, meanings=meanings),
         "__doc__": f"One play of {name}.",
     }
     return type("Gymnasium", (GymnasiumEnvironment,), own)

@@ -5,6 +5,7 @@ import io
 import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from gymnasium.spaces import Discrete
@@ -20,8 +21,6 @@ from unstable.types import Observation
 
 Maker = Callable[..., Any]
 """What makes a library's env of its arguments."""
-Names = Sequence[str]
-"""Names of actions, by number."""
 
 
 class NumberedEnvironment(Environment):
@@ -34,8 +33,8 @@ class NumberedEnvironment(Environment):
 
     title: str
     """The game's name, and the library's."""
-    names: Names = ()
-    """Of its actions; (): they are numbers."""
+    meanings: Sequence[str] = ()
+    """Of its actions, by number, where they are known."""
 
     def __init__(
         self, text: str | None = None, actions: str | None = None, rules: str = "", **args: Any
@@ -44,6 +43,10 @@ class NumberedEnvironment(Environment):
         self._seen = None if text is None else load_target(text, "games.args.text")
         self._named = None if actions is None else load_target(actions, "games.args.actions")
         self._rules = rules or f"You are playing {self.title}."
+        if self.meanings and not rules and actions is None:
+            self._rules += f" {explained(self.meanings)}"
+        if rules or actions is not None:
+            self.info = replace(self.info, compact=_compact(self._rules))
         self.env: Any = self._made(args)
         """The library's own."""
         self._args, self._seed = args, 0
@@ -115,7 +118,7 @@ class NumberedEnvironment(Environment):
     def _name(self, number: int) -> str:
         if self._named is not None:
             return " ".join(str(self._named(self.env, self.mover, number)).split())
-        return self.names[number] if number < len(self.names) else str(number)
+        return str(number)
 
     @property
     def board(self) -> str:
@@ -165,15 +168,35 @@ class NumberedEnvironment(Environment):
         return made
 
 
-def info_of(prefix: str, name: str, *, zero_sum: bool, is_small: bool = False) -> GameInfo:
+def explained(meanings: Sequence[str]) -> str:
+    """What actions mean, in a sentence.
+
+    >>> explained(["stick", "hit"])
+    'Actions: 0 stick, 1 hit.'
+    """
+    return f"Actions: {', '.join(f'{number} {word}' for number, word in enumerate(meanings))}."
+
+
+def info_of(
+    prefix: str,
+    name: str,
+    is_zero_sum: bool,
+    is_small: bool = False,
+    meanings: Sequence[str] = (),
+) -> GameInfo:
     """What is known of a game; `is_small`: its tree can be grown, and each seat sees all."""
+    said = f"{name}. {explained(meanings)}" if meanings else f"{name}."
     return GameInfo(
         name=f"{prefix}:{name}",
         board_shows_all=always,
         small_tree=SmallTree(is_open=True, fits=_has_games_text) if is_small else None,
-        payoffs=Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=zero_sum),
-        compact=Compact(f"{name}. Answer with an action.", _position),
+        payoffs=Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=is_zero_sum),
+        compact=_compact(said),
     )
+
+
+def _compact(said: str) -> Compact:
+    return Compact(f"{said} Answer with an action.", _position)
 
 
 def check_actions(name: str, *spaces: Any) -> None:

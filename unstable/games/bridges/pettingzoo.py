@@ -29,6 +29,15 @@ _ZERO_SUM = {
     *("chess_v6", "connect_four_v3", "go_v5", "leduc_holdem_v4", "rps_v2", "texas_holdem_v4"),
     *("texas_holdem_no_limit_v6", "tictactoe_v3"),
 }
+_MEANINGS = {
+    "leduc_holdem_v4": ("call", "raise", "fold", "check"),
+    "rps_v2": ("rock", "paper", "scissors"),
+    "texas_holdem_no_limit_v6": (
+        *("fold", "check or call", "raise by half the pot", "raise by the pot", "all in"),
+    ),
+    "texas_holdem_v4": ("call", "raise", "fold", "check"),
+}
+"""Of actions, by number, as PettingZoo's pages explain them."""
 _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
@@ -116,11 +125,14 @@ class PettingZooEnvironment(NumberedEnvironment):
 def environment_class(name: str) -> type[PettingZooEnvironment]:
     """The class of a game; raises `ConfigError` where there is none, or it needs more."""
     place = f"target = {f'pettingzoo:{name}'!r}"
+    meanings = _MEANINGS.get(name, ())
+    is_zero_sum, is_small = name in _ZERO_SUM, name in _SMALL
     own = {
         "make": staticmethod(load_target(name) if ":" in name else _registered(name, place)),
         "title": f"{name} of PettingZoo",
+        "meanings": meanings,
         "is_open": name in _OPEN,
-        "info": info_of("pettingzoo", name, zero_sum=name in _ZERO_SUM, is_small=name in _SMALL),
+        "info": info_of("pettingzoo", name, is_zero_sum, is_small, meanings),
         "__doc__": f"One play of {name}.",
     }
     return type("PettingZoo", (PettingZooEnvironment,), own)
