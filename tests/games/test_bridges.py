@@ -1,12 +1,17 @@
 """What games of other libraries have in common, whether or not these are installed."""
 
 import logging
+import random
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from unstable.config import ConfigError, GameConfig
 from unstable.games import bridges
 from unstable.games.check import check_game
+from unstable.games.game import Game
 
 
 @pytest.mark.parametrize("prefix", bridges.LIBRARIES)
@@ -29,3 +34,30 @@ def test_a_librarys_import_leaves_logging_as_it_is() -> None:
         root.addHandler(logging.NullHandler())
         root.setLevel(1)
     assert (root.level, root.handlers) == before
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text("utf-8")
+
+
+def block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rlcard", reason="pip install 'unstable[pettingzoo]'")
+    (tmp_path / "my_words.py").write_text(block("python"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    games = [GameConfig.model_validate(each) for each in yaml.safe_load(block("yaml"))["games"]]
+    for game in games:
+        check_game(game)
+    poker, chess = (Game(game, 0) for game in games)
+    assert re.match(r"card [JQK], public -, you [12], other [12]\n", poker.observe().board)
+    assert {"e2e4", "g1f3"} < set(chess.legal_moves()) and len(chess.legal_moves()) == 20
+    chess.step("e2e4")
+    assert {"e7e5", "g8f6"} < set(chess.legal_moves())
+    rng = random.Random(0)
+    while not poker.done:
+        poker.step(rng.choice(poker.legal_moves()))
+    assert poker.stakes == 7 and abs(poker.outcomes[0]) <= 1
