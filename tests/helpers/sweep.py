@@ -135,7 +135,7 @@ families of TextArena's registry, checked as a run checks it and then played thr
 
 An id that ends in `-v1` is of TextArena's next API (bare actions, snapshots), of which there is
 no release yet; `pyproject.toml` stays below it, and such an id is refused in a line that says so.
-Until then such a game can be brought as an `Environment` ([adding_a_game.md](adding_a_game.md)), and
+Until then such a game can be brought as an `Environment` ([adding_a_game.md](adding_a_game.md));
 games of other libraries are named as they are ([bridges.md](bridges.md)).
 
 ## Played
