@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from unstable.config import ConfigError, GameConfig
+from unstable.config import ConfigError, GameConfig, parse
 from unstable.games import bridges
-from unstable.games.check import check_game
+from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
 
@@ -39,17 +39,15 @@ def test_a_librarys_import_leaves_logging_as_it_is() -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text("utf-8")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rlcard", reason="pip install 'unstable[pettingzoo]'")
-    (tmp_path / "my_words.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "my_words.py").write_text(blocks("python")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    games = [GameConfig.model_validate(each) for each in yaml.safe_load(block("yaml"))["games"]]
+    games = [GameConfig.model_validate(each) for each in yaml.safe_load(blocks("yaml")[0])["games"]]
     for game in games:
         check_game(game)
     poker, chess = (Game(game, 0) for game in games)
@@ -61,3 +59,10 @@ def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
     while not poker.done:
         poker.step(rng.choice(poker.legal_moves()))
     assert poker.stakes == 7 and abs(poker.outcomes[0]) <= 1
+
+
+def test_the_run_on_the_page_could_begin() -> None:
+    pytest.importorskip("gymnasium", reason="pip install 'unstable[gymnasium]'")
+    (game,) = parse(yaml.safe_load(blocks("yaml")[1])).games
+    check_game(game)
+    assert settled(game).action_form == "bare"

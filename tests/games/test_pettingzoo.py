@@ -43,7 +43,9 @@ def config_of(name: str, seats: int = 2, **changes: Any) -> GameConfig:
 
 def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
     """PettingZoo's own game, as its pages play it: the turns of one line each, and the totals."""
-    env = pettingzoo.make("aec", IDS[name].replace("_v", "-v"), **args)
+    env: Any = Leaving()
+    if name in IDS:
+        env = pettingzoo.make("aec", IDS[name].replace("_v", "-v"), **args)
     env.reset(seed=derive_seed(seed, "env") % 2**31)
     rng, totals, turns = random.Random(seed), dict.fromkeys(env.possible_agents, 0.0), []
     for agent in env.agent_iter():
@@ -155,6 +157,57 @@ class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
             self.agents = []
         seen = {agent: np.array(bids) for agent in "ab"}
         return seen, pay, over, dict.fromkeys("ab", False), {agent: {} for agent in "ab"}
+
+
+class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
+    """Agent n leaves after n + 1 moves; each move is worth 1 to its agent, and 0.5 to all there."""
+
+    metadata = {"name": "leaving"}
+    render_mode = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["a", "b", "c"]
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(9)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def observe(self, agent: str) -> int:
+        return self.moves[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents = [*self.possible_agents]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        self.moves = dict.fromkeys(self.agents, 0)
+        self.agent_selection = "a"
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[agent] = 0.0
+        self.rewards = {each: 0.5 + (each == agent) for each in self.agents}
+        self.moves[agent] += 1
+        self.terminations[agent] = self.moves[agent] > self.possible_agents.index(agent)
+        self._accumulate_rewards()
+        place = self.agents.index(agent)
+        self.agent_selection = self.agents[(place + 1) % len(self.agents)]
+        self._deads_step_first()
+
+
+def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> None:
+    turns, totals = library_play("Leaving", {}, 0)
+    own_turns, payoffs = play(Game(config_of(f"{__name__}:Leaving", 3), 0), 0)
+    assert [seat for seat, _ in turns] == [0, 1, 2, 1, 2, 2]
+    assert own_turns == turns and payoffs == totals and len(set(payoffs)) == 3
 
 
 def continuous() -> Any:
