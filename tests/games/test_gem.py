@@ -139,3 +139,26 @@ async def test_a_run_learns_from_a_game(tmp_path: Path) -> None:
     context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
     assert await train(context) == "all updates made"
     assert [row["version"] for row in read_rows(context.folder.metrics)][-1] == 1
+
+
+REFUSED = {"game:FifteenPuzzle-v0-random", "game:Crosswords-v0-random", "rg:composite"}
+
+
+@pytest.mark.slow
+def test_every_game_that_needs_no_data_is_played_to_its_end_or_refused_in_a_line() -> None:
+    from gem.envs.registration import ENV_REGISTRY
+
+    refused = dict[str, str]()
+    for name in [each for each in ENV_REGISTRY if each.startswith(("game:", "rg:"))]:
+        try:
+            config = settled(config_of(name))
+            check_game(config)
+        except ConfigError as error:
+            refused[name] = str(error)
+            continue
+        game = Game(config, 1, trusted=True)  # what raises forfeits, as in a run
+        while not game.done:
+            game.step(random.Random(game.turns).choice(["1", "up", "A C", "reveal 1 1", "E"]))
+        assert not game.truncated
+    assert not any("\n" in line for line in refused.values())
+    assert {*refused} == REFUSED, refused
