@@ -190,3 +190,14 @@ def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[s
     show_plan(Resolved(config, plan(config, [here], NEEDS), here))
     lines = [line for line in capsys.readouterr().err.splitlines() if ".env = " in line]
     assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")
+
+
+@pytest.mark.parametrize("env", ["TicTacToe-v1", "Chess-v2-long", "Nope-v1"])
+def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_game(GameConfig(env=env), "games.0")
+    assert str(raised.value) == (
+        f"games.0.env = {env!r}: an id that ends so is of TextArena's next API, of which there is "
+        "no release yet; name one that ends in -v0, or bring the game as an Environment "
+        "(docs/adding_a_game.md)"
+    )

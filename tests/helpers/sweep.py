@@ -133,6 +133,11 @@ What `python -m tests.helpers.sweep` found on Python {python}: one id of each of
 families of TextArena's registry, checked as a run checks it and then played three times.
 {played} play, {refused} are refused, each in one line. `tests/games/test_sweep.py` repeats it.
 
+An id that ends in `-v1` is of TextArena's next API (bare actions, snapshots), of which there is
+no release yet; `pyproject.toml` stays below it, and such an id is refused in a line that says so.
+Until then such a game can be brought as an `Environment` ([adding_a_game.md](adding_a_game.md));
+games of other libraries are named as they are ([bridges.md](bridges.md)).
+
 ## Played
 
 *Seats*: the numbers that pass, of 1 to {seats}. *Ends*: games of three, with the fewest seats, that

@@ -43,7 +43,9 @@ ALLOWED = {
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
-    "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
+    "games": Allowed(
+        {"textarena", "nltk", "pyspiel", "pettingzoo", "gymnasium", "gem"}, BASE | {"prompts"}
+    ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "serving": Allowed({"starlette", "uvicorn"}, BASE | {"prompts", "engines"}),

@@ -6,6 +6,7 @@ of strategy. Questions are about a game's rules and stand under prompts that pla
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from unstable.games.info import Question
 from unstable.games.services import game_questions, lists_legal_moves, prompt_style
 from unstable.prompts import PromptBuilder, PromptStyle, write_answer
 from unstable.types.seeds import derive_seed
+
+_PARTS = re.compile(r"(?:[A-Za-z]{3,}|[ |:;,?]){2,}")
+"""Words and what parts them; a board's own signs are left alone, a token each."""
 
 
 class SyntheticExample(NamedTuple):
@@ -83,14 +87,21 @@ def question_examples(
 def words_of_play(game: GameConfig, number: int = 100) -> list[str]:
     """Words of several letters in the legal moves of random games, such as check and bet.
 
-    With those that stand in every position.
+    With the words that stand in every position, and what parts them, such as " Current player: "
+    or " | ", where that is the same in half of all positions: fewer tokens then say as much.
     """
-    moves, everywhere = set[str](), list[set[str]]()
+    moves, positions = set[str](), list[str]()
     for index in range(number):
         for observation, legal in random_turns(game, index, random.Random(f"words {index}")):
             moves.update(word for move in legal for word in re.findall("[A-Za-z]{2,}", move))
-            everywhere.append({*re.findall("[A-Za-z]{3,}", observation.position)})
-    return sorted(moves | set.intersection(*everywhere))
+            positions.append(observation.position)
+    words = set.intersection(*({*re.findall("[A-Za-z]{3,}", text)} for text in positions))
+    any_move = re.compile("|".join(rf"\b{re.escape(word)}\b" for word in sorted(moves)) or "(?!)")
+    parts = Counter(
+        part for text in positions for part in {*_PARTS.findall(any_move.sub("\n", text))}
+    )
+    often = {part for part, times in parts.items() if 2 * times >= len(positions)}
+    return sorted(moves | words | often)
 
 
 def constant_texts(games: Sequence[GameConfig]) -> list[str]:

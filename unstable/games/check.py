@@ -3,6 +3,7 @@
 import inspect
 import io
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -34,6 +35,7 @@ from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
 _MAX_REASON = 200  # characters of an env's own error that are quoted
+_NEXT_API = re.compile(r"-v[1-9]\d*(?:-\w+)*$")  # ends the ids of TextArena's next version
 
 
 def check_game(config: GameConfig, field: str = "games") -> None:
@@ -179,6 +181,12 @@ def _check_id(env: str, field: str) -> None:
             raise ConfigError(
                 f"{field}.env = {env!r}: leave {suffix} off; write {env.removesuffix(suffix)!r}"
             )
+    if _NEXT_API.search(env):
+        raise ConfigError(
+            f"{field}.env = {env!r}: an id that ends so is of TextArena's next API, of which there "
+            "is no release yet; name one that ends in -v0, or bring the game as an Environment "
+            "(docs/adding_a_game.md)"
+        )
     ours = {each.config.env.partition(":")[2]: each.config.env for each in PACK}
     hint = f"did you mean {ours[env]!r}?" if env in ours else nearest(env, known)
     raise ConfigError(f"{field}.env = {env!r}: no such TextArena id; {hint}")

@@ -11,6 +11,7 @@ class DrivenEnvironment(Environment):
     """Stands for a game whose loop is a program's; it can be described, but never played."""
 
     info = GameInfo(name="driver")
+    lists_moves = False
 
     def reset(self, seats: int, seed: int) -> None:
         """Raises `ValueError`."""

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from unstable.games.info import GameInfo
 from unstable.types import Observation
@@ -39,6 +39,10 @@ class Environment(ABC):
 
     A config's `games.N.info` takes its place.
     """
+    lists_moves: bool = True
+    """Whether `legal_moves` answers: False where an action may be any text. Of a class."""
+    action_form: Literal["brackets", "bare"] | None = None
+    """How `step` takes an action, [3] or 3; None: as it is found by playing. Of a class."""
 
     @property
     def raw(self) -> Any:

@@ -77,13 +77,15 @@ def screen(config: GameConfig) -> str | None:
 def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
     """How the env takes an action, found by playing: in brackets, [3], or bare, 3.
 
-    As the game lists its legal moves; without a list as it accepts what its text shows and words
-    of it, in brackets where it accepts both forms. Raises `FormError` where what is listed is
-    refused and the other form of it accepted.
+    As its class says (`Environment.action_form`), or as the game lists its legal moves; without a
+    list as it accepts what its text shows and words of it, in brackets where it accepts both
+    forms. Raises `FormError` where what is listed is refused and the other form of it accepted.
     """
     endless = InvalidMovesConfig(allowed=_TURNS)
     config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
     game = Game(config, seed=0)
+    if game.env.action_form is not None:
+        return game.env.action_form
     if _lists_moves(game):
         return _listed_form(game)
     rng, accepted, shows = random.Random(0), set[str](), False

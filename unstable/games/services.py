@@ -39,10 +39,11 @@ def game_info(config: GameConfig, field: str = "games") -> GameInfo:
 
 def lists_legal_moves(config: GameConfig) -> bool:
     """Whether `Game.legal_moves` answers for this game."""
-    if config.is_driven:
-        return False
-    if config.legal_moves is not None or issubclass(env_class(config), Environment):
+    if config.legal_moves is not None:
         return True
+    cls = env_class(config)
+    if issubclass(cls, Environment):
+        return cls.lists_moves
     info = game_info(config)
     return info.legal_moves is not None or info.prints_moves
 

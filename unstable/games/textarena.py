@@ -5,11 +5,8 @@ it needs, once. Nothing else in this package but the catalogue reads an env's st
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import nltk
 import textarena
 from textarena import GAME_ID, ObservationType
 from textarena.core import Message
@@ -21,7 +18,7 @@ from unstable.games.bridges import bridged_class, is_bridged
 from unstable.games.driven import DrivenEnvironment
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import GameInfo
-from unstable.games.words import supply_words
+from unstable.games.words import offline
 from unstable.prompts import MAX_EVENTS, shorten
 from unstable.types import Observation
 
@@ -47,7 +44,7 @@ def env_class(config: GameConfig) -> type:
     if is_bridged(config.env):
         return bridged_class(config.env)
     target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point
-    with _offline():
+    with offline():
         return load_target(target) if isinstance(target, str) else target
 
 
@@ -58,22 +55,10 @@ def is_env(cls: object) -> bool:
 
 def make_raw(config: GameConfig) -> textarena.Env:
     """A new env without wrappers, not yet reset; raises what its constructor raises."""
-    with _offline():
+    with offline():
         if ":" in config.env:
             return env_class(config)(**config.args)
         return textarena.make(f"{config.env}-raw", **config.args)
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    # Word games ask the network at every import or make, even where the data is already there.
-    supply_words()
-    download = nltk.download
-    nltk.download = lambda *args, **kwargs: False
-    try:
-        yield
-    finally:
-        nltk.download = download
 
 
 class TextArenaEnvironment(Environment):

@@ -5,7 +5,8 @@ answers out of the lexicon with parts of speech and the word counts that textblo
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,21 @@ from textarena.envs.utils.word_lists import EnglishDictionary
 
 _BASIC = 3000  # most frequent words that count as basic
 _LEXICON, _COUNTS = "en/en-lexicon.txt", "en/en-spelling.txt"
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Meanwhile word games find their words here, and ask the network for none.
+
+    They ask it at every import or make, even where the data is already there.
+    """
+    supply_words()
+    download = nltk.download
+    nltk.download = lambda *args, **kwargs: False
+    try:
+        yield
+    finally:
+        nltk.download = download
 
 
 @cache

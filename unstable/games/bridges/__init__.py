@@ -5,12 +5,20 @@ imported with the first game of it that is asked for.
 """
 
 import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from unstable.config import ConfigError
 from unstable.games.environment import Environment
 
-LIBRARIES = {"open_spiel": ("pyspiel", "open_spiel")}
+LIBRARIES = {
+    "open_spiel": ("pyspiel", "open_spiel"),
+    "pettingzoo": ("pettingzoo", "pettingzoo"),
+    "gymnasium": ("gymnasium", "gymnasium"),
+    "gem": ("gem", "gem-llm"),
+}
 """By prefix, which is the name of the module here too: what is imported, and what pip calls it."""
 
 
@@ -28,7 +36,8 @@ def bridged_class(env: str) -> type[Environment]:
     prefix, _, game = env.partition(":")
     module, package = LIBRARIES[prefix]
     try:
-        importlib.import_module(module)
+        with _logging_kept():
+            importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
             f"target = {env!r}: {package} is not installed ({error}); "
@@ -37,3 +46,15 @@ def bridged_class(env: str) -> type[Environment]:
     bridge = importlib.import_module(f"{__name__}.{prefix}")
     made: type[Environment] = bridge.environment_class(game)
     return made
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """The root logger stays as it is: GEM sets it up for itself as it is imported."""
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers

@@ -1,0 +1,68 @@
+"""What games of other libraries have in common, whether or not these are installed."""
+
+import logging
+import random
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from unstable.config import ConfigError, GameConfig, parse
+from unstable.games import bridges
+from unstable.games.check import check_game, settled
+from unstable.games.game import Game
+
+
+@pytest.mark.parametrize("prefix", bridges.LIBRARIES)
+def test_a_library_that_is_not_there_is_a_line(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = bridges.LIBRARIES[prefix][1]
+    monkeypatch.setitem(bridges.LIBRARIES, prefix, ("no_such_module", package))
+    bridges.bridged_class.cache_clear()
+    line = rf"{package} is not installed \(No .*\); run: pip install 'unstable\[{prefix}\]'$"
+    with pytest.raises(ConfigError, match=line):
+        check_game(GameConfig(env=f"{prefix}:some_game"))
+    bridges.bridged_class.cache_clear()
+
+
+def test_a_librarys_import_leaves_logging_as_it_is() -> None:
+    root = logging.getLogger()
+    before = root.level, [*root.handlers]
+    with bridges._logging_kept():
+        root.addHandler(logging.NullHandler())
+        root.setLevel(1)
+    assert (root.level, root.handlers) == before
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rlcard", reason="pip install 'unstable[pettingzoo]'")
+    (tmp_path / "my_words.py").write_text(blocks("python")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    games = [GameConfig.model_validate(each) for each in yaml.safe_load(blocks("yaml")[0])["games"]]
+    for game in games:
+        check_game(game)
+    poker, chess = (Game(game, 0) for game in games)
+    assert re.match(r"card [JQK], public -, you [12], other [12]\n", poker.observe().board)
+    assert {"e2e4", "g1f3"} < set(chess.legal_moves()) and len(chess.legal_moves()) == 20
+    chess.step("e2e4")
+    assert {"e7e5", "g8f6"} < set(chess.legal_moves())
+    rng = random.Random(0)
+    while not poker.done:
+        poker.step(rng.choice(poker.legal_moves()))
+    assert poker.stakes == 7 and abs(poker.outcomes[0]) <= 1
+
+
+def test_the_run_on_the_page_could_begin() -> None:
+    pytest.importorskip("gymnasium", reason="pip install 'unstable[gymnasium]'")
+    (game,) = parse(yaml.safe_load(blocks("yaml")[1])).games
+    check_game(game)
+    assert settled(game).action_form == "bare"

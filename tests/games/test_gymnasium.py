@@ -1,0 +1,232 @@
+"""Gymnasium's games as envs of one seat: move by move they are the games that Gymnasium has."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium", reason="pip install 'unstable[gymnasium]'")
+import numpy as np  # noqa: E402
+
+from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from unstable.config import ConfigError, GameConfig  # noqa: E402
+from unstable.games.bridges.readable import marked, readable  # noqa: E402
+from unstable.games.check import check_game, settled  # noqa: E402
+from unstable.games.game import Game  # noqa: E402
+from unstable.games.services import can_be_solved  # noqa: E402
+from unstable.loop.train import train  # noqa: E402
+from unstable.records.reading import read_rows  # noqa: E402
+from unstable.types.seeds import derive_seed  # noqa: E402
+
+PLAYED: list[tuple[str, dict[str, Any]]] = [
+    ("FrozenLake-v1", {}),
+    ("FrozenLake8x8-v1", {"is_slippery": False}),
+    ("Taxi-v4", {}),
+    ("Blackjack-v1", {"natural": True, "sab": False}),
+    ("CartPole-v1", {}),
+    ("MountainCar-v0", {"max_episode_steps": 30}),
+    ("CliffWalking-v1", {"max_episode_steps": 50}),
+]
+RANDOM = ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CartPole-v1"]
+
+
+def config_of(name: str, **changes: Any) -> GameConfig:
+    chosen = {"env": f"gymnasium:{name}", "seats": 1, "max_turns": 10_000, **changes}
+    return GameConfig.model_validate(chosen)
+
+
+def play(game: Game, seed: int) -> Any:
+    rng, boards = random.Random(seed), []
+    while not game.done:
+        boards.append(game.observe().board)
+        assert not game.step(rng.choice(game.legal_moves())).invalid
+    return boards, game.payoffs
+
+
+@pytest.mark.parametrize(("name", "args"), PLAYED)
+def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> None:
+    """What is seen is the library's own rendering, or its numbers."""
+    shows = name.startswith(("Frozen", "Taxi", "Cliff"))
+    for seed in range(5):
+        game, rng = Game(config_of(name, args=args), seed), random.Random(seed)
+        env = gymnasium.make(name, render_mode="ansi" if shows else None, **args)
+        observation, info = env.reset(seed=derive_seed(seed, "env") % 2**31)
+        total, over = 0.0, False
+        while not game.done:
+            mask = info.get("action_mask", [1] * env.action_space.n)
+            numbers = [*np.flatnonzero(mask).tolist()]
+            names = game.legal_moves()
+            assert names == [str(number) for number in numbers]
+            said = marked(env.render()) if shows else readable(observation)
+            assert game.observe().board.startswith(said.strip())
+            place = rng.randrange(len(numbers))
+            observation, reward, terminated, truncated, info = env.step(numbers[place])
+            total, over = total + float(reward), terminated or truncated
+            assert not game.step(names[place]).invalid
+        assert over and game.payoffs == pytest.approx([total])
+        assert not game.truncated and game.outcomes == game.payoffs
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+    alone = [play(Game(config_of(name), seed), 0) for seed in range(4)]
+    assert len({tuple(boards) for boards, _ in alone}) > 1
+    games = [Game(config_of(name), seed) for seed in range(4)]
+    rngs, boards = [random.Random(0) for _ in games], [list[str]() for _ in games]
+    while not all(game.done for game in games):
+        for game, rng, own in zip(games, rngs, boards, strict=True):
+            if not game.done:
+                own.append(game.observe().board)
+                game.step(rng.choice(game.legal_moves()))
+    assert [*zip(boards, [game.payoffs for game in games], strict=True)] == alone
+
+
+@pytest.mark.parametrize(("name", "args"), PLAYED)
+def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
+    game = Game(config_of(name, args=args), 7)
+    game.step(game.legal_moves()[-1])
+    if not game.done:
+        before = game.observe()
+        ended = play(game.copied(), 1)
+        assert game.observe() == before and not game.done
+        assert play(game, 1) == ended
+
+
+def test_the_dealers_second_card_is_not_seen() -> None:
+    for seed in range(20):
+        game = Game(config_of("Blackjack-v1"), seed)
+        env: Any = game.env
+        hands = env.env.unwrapped
+        own = sum(hands.player) + 10 * (1 in hands.player)
+        shown = f"{own} {hands.dealer[0]} {int(1 in hands.player)}\nLegal actions: 0 | 1"
+        assert game.observe().board == shown
+        assert game.observe().rules == (
+            "You are playing Blackjack-v1 of Gymnasium. Actions: 0 stick, 1 hit. Answer with one "
+            "of the legal actions."
+        )
+        assert game.observe().brief == (
+            "Blackjack-v1. Actions: 0 stick, 1 hit. Answer with an action."
+        )
+
+
+def test_the_taxis_legal_moves_are_those_of_its_mask() -> None:
+    found = set[str]()
+    for seed in range(20):
+        game = Game(config_of("Taxi-v4"), seed)
+        found.add(" ".join(game.legal_moves()))
+        assert "blue(" in game.board and "\x1b" not in game.board
+    assert len(found) > 1
+
+
+def seen(env: Any, seat: int, observation: Any) -> str:
+    return f"You stand on field {observation} of {env.observation_space.n}."
+
+
+def named(env: Any, seat: int, number: int) -> str:
+    return f"[{'WSEN'[number]}]"
+
+
+def test_a_users_text_and_names_take_the_games_place() -> None:
+    args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Find G."}
+    config = settled(config_of("FrozenLake-v1", args=args | {"is_slippery": False}))
+    game = Game(config, 0)
+    assert config.action_form == "brackets"
+    assert game.observe().rules == "Find G. Answer with one of the legal actions."
+    assert game.observe().brief == "Find G. Answer with an action."
+    game.step("[E]")
+    assert game.board == "You stand on field 1 of 16."
+    assert not can_be_solved(config)
+
+
+class Corridor(gymnasium.Env):  # type: ignore[name-defined]
+    """Three steps to the right; its observation is a dict, with a mask, and actions begin at 1."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "place": gymnasium.spaces.Discrete(4),
+            "walls": gymnasium.spaces.Box(0, 1, (2, 2)),
+            "action_mask": gymnasium.spaces.MultiBinary(2),
+        }
+    )
+    action_space = gymnasium.spaces.Discrete(2, start=1)
+
+    def _seen(self) -> dict[str, Any]:
+        walls = np.array([[0, 1], [1, 0.5]])
+        return {"place": self.place, "walls": walls, "action_mask": [self.place > 0, 1]}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place += {1: -1, 2: 1}[action]
+        return self._seen(), -1.0, self.place == 3, False, {}
+
+
+gymnasium.register("Corridor-v0", Corridor)
+
+
+def test_a_users_env_of_dicts_and_other_numbers_is_played() -> None:
+    game = Game(config_of(f"{__name__}:Corridor-v0"), 0)
+    assert game.legal_moves() == ["2"]
+    assert game.observe().board == "place: 0\nwalls:\n0 1\n1 0.5\nLegal actions: 2"
+    for move in ("2", "1", "2", "2", "2"):
+        assert not game.done and move in game.legal_moves()
+        game.step(move)
+    assert game.done and game.payoffs == [-5.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "gymnasium:FrozenLak-v1"}, "Gymnasium has no such game; did you mean 'FrozenLake"),
+        ({"env": "gymnasium:no_such:Game-v0"}, "cannot import no_such (No module named 'no_such')"),
+        ({"env": "gymnasium:Pendulum-v1"}, "its actions are Box, and only those of a Discrete spa"),
+        ({"env": "gymnasium:LunarLander-v3"}, "Box2D is not installed"),
+        ({"env": "gymnasium:Taxi-v4", "seats": 2}, "games.0.seats = 2: Taxi-v4 of Gymnasium has 1"),
+        ({"env": "gymnasium:Blackjack-v1", "args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
+        ({"env": "gymnasium:Taxi-v4", "args": {"text": "no_such:seen"}}, "cannot import no_such"),
+    ],
+)
+def test_what_cannot_be_played_is_a_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_game(GameConfig.model_validate({"seats": 1, **changes}), "games.0")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+async def test_a_run_learns_from_a_game_of_one_seat(tmp_path: Path) -> None:
+    changes = KUHN_RUN | {
+        "games": [{"env": "gymnasium:Blackjack-v1", "seats": 1, "prompt": "compact"}],
+        "eval": {"every": 0},
+    }
+    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
+    assert await train(context) == "all updates made"
+    assert [row["version"] for row in read_rows(context.folder.metrics)][-1] == 1
+
+
+def ids() -> list[str]:
+    return [full for full in gymnasium.registry if full != "Corridor-v0"]
+
+
+REFUSED = (
+    *("only those of a Discrete space", "is not installed", "No module named", "too many numbers"),
+    *("have been moved to the gymnasium-robotics project", 'run `pip install "shimmy'),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ids())
+def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+    limit = {} if "Blackjack" in name else {"max_episode_steps": 200}
+    try:
+        config = settled(config_of(name, args=limit))
+        check_game(config)
+    except ConfigError as error:
+        assert any(reason in str(error) for reason in REFUSED), str(error)
+        assert "\n" not in str(error)
+        return
+    game = Game(config, 1)
+    play(game, 1)
+    assert not game.truncated

@@ -1,0 +1,366 @@
+"""PettingZoo's games as envs: move by move they are the games that PettingZoo has."""
+
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pettingzoo = pytest.importorskip("pettingzoo", reason="pip install 'unstable[pettingzoo]'")
+import numpy as np  # noqa: E402
+from gymnasium.spaces import Box, Discrete  # noqa: E402
+
+from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from unstable.config import ConfigError, GameConfig  # noqa: E402
+from unstable.games.check import check_game, settled  # noqa: E402
+from unstable.games.game import Game  # noqa: E402
+from unstable.games.services import can_be_solved, is_zero_sum  # noqa: E402
+from unstable.loop.train import train  # noqa: E402
+from unstable.records.reading import read_rows  # noqa: E402
+from unstable.solving.best_response import assess  # noqa: E402
+from unstable.solving.tree import grow  # noqa: E402
+from unstable.types.seeds import derive_seed  # noqa: E402
+
+ARCHERS = "knights_archers_zombies_v11"
+PLAYED: list[tuple[str, int, dict[str, Any]]] = [
+    ("tictactoe_v3", 2, {}),
+    ("connect_four_v3", 2, {}),
+    ("rps_v2", 2, {"max_cycles": 4}),
+    ("leduc_holdem_v4", 2, {}),
+    ("texas_holdem_v4", 2, {}),
+    ("texas_holdem_no_limit_v6", 2, {}),
+    ("go_v5", 2, {"board_size": 4}),
+    (ARCHERS, 4, {"max_cycles": 60}),
+]
+IDS = {name: f"classic/{name}" for name, _, _ in PLAYED} | {ARCHERS: f"butterfly/{ARCHERS}"}
+
+
+def config_of(name: str, seats: int = 2, **changes: Any) -> GameConfig:
+    chosen = {"env": f"pettingzoo:{name}", "seats": seats, "max_turns": 10_000, **changes}
+    return GameConfig.model_validate(chosen)
+
+
+def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
+    """PettingZoo's own game, as its pages play it: the turns of one line each, and the totals."""
+    env: Any = Leaving()
+    if name in IDS:
+        env = pettingzoo.make("aec", IDS[name].replace("_v", "-v"), **args)
+    env.reset(seed=derive_seed(seed, "env") % 2**31)
+    rng, totals, turns = random.Random(seed), dict.fromkeys(env.possible_agents, 0.0), []
+    for agent in env.agent_iter():
+        observation, reward, terminated, truncated, _ = env.last()
+        totals[agent] += reward
+        if terminated or truncated:
+            env.step(None)
+            continue
+        legal = [*range(env.action_space(agent).n)]
+        if isinstance(observation, dict):
+            legal = [*np.flatnonzero(observation["action_mask"]).tolist()]
+        turns.append((env.possible_agents.index(agent), [str(number) for number in legal]))
+        env.step(rng.choice(legal))
+    return turns, [*totals.values()]
+
+
+def play(game: Game, seed: int) -> Any:
+    rng, turns = random.Random(seed), []
+    while not game.done:
+        assert game.observe().seat == game.seat
+        turns.append((game.seat, game.legal_moves()))
+        assert not game.step(rng.choice(game.legal_moves())).invalid
+    return turns, game.payoffs
+
+
+@pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
+def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[str, Any]) -> None:
+    for seed in range(8):
+        turns, totals = library_play(name, args, seed)
+        own_turns, payoffs = play(Game(config_of(name, seats, args=args), seed), seed)
+        assert own_turns == turns
+        assert payoffs == pytest.approx(totals)
+
+
+@pytest.mark.parametrize("name", ["leduc_holdem_v4", "texas_holdem_v4"])
+def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+    def seen(seed: int) -> list[str]:
+        game, rng, boards = Game(config_of(name), seed), random.Random(0), []
+        while not game.done:
+            boards.append(game.observe().board)
+            game.step(rng.choice(game.legal_moves()))
+        return boards
+
+    alone = [seen(seed) for seed in range(6)]
+    assert len({tuple(boards) for boards in alone}) > 1
+    games = [Game(config_of(name), seed) for seed in range(6)]
+    rngs, boards = [random.Random(0) for _ in games], [list[str]() for _ in games]
+    while not all(game.done for game in games):
+        for game, rng, own in zip(games, rngs, boards, strict=True):
+            if not game.done:
+                own.append(game.observe().board)
+                game.step(rng.choice(game.legal_moves()))
+    assert boards == alone
+
+
+def test_a_seat_does_not_see_the_others_card() -> None:
+    """Of deals in which its own card and the first seat are the same, all look alike."""
+    boards: dict[tuple[int, str], set[str]] = {}
+    others: dict[tuple[int, str], set[str]] = {}
+    for seed in range(60):
+        game = Game(config_of("leduc_holdem_v4"), seed)
+        env: Any = game.env
+        hands = [player.hand.rank for player in env.env.unwrapped.env.game.players]
+        key = game.seat, hands[game.seat]
+        boards.setdefault(key, set()).add(game.observe().board)
+        others.setdefault(key, set()).add(hands[1 - game.seat])
+    assert all(len(seen) == 1 for seen in boards.values())
+    assert any(len(hidden) > 1 for hidden in others.values())
+
+
+def test_agents_that_move_at_once_do_not_see_each_others_choice() -> None:
+    seen = set()
+    for move in range(3):
+        game = Game(config_of("rps_v2"), 0)
+        game.step(str(move))
+        assert game.seat == 1
+        seen.add(game.observe().board)
+    assert len(seen) == 1
+
+
+class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
+    """Both bid 0 to 3 at once, twice; the higher bid is paid what it bids."""
+
+    metadata = {"name": "bids"}
+    render_mode = None
+    possible_agents = ["a", "b"]
+
+    def __init__(self, rounds: int = 2) -> None:
+        self.rounds = rounds
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(0, 3, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.left = [*self.possible_agents], self.rounds
+        return {agent: np.zeros(2) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.left -= 1
+        bids = [actions[agent] for agent in self.possible_agents]
+        pay = {
+            agent: float(actions[agent]) if actions[agent] == max(bids) else 0.0 for agent in "ab"
+        }
+        over = dict.fromkeys("ab", self.left == 0)
+        if not self.left:
+            self.agents = []
+        seen = {agent: np.array(bids) for agent in "ab"}
+        return seen, pay, over, dict.fromkeys("ab", False), {agent: {} for agent in "ab"}
+
+
+class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
+    """Agent n leaves after n + 1 moves; each move is worth 1 to its agent, and 0.5 to all there."""
+
+    metadata = {"name": "leaving"}
+    render_mode = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["a", "b", "c"]
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(9)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def observe(self, agent: str) -> int:
+        return self.moves[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents = [*self.possible_agents]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        self.moves = dict.fromkeys(self.agents, 0)
+        self.agent_selection = "a"
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[agent] = 0.0
+        self.rewards = {each: 0.5 + (each == agent) for each in self.agents}
+        self.moves[agent] += 1
+        self.terminations[agent] = self.moves[agent] > self.possible_agents.index(agent)
+        self._accumulate_rewards()
+        place = self.agents.index(agent)
+        self.agent_selection = self.agents[(place + 1) % len(self.agents)]
+        self._deads_step_first()
+
+
+def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> None:
+    turns, totals = library_play("Leaving", {}, 0)
+    own_turns, payoffs = play(Game(config_of(f"{__name__}:Leaving", 3), 0), 0)
+    assert [seat for seat, _ in turns] == [0, 1, 2, 1, 2, 2]
+    assert own_turns == turns and payoffs == totals and len(set(payoffs)) == 3
+
+
+def continuous() -> Any:
+    env = Bids()
+    env.action_space = lambda agent: Box(0, 1, (1,))  # type: ignore[method-assign]
+    return env
+
+
+def nothing() -> Any:
+    return 3
+
+
+def test_a_users_parallel_env_is_played_by_turns() -> None:
+    game = Game(config_of(f"{__name__}:Bids", args={"rounds": 3}), 0)
+    for bid in ("3", "1", "2", "2", "0", "1"):
+        assert not game.step(bid).invalid
+    assert game.done and game.payoffs == [5.0, 3.0]
+
+
+def seen(env: Any, seat: int, observation: Any) -> str:
+    mine, theirs = observation["observation"][:, :, 0], observation["observation"][:, :, 1]
+    marks = np.where(mine, "XO"[seat], np.where(theirs, "OX"[seat], "."))
+    return "\n".join("".join(column) for column in marks.T)
+
+
+def named(env: Any, seat: int, number: int) -> str:
+    return f"{'abc'[number // 3]}{number % 3 + 1}"
+
+
+def test_a_users_text_and_names_take_the_games_place() -> None:
+    args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Three in a row."}
+    game = Game(config_of("tictactoe_v3", args=args, prompt="compact"), 0)
+    game.step("b2")
+    game.step("a1")
+    shown = game.observe()
+    assert shown.board.startswith("O..\n.X.\n...\nLegal actions: a2 | a3 | b1 | b3")
+    assert shown.rules.startswith("Three in a row. You are player 0.")
+    assert shown.position == "P0 O.. ; .X. ; ...: a2 | a3 | b1 | b3 | c1 | c2 | c3"
+    assert not can_be_solved(game.config)
+
+
+def alike(env: Any, seat: int, number: int) -> str:
+    return ["take", "take\n", ""][number]
+
+
+def test_names_that_are_alike_have_their_numbers() -> None:
+    game = Game(config_of("rps_v2", args={"actions": f"{__name__}:alike"}), 0)
+    assert game.legal_moves() == ["take #0", "take #1", "#2"]
+
+
+def test_chess_is_shown_as_it_shows_itself() -> None:
+    board = Game(config_of("chess_v6"), 0).observe().board
+    assert board.startswith("r n b q k b n r\np p p p p p p p\n")
+
+
+def test_a_mask_in_infos_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = Game(config_of("rps_v2"), 0)
+    env: Any = game.env
+    env.env.unwrapped.infos["player_0"] = {"action_mask": [1, 0, 1]}
+    env._show()
+    assert game.legal_moves() == ["0", "2"]
+
+
+def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
+    game = Game(config_of("tictactoe_v3", invalid_moves={"allowed": 1}), 0)
+    game.step("4")
+    before = game.observe()
+    assert game.step("4").invalid
+    after = game.observe()
+    assert after.notice == "4 is no legal action." and after.board == before.board
+    assert not game.step(" 5 ").invalid
+
+
+@pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
+def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) -> None:
+    """Both come to the same end by the same moves, and neither moves the other."""
+    game = Game(config_of(name, seats, args=args), 3)
+    game.step(game.legal_moves()[0])
+    if not game.done:
+        before = game.observe()
+        copied = game.copied()
+        ended = play(copied, 1)
+        assert game.observe() == before and not game.done
+        assert play(game, 1) == ended
+
+
+def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
+    pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
+    found = []
+    for env in ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe"):
+        tree = grow(GameConfig(env=env), 1_000_000)
+        uniform = {
+            node.key: dict.fromkeys(node.actions, 1 / len(node.actions)) for node in tree.decisions
+        }
+        found.append(assess(tree, uniform, forfeits=False))
+    assert found[0].values == pytest.approx(found[1].values, abs=1e-9)
+    assert found[0].best == pytest.approx(found[1].best, abs=1e-9)
+    assert not can_be_solved(config_of("connect_four_v3"))
+
+
+def test_what_is_paid_adds_up_to_nothing_where_it_is_known_to() -> None:
+    assert is_zero_sum(config_of("leduc_holdem_v4"))
+    assert not is_zero_sum(config_of(f"{__name__}:Bids"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "pettingzoo:tictacto_v3"}, "PettingZoo has no such game; did you mean 'tictac"),
+        ({"env": "pettingzoo:tictactoe_v2"}, "did you mean 'tictactoe_v3'?"),
+        ({"env": "pettingzoo:tictactoe_v3", "seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
+        ({"env": "pettingzoo:pong_v3"}, "needs multi_agent_ale_py, which is not installed; inst"),
+        ({"env": "pettingzoo:cooperative_pong_v6"}, "has too many numbers to be read; give a fun"),
+        ({"env": f"pettingzoo:{__name__}:continuous"}, "its actions are Box, and only those of a"),
+        ({"env": f"pettingzoo:{__name__}:nothing"}, "makes a int; return an AECEnv or a Parallel"),
+        ({"env": f"pettingzoo:{__name__}:Zero"}, f"{__name__} has no Zero; "),
+        ({"env": "pettingzoo:tictactoe_v3", "args": {"size": 4}}, "games.0.args = {'size': 4}: "),
+    ],
+)
+def test_what_cannot_be_played_is_a_line(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_game(GameConfig(**changes), "games.0")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
+    changes = KUHN_RUN | {
+        "games": [{"env": "pettingzoo:leduc_holdem_v4", "prompt": "compact", "payoff_scale": 7}],
+        "eval": {"every": 0},
+    }
+    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
+    assert await train(context) == "all updates made"
+    assert [row["version"] for row in read_rows(context.folder.metrics)][-1] == 1
+
+
+def names() -> list[str]:
+    return [full.rpartition("/")[2].replace("-v", "_v") for full in pettingzoo.aec_registry]
+
+
+REFUSED = ("which is not installed; install it", "depends on OpenSpiel via Shimmy", "too many numb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+    warnings.simplefilter("ignore")
+    seats = {ARCHERS: 4, "pursuit_v5": 8}.get(name, 2)
+    try:
+        config = settled(config_of(name, seats))
+        check_game(config)
+    except ConfigError as error:
+        assert any(reason in str(error) for reason in REFUSED) and "\n" not in str(error)
+        return
+    game = Game(config, 1)
+    play(game, 1)
+    assert not game.truncated

@@ -1,0 +1,108 @@
+"""Gymnasium's games of one seat: `games.env: gymnasium:ID`, such as `gymnasium:Taxi-v3`.
+
+https://gymnasium.farama.org. ID is what `gymnasium.make` takes; `my_module:ID` is one that
+`my_module` registers. A game is over where it is terminated or truncated, and pays the sum of its
+rewards. Of those in `_OPEN` the seat sees what they render as text.
+"""
+
+import importlib
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Discrete
+
+from unstable.config import ConfigError, nearest
+from unstable.config.plugins import described
+from unstable.games.bridges.numbered import Maker, NumberedEnvironment, check_actions, info_of
+from unstable.games.bridges.readable import MASK, marked
+
+_OPEN = {
+    "CliffWalking-v1": "the observation is the whole position",
+    "CliffWalkingSlippery-v1": "the observation is the whole position",
+    "FrozenLake-v1": "the observation is the whole position, and the map is known",
+    "FrozenLake8x8-v1": "the observation is the whole position, and the map is known",
+    "Taxi-v3": "the observation is the whole position",
+    "Taxi-v4": "the observation is the whole position",
+}
+"""Games that are shown as they render themselves as text, each with the reason why they may be."""
+_MEANINGS = {
+    "Acrobot-v1": ("push back", "wait", "push forth"),
+    "Blackjack-v1": ("stick", "hit"),
+    "CartPole-v0": ("left", "right"),
+    "CartPole-v1": ("left", "right"),
+    "CliffWalking-v1": ("up", "right", "down", "left"),
+    "CliffWalkingSlippery-v1": ("up", "right", "down", "left"),
+    "FrozenLake-v1": ("left", "down", "right", "up"),
+    "FrozenLake8x8-v1": ("left", "down", "right", "up"),
+    "MountainCar-v0": ("left", "wait", "right"),
+    "Taxi-v3": ("south", "north", "east", "west", "pick up", "drop off"),
+    "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
+}
+"""Of actions, by number, as Gymnasium's pages explain them."""
+
+
+class GymnasiumEnvironment(NumberedEnvironment):
+    """One play of the env that `make` makes. `environment_class` makes the class of each game."""
+
+    make: Maker
+    is_open: bool
+    """Whether it is shown as it renders itself."""
+    seats = 1
+    mover = 0
+
+    def _made(self, args: dict[str, Any]) -> Any:
+        if self.is_open and self.has_games_text:
+            args = {"render_mode": "ansi"} | args
+        made = type(self).make(**args)
+        check_actions(self.info.name, made.action_space)
+        return made
+
+    def _begin(self, seed: int) -> None:
+        self._observation, self._info = self.env.reset(seed=seed)
+        self._total = 0.0
+
+    def _move(self, number: int) -> bool:
+        self._observation, reward, terminated, truncated, self._info = self.env.step(number)
+        self._total += float(reward)
+        return bool(terminated or truncated)
+
+    def _look(self) -> tuple[Any, Discrete, Any]:
+        seen, mask = self._observation, self._info.get(MASK)
+        if mask is None and isinstance(seen, dict):
+            mask = seen.get(MASK)
+        return seen, self.env.action_space, mask
+
+    def _own_text(self) -> str | None:
+        return marked(str(self.env.render())) if self.is_open else None
+
+    def payoffs(self) -> list[float]:
+        """The sum of the rewards."""
+        return [self._total]
+
+
+def environment_class(name: str) -> type[GymnasiumEnvironment]:
+    """The class of a game; raises `ConfigError` where there is none."""
+    place = f"target = {f'gymnasium:{name}'!r}"
+    module, _, short = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigError(
+                f"{place}: cannot import {module} ({described(error)}); run from the folder that "
+                "holds it, or put that folder on PYTHONPATH"
+            ) from None
+    if short not in gymnasium.registry:
+        hint = nearest(short, [*gymnasium.registry])
+        raise ConfigError(f"{place}: Gymnasium has no such game; {hint}")
+    meanings = _MEANINGS.get(short, ())
+    own = {
+        "make": staticmethod(partial(gymnasium.make, short, disable_env_checker=True)),
+        "title": f"{short} of Gymnasium",
+        "meanings": meanings,
+        "is_open": short in _OPEN,
+        "info": info_of("gymnasium", name, is_zero_sum=False, meanings=meanings),
+        "__doc__": f"One play of {name}.",
+    }
+    return type("Gymnasium", (GymnasiumEnvironment,), own)

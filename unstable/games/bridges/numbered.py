@@ -1,0 +1,242 @@
+"""Games whose actions are numbers, as PettingZoo's and Gymnasium's, put as text."""
+
+import copy
+import io
+import pickle
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from gymnasium.spaces import Discrete
+from gymnasium.utils import EzPickle
+
+from unstable.config import ConfigError
+from unstable.config.plugins import load_target
+from unstable.games.bridges.questions import line
+from unstable.games.bridges.readable import is_readable, readable
+from unstable.games.environment import Environment, EnvStep
+from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
+from unstable.types import Observation
+
+Maker = Callable[..., Any]
+"""What makes a library's env of its arguments."""
+
+
+class NumberedEnvironment(Environment):
+    """One play of a game of a library, whose class says how it begins, moves and pays.
+
+    `text` names a function(env, seat, observation) that says what a seat sees, `actions` a
+    function(env, seat, number) that names an action, both with the library's own env; `rules` is a
+    text. All other arguments are that env's.
+    """
+
+    title: str
+    """The game's name, and the library's."""
+    meanings: Sequence[str] = ()
+    """Of its actions, by number, where they are known."""
+
+    def __init__(
+        self, text: str | None = None, actions: str | None = None, rules: str = "", **args: Any
+    ) -> None:
+        self.has_games_text = text is None
+        self._seen = None if text is None else load_target(text, "games.args.text")
+        self._named = None if actions is None else load_target(actions, "games.args.actions")
+        self._rules = rules or f"You are playing {self.title}."
+        if self.meanings and not rules and actions is None:
+            self._rules += f" {explained(self.meanings)}"
+        if rules or actions is not None:
+            self.info = replace(self.info, compact=_compact(self._rules))
+        self.env: Any = self._made(args)
+        """The library's own."""
+        self._args, self._seed = args, 0
+        self._moves: tuple[int, ...] = ()  # that were made
+        self._shown = self._notice = ""
+        self._legal: dict[str, int] = {}  # numbers of the legal actions, by name
+
+    @abstractmethod
+    def _made(self, args: dict[str, Any]) -> Any:
+        """The library's env, not yet begun; `ConfigError` for one that cannot be played here."""
+
+    @abstractmethod
+    def _begin(self, seed: int) -> None:
+        """Begin with chance of that seed."""
+
+    @abstractmethod
+    def _move(self, number: int) -> bool:
+        """Make the mover's move; whether the game is over."""
+
+    @abstractmethod
+    def _look(self) -> tuple[Any, Discrete, Any]:
+        """What the mover observes, its actions, and a mask of those that are legal, or None."""
+
+    def _own_text(self) -> str | None:
+        """The game's own text of the position, where it has one and all seats may see it."""
+        return None
+
+    @property
+    @abstractmethod
+    def seats(self) -> int:
+        """How many there are."""
+
+    def reset(self, seats: int, seed: int) -> None:
+        """Begin, by the library's own seed."""
+        assert seats == self.seats, f"{self.title} has {self.seats} seats"
+        self._seed, self._moves = seed % 2**31, ()
+        self._begin(self._seed)
+        self._show()
+
+    def _show(self) -> None:
+        """What the mover sees and may do now."""
+        observation, space, mask = self._look()
+        self._shown = self._text(observation).strip()
+        start = int(space.start)
+        numbers = range(start, start + int(space.n))
+        legal = [number for number in numbers if mask is None or mask[number - start]]
+        self._legal = dict(zip(self._names(legal), legal, strict=True))
+
+    def _text(self, observation: Any) -> str:
+        if self._seen is not None:
+            return str(self._seen(self.env, self.mover, observation))
+        if (own := self._own_text()) is not None:
+            return own
+        if not is_readable(observation):
+            raise ConfigError(
+                f"games.env = {self.info.name!r}: what a seat observes has too many numbers to be "
+                "read; give a function of yours as games.N.args.text"
+            )
+        return readable(observation)
+
+    def _names(self, numbers: Sequence[int]) -> list[str]:
+        """Names of actions in one line each; with their numbers where two are alike."""
+        names = [self._name(number) for number in numbers]
+        return [
+            name if name and names.count(name) == 1 else f"{name} #{number}".strip()
+            for name, number in zip(names, numbers, strict=True)
+        ]
+
+    def _name(self, number: int) -> str:
+        if self._named is not None:
+            return " ".join(str(self._named(self.env, self.mover, number)).split())
+        return str(number)
+
+    @property
+    def board(self) -> str:
+        """What the seat that moved last was shown, or is shown now."""
+        return self._shown
+
+    def observe(self) -> Observation:
+        """What the mover sees, and the names of its actions."""
+        who = f" You are player {self.mover}." if self.seats > 1 else ""
+        return Observation(
+            seat=self.mover,
+            rules=f"{self._rules}{who} Answer with one of the legal actions.",
+            events=[],
+            board=f"{self._shown}\nLegal actions: {' | '.join(self._legal)}",
+            notice=self._notice,
+        )
+
+    def legal_moves(self) -> list[str]:
+        """The names of the legal actions."""
+        return [*self._legal]
+
+    def step(self, action: str) -> EnvStep:
+        """Make the move of that name."""
+        number = self._legal.get(action.strip())
+        if number is None:
+            self._notice = f"{action.strip()} is no legal action."
+            return EnvStep(over=False, refused=True, reason=self._notice)
+        self._notice, self._moves = "", (*self._moves, number)
+        if over := self._move(number):
+            return EnvStep(over=over, refused=False)
+        self._show()
+        return EnvStep(over=False, refused=False)
+
+    def copied(self) -> Self:
+        """With a copy of the library's env as it is now.
+
+        An env that holds what cannot be copied, such as an image, is led there anew.
+        """
+        made = copy.copy(self)
+        try:
+            made.env = _copy(self.env)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            made.env = made._made(self._args)
+            made._begin(self._seed)
+            for number in self._moves:
+                made._move(number)
+        return made
+
+
+def explained(meanings: Sequence[str]) -> str:
+    """What actions mean, in a sentence.
+
+    >>> explained(["stick", "hit"])
+    'Actions: 0 stick, 1 hit.'
+    """
+    return f"Actions: {', '.join(f'{number} {word}' for number, word in enumerate(meanings))}."
+
+
+def info_of(
+    prefix: str,
+    name: str,
+    is_zero_sum: bool,
+    is_small: bool = False,
+    meanings: Sequence[str] = (),
+) -> GameInfo:
+    """What is known of a game; `is_small`: its tree can be grown, and each seat sees all."""
+    said = f"{name}. {explained(meanings)}" if meanings else f"{name}."
+    return GameInfo(
+        name=f"{prefix}:{name}",
+        board_shows_all=always,
+        small_tree=SmallTree(is_open=True, fits=_has_games_text) if is_small else None,
+        payoffs=Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=is_zero_sum),
+        compact=_compact(said),
+    )
+
+
+def _compact(said: str) -> Compact:
+    return Compact(f"{said} Answer with an action.", _position)
+
+
+def check_actions(name: str, *spaces: Any) -> None:
+    """Raise `ConfigError` where a seat's actions are not numbers of a list."""
+    for space in spaces:
+        if not isinstance(space, Discrete):
+            raise ConfigError(
+                f"games.env = {name!r}: its actions are {type(space).__name__}, and only those of "
+                "a Discrete space can be played; choose another game"
+            )
+
+
+def _has_games_text(env: NumberedEnvironment) -> bool:
+    """A text of a user's need not show all of a position."""
+    return env.has_games_text
+
+
+def _position(env: NumberedEnvironment) -> str:
+    """What the mover sees, in one line, with the legal actions after a colon."""
+    return line(env.board, env.mover, env.legal_moves())
+
+
+class _Pickler(pickle.Pickler):
+    """Envs with their state: by themselves those of `EzPickle` are made anew, not yet begun."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, EzPickle):
+            return _empty, (type(obj),), vars(obj), None, None, _fill
+        return NotImplemented
+
+
+def _empty(kind: type) -> Any:
+    return object.__new__(kind)
+
+
+def _fill(env: Any, state: dict[str, Any]) -> None:
+    vars(env).update(state)
+
+
+def _copy(env: Any) -> Any:
+    file = io.BytesIO()
+    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
+    return pickle.loads(file.getvalue())

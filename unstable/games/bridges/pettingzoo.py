@@ -1,0 +1,152 @@
+"""PettingZoo's games: `games.env: pettingzoo:NAME`, such as `pettingzoo:tictactoe_v3`.
+
+https://pettingzoo.farama.org. NAME is one of its registry, without its family, or
+`package.module:function` that makes an env of one's own. Envs in which agents move at once are
+played by turns (`parallel_to_aec`): an agent does not see what others chose in the same turn.
+A seat sees its own observation alone: what an env renders shows all, and is shown only of those
+that `_OPEN` names.
+"""
+
+import importlib
+import re
+from functools import partial
+from typing import Any, Self
+
+import pettingzoo
+from gymnasium.spaces import Discrete
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from unstable.config import ConfigError, nearest
+from unstable.config.plugins import described, load_target
+from unstable.games.bridges.numbered import Maker, NumberedEnvironment, check_actions, info_of
+from unstable.games.bridges.readable import MASK, marked
+
+_OPEN = {"chess_v6": "both players see the whole board"}
+"""Games that are shown as they render themselves as text, each with the reason why they may be."""
+_SMALL = {"tictactoe_v3"}
+"""Games that draw nothing, in which each seat sees all, and whose tree is small."""
+_ZERO_SUM = {
+    *("chess_v6", "connect_four_v3", "go_v5", "leduc_holdem_v4", "rps_v2", "texas_holdem_v4"),
+    *("texas_holdem_no_limit_v6", "tictactoe_v3"),
+}
+_MEANINGS = {
+    "leduc_holdem_v4": ("call", "raise", "fold", "check"),
+    "rps_v2": ("rock", "paper", "scissors"),
+    "texas_holdem_no_limit_v6": (
+        *("fold", "check or call", "raise by half the pot", "raise by the pot", "all in"),
+    ),
+    "texas_holdem_v4": ("call", "raise", "fold", "check"),
+}
+"""Of actions, by number, as PettingZoo's pages explain them."""
+_VERSION = re.compile(r"[-_]v(\d+)$")
+
+
+class PettingZooEnvironment(NumberedEnvironment):
+    """One play of the env that `make` makes. `environment_class` makes the class of each game."""
+
+    make: Maker
+    is_open: bool
+    """Whether it is shown as it renders itself."""
+    _mover = 0
+
+    def _made(self, args: dict[str, Any]) -> Any:
+        if self.is_open and self.has_games_text:
+            args = {"render_mode": "ansi"} | args
+        made = type(self).make(**args)
+        if isinstance(made, pettingzoo.ParallelEnv):
+            made = parallel_to_aec(made)
+        name = self.info.name
+        if not isinstance(made, pettingzoo.AECEnv):
+            raise ConfigError(
+                f"games.env = {name!r}: makes a {type(made).__name__}; return an AECEnv or a "
+                "ParallelEnv of PettingZoo"
+            )
+        self._agents: list[Any] = [*made.possible_agents]
+        self._totals = [0.0] * len(self._agents)
+        check_actions(name, *map(made.action_space, self._agents))
+        return made
+
+    @property
+    def seats(self) -> int:
+        """As many as its possible agents, in their order."""
+        return len(self._agents)
+
+    @property
+    def mover(self) -> int:
+        """The place of the agent that is selected."""
+        return self._mover
+
+    def _begin(self, seed: int) -> None:
+        self.env.reset(seed=seed)
+        self._totals = [0.0] * len(self._agents)
+        if self._pass_over_the_dead():
+            raise ValueError(f"{self.title} is over before a seat has moved")
+
+    def _move(self, number: int) -> bool:
+        """All agents' rewards of each step are added up, as they are paid."""
+        self.env.step(number)
+        for agent, reward in self.env.rewards.items():
+            self._totals[self._agents.index(agent)] += float(reward)
+        return self._pass_over_the_dead()
+
+    def _pass_over_the_dead(self) -> bool:
+        """Agents that are out step once more, with None; whether none is left."""
+        env = self.env
+        while env.agents:
+            agent = env.agent_selection
+            if not (env.terminations[agent] or env.truncations[agent]):
+                return False
+            env.step(None)
+        return True
+
+    def _look(self) -> tuple[Any, Discrete, Any]:
+        agent = self.env.agent_selection
+        self._mover = self._agents.index(agent)
+        observation = self.env.observe(agent)
+        mask = observation.get(MASK) if isinstance(observation, dict) else None
+        if mask is None:
+            mask = self.env.infos.get(agent, {}).get(MASK)
+        return observation, self.env.action_space(agent), mask
+
+    def _own_text(self) -> str | None:
+        return marked(str(self.env.render())) if self.is_open else None
+
+    def payoffs(self) -> list[float]:
+        """The sum of each agent's rewards."""
+        return [*self._totals]
+
+    def copied(self) -> Self:
+        """With a copy of the env, and its own sums."""
+        made = super().copied()
+        made._totals = [*self._totals]
+        return made
+
+
+def environment_class(name: str) -> type[PettingZooEnvironment]:
+    """The class of a game; raises `ConfigError` where there is none, or it needs more."""
+    place = f"target = {f'pettingzoo:{name}'!r}"
+    meanings = _MEANINGS.get(name, ())
+    is_zero_sum, is_small = name in _ZERO_SUM, name in _SMALL
+    own = {
+        "make": staticmethod(load_target(name) if ":" in name else _registered(name, place)),
+        "title": f"{name} of PettingZoo",
+        "meanings": meanings,
+        "is_open": name in _OPEN,
+        "info": info_of("pettingzoo", name, is_zero_sum, is_small, meanings),
+        "__doc__": f"One play of {name}.",
+    }
+    return type("PettingZoo", (PettingZooEnvironment,), own)
+
+
+def _registered(name: str, place: str) -> Maker:
+    """What makes a game of PettingZoo's registry, in which tictactoe_v3 is classic/tictactoe-v3."""
+    ids = {_VERSION.sub(r"_v\1", full.rpartition("/")[2]): full for full in pettingzoo.aec_registry}
+    if name not in ids:
+        raise ConfigError(f"{place}: PettingZoo has no such game; {nearest(name, [*ids])}")
+    entry = pettingzoo.aec_registry[ids[name]].entry_point
+    try:
+        importlib.import_module(str(entry).partition(":")[0])
+    except ImportError as error:
+        needs = error.name or described(error)
+        raise ConfigError(f"{place}: needs {needs}, which is not installed; install it") from None
+    return partial(pettingzoo.make, "aec", ids[name])

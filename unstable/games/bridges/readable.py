@@ -1,0 +1,96 @@
+"""What an env observes, as text: its own, or the numbers as they are."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+MASK = "action_mask"
+"""The entry that says which actions are legal; it is no part of what is seen."""
+_MOST = 10_000  # numbers that are put as text
+_COLOURED = re.compile(r"\x1b\[(\d+)[;\d]*m(.*?)\x1b\[0?m", re.DOTALL)
+_ESCAPES = re.compile(r"\x1b\[[;\d]*m")
+_COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def readable(observation: Any) -> str:
+    """The numbers of an observation: a row a line, planes of the last axis one after another.
+
+    >>> readable({"observation": [[1, 0], [0.5, 2]], "action_mask": [1, 0]})
+    '1 0\\n0.5 2'
+    >>> readable({"hand": (3, 4), "turn": 1})
+    'hand: 3 4\\nturn: 1'
+    """
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping):
+        seen = _seen(observation)
+        if len(seen) == 1:
+            return readable(*seen.values())
+        return "\n".join(f"{key}:{_beside(readable(value))}" for key, value in seen.items())
+    if isinstance(observation, tuple | list) and not _is_array(observation):
+        return "\n".join(map(readable, observation))
+    return _rows(np.asarray(observation))
+
+
+def is_readable(observation: Any) -> bool:
+    """Whether it has few enough numbers to be put as text."""
+    return _size(observation) <= _MOST
+
+
+def marked(text: str) -> str:
+    """Text for a terminal as plain text: what is coloured is named so.
+
+    >>> marked("\\x1b[41mS\\x1b[0mFFF")
+    'red(S)FFF'
+    """
+    named = _COLOURED.sub(lambda found: f"{_colour(int(found[1]))}({found[2]})", text)
+    return _ESCAPES.sub("", named)
+
+
+def _colour(code: int) -> str:
+    place = code % 10
+    return _COLOURS[place] if place < len(_COLOURS) else "marked"
+
+
+def _seen(observation: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: value for key, value in observation.items() if key != MASK}
+
+
+def _beside(text: str) -> str:
+    return f"\n{text}" if "\n" in text else f" {text}"
+
+
+def _is_array(values: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether it is made of numbers alone, as many in each row."""
+    try:
+        return np.asarray(values).dtype.kind in "biuf"
+    except ValueError:
+        return False
+
+
+def _rows(array: Any) -> str:
+    if array.ndim > 3:
+        return "\n\n".join(map(_rows, array))
+    if array.ndim == 3:
+        return "\n\n".join(map(_rows, np.moveaxis(array, -1, 0)))
+    if array.ndim == 2:
+        return "\n".join(map(_rows, array))
+    return " ".join(map(_number, np.atleast_1d(array).tolist()))
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)  # no -0
+
+
+def _size(observation: Any) -> int:
+    if isinstance(observation, str):
+        return 1
+    if isinstance(observation, Mapping):
+        return sum(map(_size, _seen(observation).values()))
+    if isinstance(observation, tuple | list):
+        return sum(map(_size, observation))
+    return int(np.size(observation))
