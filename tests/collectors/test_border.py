@@ -61,7 +61,7 @@ def spec(game_id: int, *players: str, env: str = "unruly", **changes: Any) -> Ga
 
 async def played(playing: Collector, *specs: GameSpec) -> list[GameResult | GameFailure]:
     found = [result async for result in playing.play(specs)]
-    playing.close()
+    await playing.close()
     return sorted(found, key=lambda result: result.spec.game_id)
 
 
@@ -119,7 +119,7 @@ async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    playing.close()
+    await playing.close()
     assert psutil.wait_procs(begun, timeout=60)[1] == []
 
 

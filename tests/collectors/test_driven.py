@@ -296,7 +296,7 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
     async with driven_actor(tmp_path, games=games) as actor:
         playing = asyncio.create_task(all_of(actor, kuhn_specs(8)))
         (driver,) = actor.collector.driving.drivers
-        while sum(table.asking for table in actor.collector.driving.tables.all) == 0:
+        while not any(table.asking for table in actor.collector.driving.tables.all):
             await asyncio.sleep(0.02)
         first = driver.pid
         driver.kill()

@@ -167,7 +167,7 @@ async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
         playing = collector(server, tmp_path, {"isolated": isolated}, max_calls=3)
         specs = [spec(("remote", "random"), game_id=number) for number in range(4)]
         ended = [each async for each in playing.play(specs)]
-        playing.close()
+        await playing.close()
         failures = [each for each in ended if isinstance(each, GameFailure)]
         assert failures and {each.spent for each in failures} == {"remote"}
         assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error

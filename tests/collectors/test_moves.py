@@ -22,7 +22,7 @@ async def games(moves: str, *, isolated: bool = False) -> list[GameResult]:
     try:
         found = await played(playing.play(specs(3, ("main@0", "main@1"), env="TicTacToe-v0")))
     finally:
-        playing.close()
+        await playing.close()
     assert all(isinstance(each, GameResult) for each in found)
     return found  # type: ignore[return-value]
 
