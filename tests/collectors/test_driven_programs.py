@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.collectors.test_driven import GAME, all_of, kuhn_specs
+from tests.helpers.collector import Scripted
 from tests.helpers.driven import Door, driven_actor
+from tests.helpers.loop import lines, make_context, played
+from tests.helpers.models import tiny_tokenizer
 from unstable.drivers import TOKEN
-from unstable.types import GameResult
+from unstable.loop.train import train
+from unstable.records.reading import read_rows
+from unstable.runtime.local import LocalActor
+from unstable.types import Completion, GameResult
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
 NODE = shutil.which("node")
@@ -37,8 +43,81 @@ async def test_kuhn_in_javascript(tmp_path):
         dealt.append({})
         for result in results:
             assert isinstance(result, GameResult), result.error
-            assert {abs(payoff) for payoff in result.payoffs} <= {1, 2} or result.forfeit is not None
+            assert {abs(payoff) for payoff in result.payoffs} <= {
+                1,
+                2,
+            } or result.forfeit is not None
             turn = result.turns[0]
             dealt[-1][result.spec.seed] = (turn.seat, turn.answer.observation)
     assert dealt[0] == dealt[1]
     assert len(set(dealt[0].values())) > 3, "the openers' cards and seats"
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+
+
+class Caller(Scripted):
+    """Calls the tool at a seat's first word in one of two games, and answers the output after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = tiny_tokenizer()
+
+    async def generate(self, prompt_ids, *, adapter, max_tokens, seed, **_) -> Completion:
+        asked = self.tokenizer.decode(prompt_ids)
+        last = asked.rpartition("<|user|>")[2]
+        said = "5" if "tool_response" in last else CALL if seed % 2 else "100000"
+        ids = [*self.tokenizer.encode(said, add_special_tokens=False), 0]
+        assert len(ids) <= max_tokens
+        return Completion(
+            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
+        )
+
+
+async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_folder, tmp_path):
+    """By the openai client, through the whole loop: the game on file, the samples, the loss."""
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        games=[
+            {
+                "env": "driver:examples.drivers.calculator:Calculator",
+                **{"name": "Calculator", "payoff_scale": 1},
+            }
+        ],
+        opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
+        sampling={"max_tokens": 256, "max_prompt_tokens": 2048},
+        actors={"games_in_flight": 4},
+        eval={"every": 0},
+        loop={"mode": "sync", "steps": 1},
+    )
+    config = context.config
+    actor = LocalActor(config, context.folder, Caller(), tiny_tokenizer())  # type: ignore[arg-type]
+    await actor.collector.start()
+    context.actors[:] = [actor]
+    assert await train(context) == "all updates made"
+    turns = {
+        (game["game"], turn["index"]): turn
+        for game in played(context.folder)
+        for turn in game["turns"]
+    }
+    called = {place: turn for place, turn in turns.items() if CALL in turn["text"]}
+    assert 0 < len(called) < len(turns)
+    tokenizer = tiny_tokenizer()
+    for turn in called.values():
+        call, output, answer = turn["sampled"]["segments"]
+        assert tokenizer.decode(call["token_ids"]) == f"{CALL}<|end|>"
+        assert tokenizer.decode(output["token_ids"]) == (
+            "<|user|><tool_response>\n5\n</tool_response><|end|><|assistant|>"
+        )
+        assert tokenizer.decode(answer["token_ids"]) == "5<|end|>" and "logprobs" not in output
+    samples = lines(context.folder.samples(1))
+    assert any((sample["game"], sample["turn"]) in called for sample in samples)
+    trained = 0
+    for sample in samples:
+        assert sample["sampled"] == turns[sample["game"], sample["turn"]]["sampled"]
+        scored = [each for each in sample["sampled"]["segments"] if "logprobs" in each]
+        assert sample["completion_length"] == sum(len(each["token_ids"]) for each in scored)
+        trained += sample["completion_length"]
+    *_, row = read_rows(context.folder.metrics)
+    assert row["learn/tokens_trained"] == trained

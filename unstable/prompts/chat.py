@@ -101,7 +101,7 @@ class ChatTemplate:
             shown = {"role": "assistant", "content": _MARK}
             chat = self.render([*begun, shown, *_with_texts(later, iter(texts))], tools)
             before, _, rest = chat.partition(_MARK)
-            # What a template opens an answer with, such as an empty thought, may go once it is there.
+            # What opens an answer, such as an empty thought, may go once the answer is there.
             return rest.lstrip() if before and opened.startswith(before) else ""
 
         texts = list(_texts(later))
