@@ -189,9 +189,11 @@ class _Driver:
                 found = await asyncio.to_thread(self._play, game)
                 if inspect.isawaitable(found):
                     found = await found
+            said = found if isinstance(found, Mapping) else {"payoffs": list(found)}
+            json.dumps(said)  # what cannot be sent is the game's fault alone
+            return said
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"[:_MOST_REASON]}
-        return found if isinstance(found, Mapping) else {"payoffs": list(found)}
 
 
 def _raise_for(reply: httpx.Response) -> None:
