@@ -26,7 +26,7 @@ HARNESS = os.environ.get("VERIFIERS_HARNESS", "verifiers_kuhn")  # this file; or
 
 
 class Direct(vf.Harness[vf.HarnessConfig]):
-    """Sends a chat and takes the answer, as verifiers' `null` does, but starts no process for it."""
+    """Sends a chat and takes the answer: verifiers' `null` without a process for each answer."""
 
     APPENDS_SYSTEM_PROMPT = SUPPORTS_RESUME = True
     EXECUTES_CODE = NEEDS_CONTAINER = False
@@ -79,4 +79,6 @@ async def play(game: OpenGame) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    drive(play, sys.argv[1], at_once=int(sys.argv[2]), token=os.environ.get("UNSTABLE_DRIVER_TOKEN"))
+    drive(
+        play, sys.argv[1], at_once=int(sys.argv[2]), token=os.environ.get("UNSTABLE_DRIVER_TOKEN")
+    )

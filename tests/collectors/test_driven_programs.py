@@ -92,7 +92,7 @@ async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_
         loop={"mode": "sync", "steps": 1},
     )
     config = context.config
-    actor = LocalActor(config, context.folder, Caller(), tiny_tokenizer())  # type: ignore[arg-type]
+    actor = LocalActor(config, context.folder, Caller(), tiny_tokenizer())
     await actor.collector.start()
     context.actors[:] = [actor]
     assert await train(context) == "all updates made"
