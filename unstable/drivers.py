@@ -27,7 +27,7 @@ import httpx
 TOKEN = "UNSTABLE_DRIVER_TOKEN"
 """The environment variable with the token of a run that asks for one."""
 _ANSWER_S = 600.0  # that a seat's answer may take
-_GONE_S = 20.0  # after which a run that does not answer is over
+_GONE_S = 120.0  # after which a run that has never answered is given up; it may be loading
 _PAUSE_S = 0.5
 _MOST_REASON = 300  # characters
 

@@ -15,7 +15,7 @@ const DEALS = ["JQ", "JK", "QJ", "QK", "KJ", "KQ"];
 const OPEN = ["check", "bet"], ANSWER = ["fold", "call"];
 const LEGAL = { "": OPEN, " check": OPEN, " bet": ANSWER, " check bet": ANSWER }; // else it is over
 const [url, atOnce = "1"] = process.argv.slice(2);
-const starts = Date.now() + 60_000; // until when a run may take to listen
+const starts = Date.now() + 120_000; // until when a run may take to listen
 let met = false; // the run has answered once
 
 async function post(address, key, body) { // status 0: nobody answers
