@@ -27,7 +27,7 @@ import httpx
 TOKEN = "UNSTABLE_DRIVER_TOKEN"
 """The environment variable with the token of a run that asks for one."""
 _ANSWER_S = 600.0  # that a seat's answer may take
-_GONE_S = 20.0  # after which a run that does not answer is over
+_GONE_S = 120.0  # after which a run that has never answered is given up; it may be loading
 _PAUSE_S = 0.5
 _MOST_REASON = 300  # characters
 
@@ -189,9 +189,11 @@ class _Driver:
                 found = await asyncio.to_thread(self._play, game)
                 if inspect.isawaitable(found):
                     found = await found
+            said = found if isinstance(found, Mapping) else {"payoffs": list(found)}
+            json.dumps(said)  # what cannot be sent is the game's fault alone
+            return said
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"[:_MOST_REASON]}
-        return found if isinstance(found, Mapping) else {"payoffs": list(found)}
 
 
 def _raise_for(reply: httpx.Response) -> None:

@@ -1,6 +1,7 @@
 """Games that programs outside play: their seats are URLs, and what they say of a game counts."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 from tests.helpers.collector import specs
 from tests.helpers.driven import DRIVEN, Door, driven_actor
 from tests.helpers.programs import KUHN, own_kuhn
-from unstable.commands.prepare import check
+from unstable.commands.prepare import check, check_free
 from unstable.config import ConfigError, load
 from unstable.drivers import driving
 from unstable.runtime.local import LocalActor
@@ -123,6 +124,26 @@ async def test_a_random_player_needs_the_legal_moves(tmp_path):
         await door.post(told["result_url"], told["result_key"], {"payoffs": [1, -1]})
         (result,) = await playing
         assert isinstance(result, GameResult) and len(result.turns) == 1
+
+
+async def test_actors_share_the_port_where_games_are_taken(tmp_path):
+    """A program that plays one game at a time comes to all of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    first = {"listen": {"port": port, "seats_port": port + 1}}
+    second = {"listen": {"port": port, "seats_port": port + 2}}
+    async with (
+        driven_actor(tmp_path / "0", **first) as one,
+        driven_actor(tmp_path / "1", **second) as other,
+    ):
+        program = asyncio.create_task(driving(own_kuhn, url))
+        played = await asyncio.gather(all_of(one, kuhn_specs(5)), all_of(other, kuhn_specs(5)))
+        assert all(isinstance(result, GameResult) for results in played for result in results)
+        with pytest.raises(ConfigError, match=rf"listen.port = {port}: cannot be listened at"):
+            check_free("127.0.0.1", port)
+        program.cancel()
 
 
 # What a program may do wrong, and what it costs.

@@ -1,6 +1,7 @@
 """From a config as it was read to one that runs here: check, plan, resolve, in this order."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -126,9 +127,7 @@ def _where_taken(resolved: Resolved) -> str | None:
     if not games:
         return None
     listen = resolved.config.listen
-    ports = [str(listen.port + index) for index in range(len(resolved.plan.actors))]
-    at = f"http://{listen.host}:{ports[0]}" + "".join(f", :{port}" for port in ports[1:])
-    return f"{'listen':<9}programs take {', '.join(games)} at {at}"
+    return f"{'listen':<9}programs take {', '.join(games)} at http://{listen.host}:{listen.port}"
 
 
 def starting_adapter(config: RunConfig) -> str:
@@ -228,6 +227,20 @@ def check_driven(config: RunConfig) -> None:
                 f"games.{index}.env = 'driver', but listen.port = 0: no program can take the game; "
                 "set listen.port, such as to 8100, or name the driver (driver:module:Class)"
             )
+    if listen.port:
+        check_free(listen.host, listen.port)
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise `ConfigError` where another process listens at the port, such as another run."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"listen.port = {port}: cannot be listened at on {host} ({error}); choose another"
+            ) from None
 
 
 def exact_games(config: RunConfig) -> list[str]:

@@ -16,8 +16,14 @@ class ListenConfig(Section):
     port: NonNegativeInt = Field(
         0,
         le=65535,
-        description="port of the first actor, each further one has the next; 0: none, for games "
+        description="port at which games are taken, whichever actor has them; 0: none, for games "
         "whose drivers the run starts itself (games.N.env: driver:module:Class)",
+    )
+    seats_port: NonNegativeInt = Field(
+        0,
+        le=65535,
+        description="port of the seats of the first actor's games, each further actor has the "
+        "next; 0: those that follow listen.port",
     )
     token_env: str | None = Field(
         None,

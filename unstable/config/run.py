@@ -215,10 +215,11 @@ class RunConfig(Section):
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
 
     def of_actor(self, index: int) -> Self:
-        """As an actor has it: each listens at a port of its own."""
+        """As an actor has it: the seats of its games are at a port of its own."""
         if not self.listen.port:
             return self
-        return self.updated({"listen.port": self.listen.port + index})
+        first = self.listen.seats_port or self.listen.port + 1
+        return self.updated({"listen.seats_port": first + index})
 
     @property
     def candidate_judges(self) -> dict[str, RewardConfig]:

@@ -65,8 +65,9 @@ class Environment(ABC):
     def observe(self) -> Observation:
         """What the mover is shown: rules, events in order, the last board, a refusal's notice.
 
-        `seat` is the mover's number; `brief` and `position` stay empty. Asking twice gives the
-        same. Nothing in it may be hidden from that seat by the game's rules.
+        `seat` is the mover's number; `brief` and `position` stay empty. A `chat` takes the place of
+        all texts in a model's prompt, as it is. Asking twice gives the same. Nothing in it may be
+        hidden from that seat by the game's rules.
         """
 
     @abstractmethod

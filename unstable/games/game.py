@@ -109,6 +109,8 @@ class Game:
             notice=shown.notice,
             brief="" if compact is None else compact.brief,
             position="" if compact is None else compact.position(self.env.raw),
+            chat=shown.chat,
+            tools=shown.tools,
         )
 
     def legal_moves(self) -> list[str]:

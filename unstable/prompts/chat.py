@@ -19,6 +19,9 @@ _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _MARK = "\ue000"  # a character that no template has
 _NAMES = ("type", "role")  # a template compares these, so they are no text
 _NAME = re.compile(r"[\w-]{0,64}")
+_KEY = re.compile(r"[\w$.-]{1,64}")
+_ARGUMENTS = "arguments"  # of a call: all of it is text, its keys too
+_CALLED = re.compile(r"[\w-]{1,64}")
 
 
 class ChatTemplate:
@@ -36,15 +39,23 @@ class ChatTemplate:
         return "tools" in str(getattr(self._tokenizer, "chat_template", ""))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """The chat as text, up to where its answer begins; raises whatever the template raises."""
+        """The chat as text, up to where its answer begins.
+
+        Raises `ValueError` for a chat that the template refuses.
+        """
+        from jinja2 import TemplateError  # it came with whatever made the tokenizer
+
         given = {"tools": list(tools)} if tools else {}
-        rendered: str = self._tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,
-            add_generation_prompt=True,
-            **given,
-            **self._arguments,
-        )
+        try:
+            rendered: str = self._tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=True,
+                **given,
+                **self._arguments,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refuses the chat: {error}") from None
         return rendered
 
     def encode(
@@ -80,9 +91,9 @@ class ChatTemplate:
         The first is what ends an answer. None where the template puts what stands before that
         message in another way once there is more: its ids then do not begin this chat.
         """
+        answer -= len(messages)  # from the end: one that tells of tools may come to stand first
         if not self.knows_tools:
             messages, tools = without_tools(messages, tools)
-        answer -= len(messages)  # a message that tells of tools may stand before all
         begun, later = messages[:answer], list(messages[answer + 1 :])
         opened = self.render(begun, tools)
 
@@ -90,10 +101,14 @@ class ChatTemplate:
             shown = {"role": "assistant", "content": _MARK}
             chat = self.render([*begun, shown, *_with_texts(later, iter(texts))], tools)
             before, _, rest = chat.partition(_MARK)
-            return rest.lstrip() if before == opened else ""
+            # What opens an answer, such as an empty thought, may go once the answer is there.
+            return rest.lstrip() if before and opened.startswith(before) else ""
 
         texts = list(_texts(later))
-        return self.encoder.encode(texts, after) if after(texts) else None
+        try:
+            return self.encoder.encode(texts, after) if after(texts) else None
+        except ValueError:  # outputs without the calls that they are of
+            return None
 
     @cached_property
     def stop_token_id(self) -> int:
@@ -137,37 +152,53 @@ def read_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
     for found in _CALL.finditer(text):
         try:
             call = json.loads(found[1])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(call, dict) and isinstance(call.get("name"), str):
-            calls.append({"name": call["name"], "arguments": call.get("arguments") or {}})
+        name, arguments = call.get("name"), call.get("arguments") or {}
+        if isinstance(name, str) and _CALLED.fullmatch(name) and isinstance(arguments, dict):
+            calls.append({"name": name, "arguments": arguments})
             first = found.start() if first is None else first
     return (text if first is None else text[:first].rstrip()), calls
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in messages or tools, in order."""
+def _texts(value: Any, keys: bool = False) -> Iterator[str]:
+    """All texts in messages or tools, in order; with `keys` those of dicts are texts too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for each in value:
-            yield from _texts(each)
+            yield from _texts(each, keys)
     elif isinstance(value, dict):
         for key, each in value.items():
-            if key not in _NAMES:
-                yield from _texts(each)
-            elif isinstance(each, str) and not _NAME.fullmatch(each):
-                raise ValueError(f"{key} = {each[:80]!r}: is no name")
+            if keys:
+                yield key
+            elif not _KEY.fullmatch(key):
+                raise ValueError(f"{key[:80]!r}: is no name")
+            if keys or not _is_name(key, each):
+                yield from _texts(each, keys or key == _ARGUMENTS)
 
 
-def _with_texts(value: Any, texts: Iterator[str]) -> Any:
+def _with_texts(value: Any, texts: Iterator[str], keys: bool = False) -> Any:
     """The same value with other texts, in order."""
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, list):
-        return [_with_texts(each, texts) for each in value]
+        return [_with_texts(each, texts, keys) for each in value]
+    if isinstance(value, dict) and keys:
+        return {next(texts): _with_texts(each, texts, keys) for each in value.values()}
     if isinstance(value, dict):
         return {
-            key: each if key in _NAMES else _with_texts(each, texts) for key, each in value.items()
+            key: each if _is_name(key, each) else _with_texts(each, texts, key == _ARGUMENTS)
+            for key, each in value.items()
         }
     return value
+
+
+def _is_name(key: str, value: Any) -> bool:
+    """Whether it is what a template compares; raises `ValueError` where it could be more."""
+    if key not in _NAMES or isinstance(value, dict):  # a tool may have a parameter called type
+        return False
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str) and not _NAME.fullmatch(each):
+            raise ValueError(f"{key} = {each[:80]!r}: is no name")
+    return True

@@ -25,15 +25,20 @@ class _Server(uvicorn.Server):
 class Server:
     """Serves an application at a host and port until `close`; port 0 is any that is free."""
 
-    def __init__(self, application: Any, host: str, port: int, field: str = "port") -> None:
+    def __init__(
+        self, application: Any, host: str, port: int, field: str = "port", *, shared: bool = False
+    ) -> None:
         """Raises `ConfigError`, which names `field`, where the port cannot be had.
 
-        `application` may be set until `start`.
+        A `shared` port is that of several processes of one user: each connection comes to any of
+        them. `application` may be set until `start`.
         """
         self.application = application
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             self._socket.bind((host, port))
         except (OSError, OverflowError) as error:

@@ -22,7 +22,7 @@ from unstable.serving.replies import Seat
 from unstable.serving.requests import ApiError, is_token
 
 PREFIX = "/game/{game}/seat/{seat:int}"
-_LONGEST_WAIT_S = 30.0
+_LONGEST_WAIT_S, _SHARED_WAIT_S = 30.0, 2.0
 _REMEMBERED = 10_000  # games that are over, so that a second result is told apart
 _KEY_BYTES = 16
 
@@ -92,8 +92,14 @@ class _Counted:
 class Tables:
     """All games that wait for a program or are played by one; it is what is served at a port."""
 
-    def __init__(self, token: str | None = None) -> None:
-        """`token` is what a program needs to take a game; None: nothing."""
+    def __init__(self, token: str | None = None, *, shared: bool = False) -> None:
+        """`token` is what a program needs to take a game; None: nothing.
+
+        Where others share the port at which games are taken, a program asks anew each time, and
+        soon, so that it comes to all of them.
+        """
+        self.port = 0  # of the seats, known once it is listened at
+        self._shared = shared
         self.token = token
         self._waiting: deque[Table] = deque()
         self._takers: deque[tuple[_Asked, asyncio.Future[Table]]] = deque()
@@ -164,18 +170,22 @@ class Tables:
         if self.token is not None and not is_token(token_of(http), self.token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         asked = _read(_Asked, await body_of(http) or b"{}")
+        again = {"Connection": "close"} if self._shared else {}
         table = await unless_gone(http, asyncio.create_task(self._given(asked)))
         if table is None:
-            return Response(status_code=204)
+            return Response(status_code=204, headers=again)
         table.asked_s = self.taken_s = time.monotonic()
         table.taken.set()
-        base = f"{http.url.scheme}://{http.url.netloc}/game/{table.id}"
+        host = http.url.hostname or "127.0.0.1"
+        host = f"[{host}]" if ":" in host else host
+        base = f"{http.url.scheme}://{host}:{self.port}/game/{table.id}"
         seats = [
             {"base_url": f"{base}/seat/{number}/v1", "api_key": key}
             for number, key in enumerate(table.keys)
         ]
         told = {"game": table.id, **table.told, "seats": seats}
-        return JSONResponse({**told, "result_url": f"{base}/result", "result_key": table.key})
+        told |= {"result_url": f"{base}/result", "result_key": table.key}
+        return JSONResponse(told, headers=again)
 
     async def _given(self, asked: "_Asked") -> Table | None:
         """A game that fits, as soon as there is one; None where there is none in time."""
@@ -189,7 +199,8 @@ class Tables:
         taker = (asked, given)
         self._takers.append(taker)
         try:
-            return await asyncio.wait_for(given, min(asked.wait, _LONGEST_WAIT_S))
+            longest = _SHARED_WAIT_S if self._shared else _LONGEST_WAIT_S
+            return await asyncio.wait_for(given, min(asked.wait, longest))
         except TimeoutError:
             return None
         except asyncio.CancelledError:

@@ -23,7 +23,8 @@ class Driving:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self.tables: Tables | None = None
-        self.server: Server | None = None
+        self.server: Server | None = None  # at a port of its own
+        self._door: Server | None = None  # at the port where games are taken
         self.drivers: list[DriverProcess] = []
 
     async def start(self) -> None:
@@ -37,9 +38,13 @@ class Driving:
             token = os.environ.get(listen.token_env)
         else:
             token = None if listen.port else secrets.token_urlsafe(_TOKEN_BYTES)
-        self.tables = Tables(token)
-        served = application(self.tables, PREFIX)
-        self.server = await Server(served, listen.host, listen.port, "listen.port").start()
+        self.tables = Tables(token, shared=bool(listen.port))
+        served, own = application(self.tables, PREFIX), listen.seats_port
+        self.server = await Server(served, listen.host, own, "listen.seats_port").start()
+        self.tables.port = self.server.port
+        if listen.port:
+            door = Server(served, listen.host, listen.port, "listen.port", shared=True)
+            self._door = await door.start()
         assert isinstance(config.actors.games_in_flight, int)
         self.drivers = [
             DriverProcess(
@@ -67,5 +72,6 @@ class Driving:
             self.tables.close()
         for driver in self.drivers:
             await driver.close()
-        if self.server is not None:
-            await self.server.close()
+        for server in (self._door, self.server):
+            if server is not None:
+                await server.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from unstable.collectors.play import players_of, turn_seed
 from unstable.collectors.players.base import Player
-from unstable.collectors.players.model import ModelPlayer
+from unstable.collectors.players.model import ModelPlayer, NoRoomError
 from unstable.config import ConfigError, GameConfig
 from unstable.engines.base import Told
 from unstable.games.driven import DrivenEnvironment
@@ -141,11 +141,14 @@ class DrivenSeat:
         if request.n != 1:
             raise ApiError(400, "n: a seat answers once", param="n")
         chat, play = request.chat, self._play
-        earlier = self._continued(chat)
+        earlier, after = self._continued(request)
         asked = earlier or play.begin(self._seat, chat)
         began = time.perf_counter()
         try:
-            answer = await play.run(self._answered(request, asked, earlier))
+            answer = await play.run(self._answered(request, asked, after))
+        except NoRoomError:  # what was answered stays as it is
+            cut = Choice(text="", finish_reason="length")
+            return Reply(model=request.model, prompt_ids=[], choices=[cut])
         except (ConfigError, ValueError) as error:  # such as a chat that is too long
             if earlier is None:
                 play.asked.remove(asked)
@@ -167,35 +170,38 @@ class DrivenSeat:
     def _spec(self) -> SeatSpec:
         return self._play.spec.seats[self._seat]
 
-    def _continued(self, chat: list[dict[str, Any]]) -> _Asked | None:
-        """The answer that a chat goes on with: after it come outputs of tools and nothing else."""
-        if not isinstance(self._player, ModelPlayer) or chat[-1]["role"] != "tool":
-            return None
+    def _continued(self, request: ChatRequest) -> tuple[_Asked | None, list[int]]:
+        """The answer that a chat goes on with, and the ids of what comes after it.
+
+        That is outputs of tools and nothing else; a chat with more is a turn of its own.
+        """
+        chat, player = request.chat, self._player
+        if not isinstance(player, ModelPlayer) or chat[-1]["role"] != "tool":
+            return None, []
         for asked in reversed(self._play.asked):
             known = len(asked.chat)
-            if asked.seat == self._seat and asked.answer and chat[:known] == asked.chat:
-                is_tools = all(message["role"] == "tool" for message in chat[known:])
-                return asked if is_tools and len(chat) > known else None
-        return None
+            if asked.seat != self._seat or asked.answer is None or chat[:known] != asked.chat:
+                continue
+            if all(message["role"] == "tool" for message in chat[known:]):
+                after = player.prompts.template.encode_after(chat, known - 1, request.offered)
+                return (asked, after) if after else (None, [])
+            break
+        return None, []
 
-    async def _answered(
-        self, request: ChatRequest, asked: _Asked, earlier: _Asked | None
-    ) -> Answer:
+    async def _answered(self, request: ChatRequest, asked: _Asked, after: list[int]) -> Answer:
+        """The answer; with `after`, that to `asked` made longer."""
         play, index = self._play, self._play.asked.index(asked)
         seed = turn_seed(play.run_seed, play.spec, self._seat, index)
         game = DrivenGame(play.config, request.legal_moves, index)
-        player = self._player
-        if isinstance(player, ModelPlayer) and request.most_tokens is not None:
-            player = replace(player, max_tokens=min(player.max_tokens, request.most_tokens))
-        if earlier is not None and earlier.answer is not None:
+        player, most = self._player, request.most_tokens
+        if after and asked.answer is not None:
             assert isinstance(player, ModelPlayer)
-            after = player.prompts.template.encode_after(
-                request.chat, len(earlier.chat) - 1, request.offered
+            asked.parts += 1
+            return await player.go_on(
+                asked.answer, after, derive_seed(seed, "part", asked.parts), most
             )
-            if after is not None:
-                earlier.parts += 1
-                part = derive_seed(seed, "part", earlier.parts)
-                return await player.go_on(earlier.answer, after, part)
+        if isinstance(player, ModelPlayer) and most is not None:
+            player = replace(player, max_tokens=min(player.max_tokens, most))
         return await player.act(self._observation(request), game, seed)
 
     def _observation(self, request: ChatRequest) -> Observation:

@@ -24,6 +24,10 @@ from unstable.types import (
 from unstable.types.seeds import derive_seed
 
 
+class NoRoomError(ValueError):
+    """An answer cannot be made longer: it has as many tokens as it may."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlayer:
     """A local model: the base model, or the base model with an adapter of the engine."""
@@ -50,11 +54,13 @@ class ModelPlayer:
         )
         return answer_of(self.prompts, prompt.text, sampled)
 
-    async def go_on(self, answer: Answer, after: list[int], seed: int) -> Answer:
+    async def go_on(
+        self, answer: Answer, after: list[int], seed: int, most: int | None = None
+    ) -> Answer:
         """The answer made longer: what it ended with, `after`, which is only read, and more.
 
-        The first of `after` ends an answer; it is left out where the model has sampled it. Raises
-        `ValueError` where `max_tokens` leave no room.
+        The first of `after` ends an answer; it is left out where the model has sampled it. `most`
+        are sampled at the end, and `max_tokens` are of the whole. Raises `NoRoomError`.
         """
         sampled = answer.sampled
         assert sampled is not None
@@ -62,7 +68,7 @@ class ModelPlayer:
         inserted = after[1:] if before[-1] == after[0] else after
         room = self.max_tokens - len(before) - len(inserted)
         if room < 1:
-            raise ValueError(
+            raise NoRoomError(
                 f"the answer has {len(before) + len(inserted)} tokens with what is inserted; "
                 f"sampling.max_tokens = {self.max_tokens} leaves no room for more"
             )
@@ -70,7 +76,7 @@ class ModelPlayer:
             [*sampled.prompt_ids, *before, *inserted],
             adapter=self.adapter,
             temperature=self.temperature,
-            max_tokens=room,
+            max_tokens=room if most is None else min(room, most),
             seed=seed,
         )
         inserts = Segment(token_ids=inserted, scored=False)

@@ -1,0 +1,1 @@
+"""Examples, each run by a test or by its page."""

@@ -1,0 +1,1 @@
+"""Programs that play games themselves (docs/drivers.md)."""

@@ -1,0 +1,80 @@
+"""Seats that call tools: what an answer's limit is of, and what happens where it cannot go on."""
+
+from typing import Any
+
+from tests.collectors.test_driven import TOOLS, Open, one_game
+
+
+async def said(game: Open, chat: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A reply of seat 0; its message is put at the chat's end."""
+    seat = game.told["seats"][0]
+    body = {"model": "any", "tools": TOOLS, "messages": chat, "return_token_ids": True, **more}
+    reply = await game.door.post(f"{seat['base_url']}/chat/completions", seat["api_key"], body)
+    assert reply.status_code == 200, reply.text
+    (choice,) = reply.json()["choices"]
+    chat.append(choice["message"])
+    found: dict[str, Any] = choice
+    return found
+
+
+def asked() -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "2 + 2?"}]
+
+
+def output(text: str = "4") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": "1", "content": text}
+
+
+async def test_max_tokens_is_of_each_call_and_the_runs_own_of_the_turn(tmp_path):
+    async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
+        chat = asked()
+        for _ in range(3):
+            choice = await said(game, chat, max_tokens=3)
+            assert 1 <= len(choice["token_ids"]) <= 3
+            chat.append(output())
+        await game.end(payoffs=[0, 0])
+        (turn,) = (await game.result()).turns
+        assert turn.answer.sampled is not None
+        assert [each.scored for each in turn.answer.sampled.segments] == [True, False] * 2 + [True]
+
+
+async def test_an_answer_without_room_for_more_is_cut_and_stays_as_it_was(tmp_path):
+    async with one_game(tmp_path, sampling={"max_tokens": 60}) as game:
+        chat = asked()
+        first = await said(game, chat, max_tokens=3)
+        chat.append(output("a long output " * 10))
+        cut = await said(game, chat)
+        assert (cut["finish_reason"], cut["message"]["content"]) == ("length", "")
+        await game.end(payoffs=[0, 0])
+        (turn,) = (await game.result()).turns
+        assert turn.answer.sampled is not None
+        assert turn.answer.sampled.token_ids == first["token_ids"]
+
+
+async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_kept(tmp_path):
+    """Of a template that says how long the chat is, no answer can go on."""
+    template = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
+    async with one_game(tmp_path, model=model, sampling={"max_tokens": 60}) as game:
+        chat = asked()
+        first = await said(game, chat, max_tokens=3)
+        chat.append(output())
+        second = await said(game, chat, max_tokens=3)
+        await game.end(payoffs=[0, 0])
+        turns = (await game.result()).turns
+        ids = [turn.answer.sampled.token_ids for turn in turns if turn.answer.sampled]
+        assert ids == [first["token_ids"], second["token_ids"]]
+
+
+async def test_a_chat_that_the_template_refuses_costs_one_line(tmp_path):
+    template = "{% if messages | length > 1 %}{{ raise_exception('one word only') }}{% endif %}?"
+    model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
+    async with one_game(tmp_path, model=model) as game:
+        seat = game.told["seats"][0]
+        body = {"model": "any", "messages": [*asked(), *asked()]}
+        url = f"{seat['base_url']}/chat/completions"
+        refused = await game.door.post(url, seat["api_key"], body)
+        assert refused.status_code == 400 and "one word only" in refused.text
+        await said(game, asked(), tools=[])
+        await game.end(payoffs=[0, 0])
+        assert len((await game.result()).turns) == 1
