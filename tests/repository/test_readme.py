@@ -99,6 +99,7 @@ def test_the_commands_are_understood(
     for place in entry_points():
         monkeypatch.setattr(place, partial(begin, place))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     page = (ROOT / name).read_text(encoding="utf-8")
     (tmp_path / "my.yaml").write_text(blocks("yaml")[0])
     for file, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):

@@ -10,12 +10,13 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from unstable.collectors.play import players_of, turn_seed
 from unstable.collectors.players.base import Player
 from unstable.collectors.players.model import ModelPlayer, NoRoomError
 from unstable.config import ConfigError, GameConfig
+from unstable.config.plugins import faults_to
 from unstable.engines.base import Told
 from unstable.games.driven import DrivenEnvironment
 from unstable.games.game import Game
@@ -145,7 +146,8 @@ class DrivenSeat:
         asked = earlier or play.begin(self._seat, chat)
         began = time.perf_counter()
         try:
-            answer = await play.run(self._answered(request, asked, after))
+            with faults_to(self._failed):
+                answer = await play.run(self._answered(request, asked, after))
         except NoRoomError:  # what was answered stays as it is
             cut = Choice(text="", finish_reason="length")
             return Reply(model=request.model, prompt_ids=[], choices=[cut])
@@ -153,11 +155,6 @@ class DrivenSeat:
             if earlier is None:
                 play.asked.remove(asked)
             raise ApiError(400, str(error), param="messages") from None
-        except ApiError:
-            raise
-        except Exception as error:
-            play.fail(error)
-            raise
         asked.seconds += time.perf_counter() - began
         asked.answer = replace(answer, player=self._spec.player)
         choice = self._choice(request, asked.answer)
@@ -165,6 +162,12 @@ class DrivenSeat:
         sampled = asked.answer.sampled
         prompt_ids = [] if sampled is None else _before_last(sampled.prompt_ids, sampled.segments)
         return Reply(model=request.model, prompt_ids=prompt_ids, choices=[choice])
+
+    def _failed(self, error: BaseException) -> NoReturn:
+        """What is the program's to mend leaves the game as it is; all else costs it."""
+        if not isinstance(error, ApiError | ConfigError | ValueError):
+            self._play.fail(error)
+        raise error
 
     @property
     def _spec(self) -> SeatSpec:
