@@ -1,70 +1,20 @@
 """Games that programs outside play: their seats are URLs, and what they say of a game counts."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.helpers.collector import specs
-from tests.helpers.driven import DRIVEN, Door, driven_actor
+from tests.helpers.driven import GAME, TOOLS, Door, all_of, driven_actor, kuhn_specs, one_game
 from tests.helpers.programs import KUHN, own_kuhn
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, load
 from unstable.drivers import driving
-from unstable.runtime.local import LocalActor
-from unstable.types import GameFailure, GameResult, GameSpec
+from unstable.types import GameFailure, GameResult
 
-GAME = DRIVEN["games"][0]
 OFF = {"eval.exploitability.every": 0}
-
-
-def kuhn_specs(count: int, **changes: Any) -> list[GameSpec]:
-    return specs(count, players=("base", "base"), env="Kuhn", **changes)
-
-
-async def all_of(actor: LocalActor, games: list[GameSpec]) -> list[GameResult | GameFailure]:
-    return [result async for result in actor.play(games)]
-
-
-@dataclass
-class Open:
-    """An actor that plays one game, and the program's view of it."""
-
-    door: Door
-    told: dict[str, Any]
-    playing: asyncio.Task[list[GameResult | GameFailure]]
-
-    async def end(self, **said: Any) -> httpx.Response:
-        """Post the result."""
-        return await self.door.post(self.told["result_url"], self.told["result_key"], said)
-
-    async def failure(self) -> str:
-        """Why the game has failed."""
-        (found,) = await self.playing
-        assert isinstance(found, GameFailure)
-        return found.error
-
-    async def result(self) -> GameResult:
-        """How it ended."""
-        (found,) = await self.playing
-        assert isinstance(found, GameResult), found.error
-        return found
-
-
-@asynccontextmanager
-async def one_game(folder: Path, **changes: Any) -> AsyncIterator[Open]:
-    """A game that is taken and goes on."""
-    async with driven_actor(folder, **changes) as actor:
-        playing = asyncio.create_task(all_of(actor, kuhn_specs(1)))
-        door = Door(actor)
-        yield Open(door, await door.take(), playing)
-        playing.cancel()
-        await asyncio.wait([playing])
 
 
 async def test_a_program_gets_the_tokens_that_the_same_game_gets_in_process(tmp_path):
@@ -309,9 +259,6 @@ async def test_a_slow_client_disturbs_no_other(tmp_path):
 
 
 # Calls of tools.
-
-
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
 async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):

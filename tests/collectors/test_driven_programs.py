@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from examples.drivers.verifiers_twin import LEGAL, KuhnChats
-from tests.collectors.test_driven import GAME, all_of, kuhn_specs
 from tests.helpers.collector import Scripted
-from tests.helpers.driven import Door, driven_actor
+from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.models import tiny_tokenizer
 from unstable.config import ModelConfig, parse

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.collectors.test_driven import TOOLS, Open, one_game
+from tests.helpers.driven import TOOLS, Open, one_game
 
 
 async def said(game: Open, chat: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

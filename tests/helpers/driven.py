@@ -1,16 +1,20 @@
 """An actor whose games programs play, and how these see it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.helpers.collector import specs
 from tests.helpers.loop import make_actor
 from unstable.config import parse
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
+from unstable.types import GameFailure, GameResult, GameSpec
 
 DRIVEN: dict[str, Any] = {
     "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32"},
@@ -21,6 +25,10 @@ DRIVEN: dict[str, Any] = {
     "seed": 7,
 }
 """An actor's config; port 0 is any that is free."""
+GAME: dict[str, Any] = DRIVEN["games"][0]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+]
 
 
 class Door:
@@ -62,3 +70,47 @@ async def driven_actor(folder: Path, **changes: Any) -> AsyncIterator[LocalActor
         yield actor
     finally:
         await actor.close()
+
+
+def kuhn_specs(count: int, **changes: Any) -> list[GameSpec]:
+    return specs(count, players=("base", "base"), env="Kuhn", **changes)
+
+
+async def all_of(actor: LocalActor, games: list[GameSpec]) -> list[GameResult | GameFailure]:
+    return [result async for result in actor.play(games)]
+
+
+@dataclass
+class Open:
+    """An actor that plays one game, and the program's view of it."""
+
+    door: Door
+    told: dict[str, Any]
+    playing: asyncio.Task[list[GameResult | GameFailure]]
+
+    async def end(self, **said: Any) -> httpx.Response:
+        """Post the result."""
+        return await self.door.post(self.told["result_url"], self.told["result_key"], said)
+
+    async def failure(self) -> str:
+        """Why the game has failed."""
+        (found,) = await self.playing
+        assert isinstance(found, GameFailure)
+        return found.error
+
+    async def result(self) -> GameResult:
+        """How it ended."""
+        (found,) = await self.playing
+        assert isinstance(found, GameResult), found.error
+        return found
+
+
+@asynccontextmanager
+async def one_game(folder: Path, **changes: Any) -> AsyncIterator[Open]:
+    """A game that is taken and goes on."""
+    async with driven_actor(folder, **changes) as actor:
+        playing = asyncio.create_task(all_of(actor, kuhn_specs(1)))
+        door = Door(actor)
+        yield Open(door, await door.take(), playing)
+        playing.cancel()
+        await asyncio.wait([playing])

@@ -35,7 +35,7 @@ ALLOWED = {
     "config": Allowed(set(), set()),
     "records": Allowed({"filelock", "pandas", "polars", "torch", "transformers"}, BASE),
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
-    "prompts": Allowed(set(), BASE),
+    "prompts": Allowed({"jinja2"}, BASE),
     "models": Allowed(
         MODEL | {"tokenizers", "huggingface_hub", "torchao", "bitsandbytes", "gguf", "jinja2"},
         BASE | {"records"},

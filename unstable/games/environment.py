@@ -62,7 +62,8 @@ class Environment(ABC):
         """What the mover is shown: rules, events in order, the last board, a refusal's notice.
 
         `seat` is the mover's number; `brief` and `position` stay empty. A `chat` takes the place of
-        all texts in a model's prompt, as it is. Asking twice gives the same. Nothing in it may be hidden from that seat by the game's rules.
+        all texts in a model's prompt, as it is. Asking twice gives the same. Nothing in it may be
+        hidden from that seat by the game's rules.
         """
 
     @abstractmethod

@@ -1,0 +1,1 @@
+"""Programs to take as they are, or as a start for your own."""

@@ -1,0 +1,1 @@
+"""Programs that play a run's games themselves."""
