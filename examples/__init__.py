@@ -1,1 +1,1 @@
-"""Examples, each run by a test or by its page."""
+"""Programs to take as they are, or as a start for your own."""

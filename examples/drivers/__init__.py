@@ -1,1 +1,1 @@
-"""Programs that play games themselves (docs/drivers.md)."""
+"""Programs that play a run's games themselves."""
