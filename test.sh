@@ -10,7 +10,7 @@ cd "$here"
 side_by_side=(-n 2 --dist worksteal)
 if [[ "$*" == "-m slow" ]]; then
   # Of the slow ones these are many small ones of one core; the others take both cores themselves.
-  many=(tests/games/test_open_spiel.py tests/models/test_families.py)
+  many=(tests/games tests/models/test_families.py tests/repository/test_benches.py)
   failed=0
   .venv/bin/python -m pytest "${side_by_side[@]}" "$@" "${many[@]}" || failed=1
   .venv/bin/python -m pytest "$@" "${many[@]/#/--ignore=}" || failed=1

@@ -121,7 +121,9 @@ def test_the_least_won_from_own_measured_past_is_exact_and_shown(
 
     shown = context.tracker.view.exploitability["Kuhn"]
     assert shown.past == least
-    assert f"from version {least.member}, the least of 3 before it" in exploitability_line(shown)
+    line = exploitability_line(shown)
+    assert line.startswith(f"exploitability of version {shown.version} ")
+    assert f"from version {least.member}, the least of 3 before it" in line
     context.tracker.close()
     console = Console(file=io.StringIO(), width=200)
     console.print(summary(folder, "all updates made"))

@@ -50,6 +50,7 @@ SMALL = {
     "thinking.py": "--seeds 0 --steps 2 --games 2",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
+    "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 --learner.micro_batch_size 64",
 }
 """The options that make each take seconds."""
 
@@ -104,6 +105,7 @@ def test_a_bench_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
         **{"MODEL": "tiny", "NUMBER": "64", "EPOCHS": "1", "STEPS": "1"},
+        "WORLDS": "kuhn3",
         "UNSTABLE": str(Path(sys.executable).with_name("unstable")),
     }
     done = subprocess.run(

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.cli import PATIENCE_S, background, no_developers_lines
 from tests.helpers.serving import make_run, served_config, url_of
 
-CLIENTS, SECONDS, WARM_S = 64, 75, 25
+CLIENTS, SECONDS, WARM_S = 64, 45, 20
 VERSIONS = ("main@0", "main@3", "base")
 SAID = ["X moves.", "What now?", "1 2 3", "The board is empty", "-"]
 BAD: list[tuple[dict[str, Any], int]] = [

@@ -199,8 +199,8 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
     figures, past = bounds(found.low, found.high), ""
     if (least := found.past) is not None:
         wins = bounds(least.low, least.high)
-        of = f"the least of {least.compared}" if least.compared > 1 else "the only one"
-        past = f" · wins {wins} a game from version {least.member}, {of} before it"
+        which = f"the least of {least.compared}" if least.compared > 1 else "the only one"
+        past = f" · wins {wins} a game from version {least.member}, {which} before it"
     return (
         f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} · "
         f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
