@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -116,7 +115,9 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
     async def refuse() -> None:
         raise ConfigError("opponents.fixed.0: does not fit")
 
-    end = partial(closed.append, "games")
+    async def end() -> None:
+        closed.append("games")
+
     collector = SimpleNamespace(start=refuse, close=end, prompts={})
     monkeypatch.setattr(local, "make_engine", make)
     monkeypatch.setattr(local, "Collector", lambda *_: collector)
