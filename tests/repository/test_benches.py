@@ -50,7 +50,8 @@ SMALL = {
     "thinking.py": "--seeds 0 --steps 2 --games 2",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
-    "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 --learner.micro_batch_size 64",
+    "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 "
+    "--learner.micro_batch_size 64",
 }
 """The options that make each take seconds."""
 
