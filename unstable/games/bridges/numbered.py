@@ -13,17 +13,16 @@ from gymnasium.utils import EzPickle
 
 from unstable.config import ConfigError
 from unstable.config.plugins import load_target
+from unstable.games.bridges.named import NamedEnvironment
 from unstable.games.bridges.questions import line
 from unstable.games.bridges.readable import is_readable, readable
-from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
-from unstable.types import Observation
 
 Maker = Callable[..., Any]
 """What makes a library's env of its arguments."""
 
 
-class NumberedEnvironment(Environment):
+class NumberedEnvironment(NamedEnvironment):
     """One play of a game of a library, whose class says how it begins, moves and pays.
 
     `text` names a function(env, seat, observation) that says what a seat sees, `actions` a
@@ -42,7 +41,7 @@ class NumberedEnvironment(Environment):
         self.has_games_text = text is None
         self._seen = None if text is None else load_target(text, "games.args.text")
         self._named = None if actions is None else load_target(actions, "games.args.actions")
-        self._rules = rules or f"You are playing {self.title}."
+        super().__init__(rules or f"You are playing {self.title}.")
         if self.meanings and not rules and actions is None:
             self._rules += f" {explained(self.meanings)}"
         if rules or actions is not None:
@@ -51,8 +50,6 @@ class NumberedEnvironment(Environment):
         """The library's own."""
         self._args, self._seed = args, 0
         self._moves: tuple[int, ...] = ()  # that were made
-        self._shown = self._notice = ""
-        self._legal: dict[str, int] = {}  # numbers of the legal actions, by name
 
     @abstractmethod
     def _made(self, args: dict[str, Any]) -> Any:
@@ -73,11 +70,6 @@ class NumberedEnvironment(Environment):
     def _own_text(self) -> str | None:
         """The game's own text of the position, where it has one and all seats may see it."""
         return None
-
-    @property
-    @abstractmethod
-    def seats(self) -> int:
-        """How many there are."""
 
     def reset(self, seats: int, seed: int) -> None:
         """Begin, by the library's own seed."""
@@ -120,37 +112,12 @@ class NumberedEnvironment(Environment):
             return " ".join(str(self._named(self.env, self.mover, number)).split())
         return str(number)
 
-    @property
-    def board(self) -> str:
-        """What the seat that moved last was shown, or is shown now."""
-        return self._shown
-
-    def observe(self) -> Observation:
-        """What the mover sees, and the names of its actions."""
-        who = f" You are player {self.mover}." if self.seats > 1 else ""
-        return Observation(
-            seat=self.mover,
-            rules=f"{self._rules}{who} Answer with one of the legal actions.",
-            events=[],
-            board=f"{self._shown}\nLegal actions: {' | '.join(self._legal)}",
-            notice=self._notice,
-        )
-
-    def legal_moves(self) -> list[str]:
-        """The names of the legal actions."""
-        return [*self._legal]
-
-    def step(self, action: str) -> EnvStep:
-        """Make the move of that name."""
-        number = self._legal.get(action.strip())
-        if number is None:
-            self._notice = f"{action.strip()} is no legal action."
-            return EnvStep(over=False, refused=True, reason=self._notice)
-        self._notice, self._moves = "", (*self._moves, number)
-        if over := self._move(number):
-            return EnvStep(over=over, refused=False)
+    def _play(self, number: int) -> bool:
+        self._moves = (*self._moves, number)
+        if self._move(number):
+            return True
         self._show()
-        return EnvStep(over=False, refused=False)
+        return False
 
     def copied(self) -> Self:
         """With a copy of the library's env as it is now.

@@ -17,12 +17,11 @@ import pyspiel
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import load_target
+from unstable.games.bridges.named import NamedEnvironment
 from unstable.games.bridges.questions import line, questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
 from unstable.games.chance import weighted
-from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
-from unstable.types import Observation
 
 Text = Callable[[Any, int], str]
 """What a seat is shown in a state of OpenSpiel's."""
@@ -32,7 +31,7 @@ _SPACES = re.compile(r"\s+")
 _SEED = "rng_seed"  # the parameter of games that draw within
 
 
-class OpenSpielEnvironment(Environment):
+class OpenSpielEnvironment(NamedEnvironment):
     """One play of the game that `spiel` is. `environment_class` makes the class of each game.
 
     `text` names a function(state, player) that says what a seat sees, in place of the game's own
@@ -50,10 +49,8 @@ class OpenSpielEnvironment(Environment):
                 "yours as games.N.args.text"
             )
         self._text: Text = partial(shown, self.spiel) if text is None else load_target(text)
-        self._rules = rules or rules_of(self.spiel)
+        super().__init__(rules or rules_of(self.spiel))
         self._state: Any = None
-        self._shown = self._notice = ""
-        self._legal: dict[str, int] = {}  # OpenSpiel's numbers of the legal actions, by name
 
     @property
     def state(self) -> Any:
@@ -62,8 +59,7 @@ class OpenSpielEnvironment(Environment):
 
     def reset(self, seats: int, seed: int) -> None:
         """Begin, with the first moves of chance made."""
-        players = self.spiel.num_players()
-        assert seats == players, f"{self.spiel} has {players} seats"
+        assert seats == self.seats, f"{self.spiel} has {self.seats} seats"
         game = self.spiel
         if _SEED in game.get_type().parameter_specification:
             parameters = game.get_parameters() | {_SEED: seed % 2**31}
@@ -88,36 +84,15 @@ class OpenSpielEnvironment(Environment):
         return max(0, self._state.current_player())
 
     @property
-    def board(self) -> str:
-        """What the seat that moved last was shown, or is shown now."""
-        return self._shown
+    def seats(self) -> int:
+        """The game's number of players."""
+        return int(self.spiel.num_players())
 
-    def observe(self) -> Observation:
-        """The game's own text for the mover, and the names of its actions."""
-        legal = " | ".join(self.legal_moves())
-        rules = f"{self._rules} You are player {self.mover}. Answer with one of the legal actions."
-        return Observation(
-            seat=self.mover,
-            rules=rules,
-            events=[],
-            board=f"{self._shown}\nLegal actions: {legal}",
-            notice=self._notice,
-        )
-
-    def legal_moves(self) -> list[str]:
-        """The names of the legal actions."""
-        return [*self._legal]
-
-    def step(self, action: str) -> EnvStep:
-        """Make the move of that name, and the moves of chance after it."""
-        number = self._legal.get(action.strip())
-        if number is None:
-            self._notice = f"{action.strip()} is no legal action."
-            return EnvStep(over=False, refused=True, reason=self._notice)
-        self._notice = ""
+    def _play(self, number: int) -> bool:
+        """The moves of chance after it are made too."""
         self._state.apply_action(number)
         self._advance()
-        return EnvStep(over=self._state.is_terminal(), refused=False)
+        return bool(self._state.is_terminal())
 
     def payoffs(self) -> list[float]:
         """OpenSpiel's returns."""
