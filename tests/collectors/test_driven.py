@@ -10,7 +10,6 @@ import pytest
 from tests.helpers.collector import specs
 from tests.helpers.driven import (
     GAME,
-    TOOLS,
     Door,
     all_of,
     driven_actor,
@@ -18,9 +17,10 @@ from tests.helpers.driven import (
     one_game,
 )
 from tests.helpers.programs import KUHN, own_kuhn
-from unstable.commands.prepare import check, check_free
-from unstable.config import ConfigError, load
+from unstable.commands.prepare import check_free
+from unstable.config import ConfigError
 from unstable.drivers import driving
+from unstable.serving.tables import Table, Tables, _Asked
 from unstable.types import GameFailure, GameResult
 
 OFF = {"eval.exploitability.every": 0}
@@ -286,12 +286,13 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
     assert all("its game driver has ended: exit code -9" in each.error for each in failed)
 
 
-async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
-    games = [{**GAME, "env": "driver:tests.helpers.programs:Broken", "timeout": 60}]
+@pytest.mark.parametrize(("name", "why"), [("Broken", "no deck of cards"), ("Loud", "hoarse")])
+async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path, name, why):
+    games = [{**GAME, "env": f"driver:tests.helpers.programs:{name}", "timeout": 60}]
     async with driven_actor(tmp_path, games=games) as actor:
         (result,) = await all_of(actor, kuhn_specs(1))
     assert isinstance(result, GameFailure) and "its game driver has ended" in result.error
-    assert "no deck of cards" in result.error
+    assert why in result.error
 
 
 async def test_a_program_that_has_gone_gets_no_game(tmp_path):
@@ -303,15 +304,53 @@ async def test_a_program_that_has_gone_gets_no_game(tmp_path):
         writer.write(
             f"POST /games HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.token}".encode()
         )
-        writer.write(b"\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
         await writer.drain()
-        await asyncio.sleep(0.2)
+        while not door.tables._takers:
+            await asyncio.sleep(0.01)
         writer.close()
         await asyncio.sleep(0.2)
         program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token))
         (result,) = await all_of(actor, kuhn_specs(1))
         assert isinstance(result, GameResult)
     await program
+
+
+async def test_a_game_that_is_given_as_a_program_goes_is_anothers():
+    """The connection closes in the very moment in which the game comes."""
+    tables = Tables()
+    giving = asyncio.create_task(tables._given(_Asked()))
+    await asyncio.sleep(0)
+    table = Table({"env": "Kuhn"}, [])
+    tables.offer(table)
+    await giving
+    tables._take_back(giving)
+    assert await tables._given(_Asked(wait=0.1)) is table
+
+
+async def test_a_game_is_never_given_to_a_request_that_has_timed_out():
+    tables = Tables()
+    giving = asyncio.create_task(tables._given(_Asked()))
+    await asyncio.sleep(0)
+    (_, given), *_ = tables._takers
+    given.cancel()  # as a time-out does, a moment before the request is forgotten
+    table = Table({"env": "Kuhn"}, [])
+    tables.offer(table)
+    with pytest.raises(asyncio.CancelledError):
+        await giving
+    assert await tables._given(_Asked(wait=0.1)) is table
+
+
+async def test_a_fault_of_a_seats_own_player_costs_the_game(tmp_path):
+    bot = {"kind": "python", "target": "tests.helpers.programs:lost_for_words", "name": "bot"}
+    async with driven_actor(tmp_path, opponents={"fixed": [bot]}) as actor:
+        games = specs(1, players=("base", "bot"), env="Kuhn", purpose="eval")
+        playing = asyncio.create_task(all_of(actor, games))
+        door = Door(actor)
+        told = await door.take()
+        assert (await door.ask(told["seats"][1], "?")).status_code == 500
+        (result,) = await playing
+        assert isinstance(result, GameFailure) and "no words" in result.error
 
 
 async def test_a_slow_client_disturbs_no_other(tmp_path):
@@ -335,111 +374,3 @@ async def test_a_slow_client_disturbs_no_other(tmp_path):
         results = await playing
     await program
     assert sum(isinstance(result, GameResult) for result in results) == 3
-
-
-# Calls of tools.
-
-
-async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):
-    """An answer that goes on after a tool's output is one turn of three segments."""
-    async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
-        door, seat = game.door, game.told["seats"][0]
-        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
-        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
-        body = {"model": "any", "tools": TOOLS, "max_tokens": 5}
-        first = (await door.post(url, key, {**body, "messages": chat})).json()
-        chat.append(first["choices"][0]["message"])
-        chat.append({"role": "tool", "tool_call_id": "1", "content": "4 is the sum"})
-        body = {**body, "max_tokens": 120, "return_token_ids": True}
-        second = (await door.post(url, key, {**body, "messages": chat})).json()
-        await door.ask(seat, "and another question")
-        await game.end(payoffs=[0, 0])
-        long, other = (await game.result()).turns
-        sampled = long.answer.sampled
-        assert sampled is not None
-        one, inserted, two = sampled.segments
-        assert one.scored and not inserted.scored and two.scored
-        assert "4 is the sum" in long.answer.text and long.answer.text.index("4 is") > 0
-        assert sampled.scored_ids == [*one.token_ids, *two.token_ids]
-        assert len(sampled.logprobs) == sampled.num_scored
-        assert second["prompt_token_ids"] == [
-            *sampled.prompt_ids,
-            *one.token_ids,
-            *inserted.token_ids,
-        ]
-        assert second["choices"][0]["token_ids"] == two.token_ids
-        assert other.index == 1 and other.answer.sampled is not None
-        assert len(other.answer.sampled.segments) == 1
-
-
-async def test_another_word_of_the_user_is_a_turn_of_its_own(tmp_path):
-    async with one_game(tmp_path) as game:
-        door, seat = game.door, game.told["seats"][0]
-        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
-        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
-        body: dict[str, Any] = {"model": "any", "stream": False}
-        first = (await door.post(url, key, {**body, "messages": chat})).json()
-        chat += [first["choices"][0]["message"], {"role": "user", "content": "Sure?"}]
-        await door.post(url, key, {**body, "messages": chat})
-        await game.end(payoffs=[0, 0])
-        assert len((await game.result()).turns) == 2
-
-
-async def test_a_seat_streams_and_refuses_what_it_cannot_record(tmp_path):
-    async with one_game(tmp_path) as game:
-        door, seat = game.door, game.told["seats"][0]
-        streamed = await door.ask(seat, "a question", stream=True)
-        assert streamed.headers["content-type"].startswith("text/event-stream")
-        assert streamed.text.rstrip().endswith("data: [DONE]")
-        for wrong, name in (({"n": 2}, "n"), ({"top_p": 0.5}, "top_p")):
-            refused = await door.ask(seat, "a question", **wrong)
-            assert refused.status_code == 400 and refused.json()["error"]["param"] == name
-        long = await door.ask(seat, "word " * 5000)
-        assert long.status_code == 400 and "sampling.max_prompt_tokens" in long.text
-        await game.end(payoffs=[0, 0])
-        assert len((await game.result()).turns) == 1
-
-
-# What a config says.
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({}, "games.0.env = 'driver', but listen.port = 0"),
-        ({"listen.port": 1, "listen.token_env": "NO_SUCH_VARIABLE"}, "not set; export a token"),
-        ({"listen.port": 1, "openings.share": 0.5}, "openings.share = 0.5: a program outside"),
-        ({"listen.port": 1, "games.0.legal_moves": "a:b"}, "games.0.legal_moves = 'a:b': a prog"),
-        ({"games.0.env": "driver:no_such_module:X"}, "cannot import no_such_module"),
-        ({"games.0.env": "driver:math:floor"}, None),
-        ({"games.0.env": "driver:fractions:Fraction"}, "has no method play"),
-        (
-            {"games.0.env": "driver:examples.drivers.kuhn:Kuhn", "games.0.args": {"a": 1}},
-            "its constructor takes",
-        ),
-        ({"listen.host": "0.0.0.0", "listen.port": 1}, "set token_env"),
-        (
-            {
-                "games.0.env": "driver:examples.drivers.kuhn:Kuhn",
-                "eval.every": 1,
-                "eval.opponents": ["expert"],
-            },
-            "it plays only",
-        ),
-        (
-            {
-                "games.0.env": "driver:examples.drivers.kuhn:Kuhn",
-                "eval.exploitability.every": 1,
-            },
-            "no game of this run can be solved exactly",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line_before_a_model_is_loaded(changes, line):
-    try:
-        check(load("tiny_kuhn", {"games.0.args": {}, "games.0.env": "driver", **OFF, **changes}))
-    except ConfigError as error:
-        assert line is not None and line in str(error), str(error)
-        assert "\n" not in str(error)
-    else:
-        assert line is None

@@ -78,3 +78,63 @@ async def test_a_chat_that_the_template_refuses_costs_one_line(tmp_path):
         await said(game, asked(), tools=[])
         await game.end(payoffs=[0, 0])
         assert len((await game.result()).turns) == 1
+
+
+async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):
+    """An answer that goes on after a tool's output is one turn of three segments."""
+    async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
+        door, seat = game.door, game.told["seats"][0]
+        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
+        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
+        body = {"model": "any", "tools": TOOLS, "max_tokens": 5}
+        first = (await door.post(url, key, {**body, "messages": chat})).json()
+        chat.append(first["choices"][0]["message"])
+        chat.append({"role": "tool", "tool_call_id": "1", "content": "4 is the sum"})
+        body = {**body, "max_tokens": 120, "return_token_ids": True}
+        second = (await door.post(url, key, {**body, "messages": chat})).json()
+        await door.ask(seat, "and another question")
+        await game.end(payoffs=[0, 0])
+        long, other = (await game.result()).turns
+        sampled = long.answer.sampled
+        assert sampled is not None
+        one, inserted, two = sampled.segments
+        assert one.scored and not inserted.scored and two.scored
+        assert "4 is the sum" in long.answer.text and long.answer.text.index("4 is") > 0
+        assert sampled.scored_ids == [*one.token_ids, *two.token_ids]
+        assert len(sampled.logprobs) == sampled.num_scored
+        assert second["prompt_token_ids"] == [
+            *sampled.prompt_ids,
+            *one.token_ids,
+            *inserted.token_ids,
+        ]
+        assert second["choices"][0]["token_ids"] == two.token_ids
+        assert other.index == 1 and other.answer.sampled is not None
+        assert len(other.answer.sampled.segments) == 1
+
+
+async def test_another_word_of_the_user_is_a_turn_of_its_own(tmp_path):
+    async with one_game(tmp_path) as game:
+        door, seat = game.door, game.told["seats"][0]
+        url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
+        chat: list[dict[str, Any]] = [{"role": "user", "content": "2 + 2?"}]
+        body: dict[str, Any] = {"model": "any", "stream": False}
+        first = (await door.post(url, key, {**body, "messages": chat})).json()
+        chat += [first["choices"][0]["message"], {"role": "user", "content": "Sure?"}]
+        await door.post(url, key, {**body, "messages": chat})
+        await game.end(payoffs=[0, 0])
+        assert len((await game.result()).turns) == 2
+
+
+async def test_a_seat_streams_and_refuses_what_it_cannot_record(tmp_path):
+    async with one_game(tmp_path) as game:
+        door, seat = game.door, game.told["seats"][0]
+        streamed = await door.ask(seat, "a question", stream=True)
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.text.rstrip().endswith("data: [DONE]")
+        for wrong, name in (({"n": 2}, "n"), ({"top_p": 0.5}, "top_p")):
+            refused = await door.ask(seat, "a question", **wrong)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == name
+        long = await door.ask(seat, "word " * 5000)
+        assert long.status_code == 400 and "sampling.max_prompt_tokens" in long.text
+        await game.end(payoffs=[0, 0])
+        assert len((await game.result()).turns) == 1

@@ -31,6 +31,22 @@ async def own_kuhn(game: OpenGame) -> dict[str, Any]:
     return {"payoffs": play.payoffs}
 
 
+def lost_for_words(observation: str) -> str:
+    """A bot that fails."""
+    raise ValueError("no words")
+
+
+class Loud:
+    """Says more in one line than a pipe holds, and ends."""
+
+    def __init__(self) -> None:
+        print("x" * 300_000, flush=True)
+        raise RuntimeError("hoarse")
+
+    def play(self, game: OpenGame) -> None:
+        """Never."""
+
+
 class Slow:
     """Plays as `own_kuhn`, and takes its time."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
+from unstable.config.endpoint import read_token
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, check_moves, settled
@@ -122,11 +123,14 @@ def show_plan(resolved: Resolved) -> None:
 
 
 def _where_taken(resolved: Resolved) -> str | None:
-    """Where programs take the games that they play; None where there are none such."""
+    """Where programs take the games that they play; None where nothing is said of it."""
     games = [game.key for game in resolved.config.games if game.is_driven and not game.driver]
-    if not games:
-        return None
     listen = resolved.config.listen
+    if not listen.port:
+        return None
+    if not games:
+        unused = f"listen.port = {listen.port} is not used: no game's env is driver"
+        return f"{'listen':<9}{unused}"
     return f"{'listen':<9}programs take {', '.join(games)} at http://{listen.host}:{listen.port}"
 
 
@@ -163,8 +167,8 @@ def check(config: RunConfig, *, model: bool = True) -> None:
 
     Without `model` the base's own files may be missing, as where another machine has them.
     """
-    check_games(config)
     check_driven(config)
+    check_games(config)
     check_openings(config)
     check_exact_games(config)
     check_opponents_kl(config)
@@ -218,9 +222,9 @@ def check_driven(config: RunConfig) -> None:
                 f"{what}: a program outside plays games.{index}, {game.key}, which cannot be led "
                 "anywhere, nor be asked for its legal moves; choose another setting"
             )
-    token, listen = config.listen.token_env, config.listen
-    if token is not None and not os.environ.get(token):
-        raise ConfigError(f"listen.token_env = {token!r}: not set; export a token in it")
+    listen = config.listen
+    if listen.token_env is not None:
+        read_token(listen.token_env, "listen.token_env")
     for index in driven:
         if config.games[index].driver is None and not listen.port:
             raise ConfigError(

@@ -1,9 +1,6 @@
 """Versions of a run, or a base model, at a URL: what any program calls that knows OpenAI's API."""
 
 import contextlib
-import ipaddress
-import os
-import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,10 +24,10 @@ from unstable.config import (
     GameConfig,
     RunConfig,
     RunFailedError,
-    keep_secret,
     load,
     shown,
 )
+from unstable.config.endpoint import is_loopback, read_token
 from unstable.models.adapters import read_adapter
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape
@@ -41,9 +38,6 @@ from unstable.types import BASE, PlayerId
 if TYPE_CHECKING:
     from unstable.serving.models import Counts, ModelsSeat
     from unstable.serving.server import Server
-
-_TOKEN = re.compile(r"[!-~]+")
-"""What a header carries as one word."""
 
 
 class Options(NamedTuple):
@@ -100,32 +94,13 @@ def _token(options: Options) -> str | None:
     """The token that requests have to bring; `ConfigError` where one lacks, or cannot be."""
     name = options.token_env
     if name is None:
-        if not _is_loopback(options.host):
+        if not is_loopback(options.host):
             raise ConfigError(
                 f"--host = {shown(options.host)}: whoever reaches this machine could call it; "
                 "export a token and name its variable by --token_env, or leave --host out"
             )
         return None
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ConfigError(
-            "--token_env is no name of an environment variable; export the token in one, and give "
-            "its name"
-        )
-    keep_secret(name)
-    token = os.environ.get(name, "")
-    if not _TOKEN.fullmatch(token):
-        found = "holds more than one word of printable ASCII" if token else "is not set"
-        raise ConfigError(f"--token_env = {name!r}: {found}; export the token in it")
-    return token
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return read_token(name, "--token_env")
 
 
 @contextlib.contextmanager

@@ -5,8 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import NonNegativeInt, Section, shown
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from unstable.config.endpoint import is_loopback
 
 
 class ListenConfig(Section):
@@ -39,7 +38,7 @@ class ListenConfig(Section):
 
     @model_validator(mode="after")
     def _closed_or_near(self) -> Self:
-        if self.host not in LOOPBACK and self.token_env is None:
+        if not is_loopback(self.host) and self.token_env is None:
             raise ValueError(
                 f"host = {shown(self.host)}: others may reach it; set token_env to the environment "
                 "variable that holds a token"

@@ -1,9 +1,17 @@
-"""What the config may say of an endpoint: a config is written to files and shown, so no key."""
+"""What may be said of an endpoint, ours or another's: a config is shown, so no key is in it."""
 
+import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
+
+from unstable.config.base import ConfigError, shown
+from unstable.config.escape import keep_secret
+
+_TOKEN = re.compile(r"[!-~]+")
+"""What a header carries as one word."""
 
 
 def check_keyless(variable: str | None, url: str, field: str = "base_url") -> None:
@@ -26,3 +34,31 @@ def check_extra(extra: Mapping[str, Any]) -> None:
     for name in ("model", "messages", "stream", "n"):
         if name in extra:
             raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this machine alone reaches what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(name: str, field: str) -> str:
+    """The token in the environment variable `name`, which is kept out of logs and files from now.
+
+    Raises `ConfigError` that begins with `field` where there is none, or it cannot be sent.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ConfigError(
+            f"{field} is no name of an environment variable; export the token in one, and give "
+            "its name"
+        )
+    keep_secret(name)
+    token = os.environ.get(name, "")
+    if not _TOKEN.fullmatch(token):
+        found = "holds more than one word of printable ASCII" if token else "is not set"
+        raise ConfigError(f"{field} = {shown(name)}: {found}; export the token in it")
+    return token

@@ -214,9 +214,7 @@ class PromptBuilder:
     def _turn_ids(self, rules: str, text: str) -> list[int]:
         """A turn's ids; those of its start, mostly rules, are re-used from turn to turn."""
         encode = partial(self._encode_turn, rules)
-        return self.template.encode(
-            self.style.messages(text), render=self._chat_of_turn, encode=encode
-        )
+        return self.template.encode_contents(self.style.messages(text), self._chat_of_turn, encode)
 
     def _encode_turn(self, rules: str, chat: str) -> list[int]:
         cut, place = rules.rfind(" ", 0, -_MARGIN), chat.find(rules)

@@ -58,30 +58,38 @@ class ChatTemplate:
             raise ValueError(f"the model's chat template refuses the chat: {error}") from None
         return rendered
 
-    def encode(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Any] = (),
-        render: Callable[[list[Message]], str] | None = None,
-        encode: Callable[[str], list[int]] | None = None,
-    ) -> list[int]:
+    def encode(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
         """Ids of the chat, up to where its answer begins.
 
-        `render` may take the template's place, and `encode` that of `TextEncoder.ids`. Raises
-        `ValueError` for a chat that the template does not take.
+        Raises `ValueError` for a chat that the template does not take.
         """
         if not self.knows_tools:
-            messages, tools = without_tools(messages, tools)
-        parts = [list(messages), list(tools)]
-        put = render or (lambda chat: self.render(chat, parts[1]))
+            return self.encode_contents(without_tools(messages, tools))
+        parts = (list(messages), list(tools))
 
         def whole(texts: Sequence[str]) -> str:
             left = iter(texts)
-            chat, parts[1] = _with_texts(list(messages), left), _with_texts(list(tools), left)
-            return put(chat)
+            return self.render(*(_with_texts(part, left) for part in parts))
 
-        texts = [*_texts(parts[0]), *_texts(parts[1])]
-        return self.encoder.encode(texts, whole, encode)
+        return self.encoder.encode([text for part in parts for text in _texts(part)], whole)
+
+    def encode_contents(
+        self,
+        messages: Sequence[Message],
+        render: Callable[[list[Message]], str] | None = None,
+        encode: Callable[[str], list[int]] | None = None,
+    ) -> list[int]:
+        """The same of messages that have a role and a content and nothing else, as play's.
+
+        `render` may take the template's place, and `encode` that of `TextEncoder.ids`.
+        """
+        put = render or self.render
+
+        def whole(texts: Sequence[str]) -> str:
+            pairs = zip(messages, texts, strict=True)
+            return put([{**message, "content": text} for message, text in pairs])
+
+        return self.encoder.encode([message["content"] for message in messages], whole, encode)
 
     def encode_after(
         self, messages: Sequence[Message], answer: int, tools: Sequence[Any] = ()
@@ -93,7 +101,7 @@ class ChatTemplate:
         """
         answer -= len(messages)  # from the end: one that tells of tools may come to stand first
         if not self.knows_tools:
-            messages, tools = without_tools(messages, tools)
+            messages, tools = without_tools(messages, tools), ()
         begun, later = messages[:answer], list(messages[answer + 1 :])
         opened = self.render(begun, tools)
 
@@ -119,9 +127,7 @@ class ChatTemplate:
         return self.encoder.ids(after)[0] if after else self._tokenizer.eos_token_id
 
 
-def without_tools(
-    messages: Sequence[Message], tools: Sequence[Any]
-) -> tuple[list[Message], list[Any]]:
+def without_tools(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
     """The same for a template that knows no tools: their calls and outputs are text of the chat."""
     chat = list(map(_plain, messages))
     if tools:
@@ -130,7 +136,7 @@ def without_tools(
             chat[0] = {**chat[0], "content": f"{chat[0]['content']}\n\n{told}"}
         else:
             chat.insert(0, {"role": "system", "content": told})
-    return chat, []
+    return chat
 
 
 def _plain(message: Message) -> Message:

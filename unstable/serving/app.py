@@ -74,8 +74,9 @@ def application(served: Served, prefix: str = "") -> Starlette:
             Route("/health", health),
             *served.routes(),
         ],
-        exception_handlers=dict.fromkeys((ApiError, HTTPException, EngineDiedError), _refused)
-        | {Exception: _failed},
+        exception_handlers=dict.fromkeys(
+            (ApiError, HTTPException, EngineDiedError, Exception), _refused
+        ),
     )
 
 
@@ -86,7 +87,12 @@ def token_of(http: HttpRequest) -> str | None:
 
 
 async def body_of(http: HttpRequest) -> bytes:
-    """A request's body; raises `ApiError` for one that is too large, or too long on its way."""
+    """A request's body, which is JSON by its header; no page of a browser sends that unasked.
+
+    Raises `ApiError` for one that is not, is too large, or too long on its way.
+    """
+    if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise ApiError(415, "the body's Content-Type is not application/json")
     found, length = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_S):
@@ -109,8 +115,6 @@ async def _answered(
     served: Served, http: HttpRequest, kind: type[ChatRequest] | type[TextRequest]
 ) -> Response:
     seat = served.seat(http.path_params, token_of(http))  # before a body is read
-    if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise ApiError(415, "the body's Content-Type is not application/json")
     request = read_request(kind, await body_of(http))
     if request.stream:
         told = pieces(seat, request)
@@ -152,8 +156,3 @@ async def _refused(http: HttpRequest, error: Exception) -> Response:
         error = ApiError(error.status_code, f"{http.method} {http.url.path}: {error.detail}")
     error = as_error(error)
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
-
-
-async def _failed(http: HttpRequest, error: Exception) -> Response:
-    found = as_error(error)
-    return JSONResponse(found.body(), status_code=found.status)

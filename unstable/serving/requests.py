@@ -101,9 +101,10 @@ class _Message(_Value):
         if not self.tool_calls:
             return {"role": role, "content": content}
         calls = [
-            {"type": "function", "function": {"name": each.function.name, "arguments": arguments}}
-            for each in self.tool_calls
-            if (arguments := _arguments(each.function.arguments)) is not None
+            {"type": "function", "function": {"name": called.name, "arguments": arguments}}
+            for called, arguments in (
+                (each.function, _arguments(each.function.arguments)) for each in self.tool_calls
+            )
         ]
         return {"role": role, "content": content, "tool_calls": calls}
 

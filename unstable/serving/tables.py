@@ -112,7 +112,7 @@ class Tables:
         """Have a program take it: the first that waits for such a game, or that comes."""
         self._open[table.id] = table
         for place, (asked, given) in enumerate(self._takers):
-            if asked.fits(table):
+            if asked.fits(table) and not given.done():
                 del self._takers[place]
                 given.set_result(table)
                 return
@@ -171,7 +171,12 @@ class Tables:
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         asked = _read(_Asked, await body_of(http) or b"{}")
         again = {"Connection": "close"} if self._shared else {}
-        table = await unless_gone(http, asyncio.create_task(self._given(asked)))
+        giving = asyncio.create_task(self._given(asked))
+        try:
+            table = await unless_gone(http, giving)
+        except ApiError:
+            self._take_back(giving)
+            raise
         if table is None:
             return Response(status_code=204, headers=again)
         table.asked_s = self.taken_s = time.monotonic()
@@ -186,6 +191,13 @@ class Tables:
         told = {"game": table.id, **table.told, "seats": seats}
         told |= {"result_url": f"{base}/result", "result_key": table.key}
         return JSONResponse(told, headers=again)
+
+    def _take_back(self, giving: "asyncio.Task[Table | None]") -> None:
+        """A game that was given as the program went away is another's."""
+        if giving.cancelled() or giving.exception() is not None:
+            return
+        if (table := giving.result()) is not None and table.id in self._open:
+            self.offer(table)
 
     async def _given(self, asked: "_Asked") -> Table | None:
         """A game that fits, as soon as there is one; None where there is none in time."""

@@ -1,13 +1,13 @@
 """Where an actor's driven games meet their programs: a port, and the drivers of the run's own."""
 
-import os
 import secrets
 from collections.abc import Callable
 
 from unstable.collectors.driven.play import play_driven
 from unstable.collectors.driven.process import DriverProcess
 from unstable.collectors.players.base import Player
-from unstable.config import RunConfig, keep_secret
+from unstable.config import RunConfig
+from unstable.config.endpoint import read_token
 from unstable.prompts import PromptBuilder
 from unstable.serving.app import application
 from unstable.serving.server import Server
@@ -34,8 +34,7 @@ class Driving:
         """
         config, listen = self._config, self._config.listen
         if listen.token_env is not None:
-            keep_secret(listen.token_env)
-            token = os.environ.get(listen.token_env)
+            token: str | None = read_token(listen.token_env, "listen.token_env")
         else:
             token = None if listen.port else secrets.token_urlsafe(_TOKEN_BYTES)
         self.tables = Tables(token, shared=bool(listen.port))

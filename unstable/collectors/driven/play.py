@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from unstable.collectors.play import players_of, turn_seed
-from unstable.collectors.players.base import Player
+from unstable.collectors.players.base import LimitedPlayer, Player
 from unstable.collectors.players.model import ModelPlayer, NoRoomError
-from unstable.config import ConfigError, GameConfig
+from unstable.config import GameConfig
 from unstable.config.plugins import faults_to
 from unstable.engines.base import Told
 from unstable.games.driven import DrivenEnvironment
@@ -125,7 +125,7 @@ class DrivenSeat:
 
     def __init__(self, play: _Play, seat: int, prompts: PromptBuilder | None) -> None:
         """`prompts` are the game's, where a local model may sit there."""
-        self._play, self._seat, self._prompts = play, seat, prompts
+        self._play, self._seat = play, seat
         self._player = play.players[seat]
         self.strings = TokenStrings(prompts.decode if prompts else lambda ids: "")
 
@@ -151,7 +151,7 @@ class DrivenSeat:
         except NoRoomError:  # what was answered stays as it is
             cut = Choice(text="", finish_reason="length")
             return Reply(model=request.model, prompt_ids=[], choices=[cut])
-        except (ConfigError, ValueError) as error:  # such as a chat that is too long
+        except ValueError as error:  # such as a chat that is too long
             if earlier is None:
                 play.asked.remove(asked)
             raise ApiError(400, str(error), param="messages") from None
@@ -164,9 +164,14 @@ class DrivenSeat:
         return Reply(model=request.model, prompt_ids=prompt_ids, choices=[choice])
 
     def _failed(self, error: BaseException) -> NoReturn:
-        """What is the program's to mend leaves the game as it is; all else costs it."""
-        if not isinstance(error, ApiError | ConfigError | ValueError):
+        """What is the program's to mend leaves the game as it is; all else costs it.
+
+        A `ValueError` of a player that is no model of ours is that player's own fault.
+        """
+        is_asking = isinstance(error, ValueError) and not isinstance(self._player, LimitedPlayer)
+        if not (is_asking or isinstance(error, ApiError)):
             self._play.fail(error)
+            raise ApiError(500, "the seat's player has failed") from error
         raise error
 
     @property

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-from collections import deque
 
 from unstable.config import GameConfig
 from unstable.drivers import TOKEN
@@ -15,7 +14,8 @@ from unstable.serving.tables import Posted, Tables
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MOST_IN_VAIN = 3  # starts after each of which no game was taken; then games that wait fail
-_LAST_LINES = 20
+_KEPT = 8192  # bytes of what it said last
+_MOST_REASON = 300  # characters
 _END_S = 5.0
 
 
@@ -66,11 +66,12 @@ class DriverProcess:
             env=self._environment,
         )
         assert process.stdout is not None
-        lines: deque[str] = deque(maxlen=_LAST_LINES)
+        said = ""
         try:
-            async for line in process.stdout:
-                lines.append(line.decode(errors="replace").rstrip()[:500])
-                log.info("driver %s: %s", self._game.key, lines[-1])
+            while part := await process.stdout.read(_KEPT):
+                text = part.decode(errors="replace")
+                log.info("driver of %s: %s", self._game.key, text.rstrip())
+                said = (said + text)[-_KEPT:]
             code = await process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -78,7 +79,8 @@ class DriverProcess:
             assert process.stdin is not None
             process.stdin.close()
             await process.wait()
-        return f"exit code {code}; {lines[-1] if lines else 'it said nothing'}"
+        lines = said.strip().splitlines() or ["it said nothing"]
+        return f"exit code {code}; {lines[-1].strip()[:_MOST_REASON]}"
 
     async def close(self) -> None:
         """End it."""
