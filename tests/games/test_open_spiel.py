@@ -65,6 +65,10 @@ SOLVED_SLOWLY = [
 ]
 
 
+SOLVED_BY_POSITIONS = "dots_and_boxes"
+"""Of half a billion histories, which OpenSpiel's algorithms would go through; 5,667 positions."""
+
+
 def config_of(name: str, **changes: Any) -> GameConfig:
     seats = pyspiel.load_game(name).num_players()
     chosen = {"env": f"open_spiel:{name}", "seats": seats, "max_turns": 10_000, **changes}
@@ -85,6 +89,18 @@ def check_solved(name: str) -> None:
     assert found.values == pytest.approx([*values], abs=1e-9)
     improved = [best - value for best, value in zip(found.best, found.values, strict=True)]
     assert improved == pytest.approx([*expected.player_improvements], abs=1e-9)
+
+
+def worth(state: Any, first: bool, seen: dict[tuple[str, int], float]) -> float:
+    """Of two seats' random play to seat 0; with `first`, where it plays best against the other."""
+    if state.is_terminal():
+        return float(state.returns()[0])
+    key = str(state), state.current_player()
+    if key not in seen:
+        after = [worth(state.child(action), first, seen) for action in state.legal_actions()]
+        best = first and state.current_player() == 0
+        seen[key] = max(after) if best else sum(after) / len(after)
+    return seen[key]
 
 
 def check_played(name: str, seed: int) -> None:
@@ -127,6 +143,14 @@ def test_a_game_repeats_by_its_seed(name: str) -> None:
     assert shown(1) == shown(1)
     if name not in ("goofspiel", "tic_tac_toe"):
         assert len({tuple(shown(seed)) for seed in range(8)}) > 1
+
+
+def test_positions_that_come_about_in_many_ways_are_solved_once() -> None:
+    tree = grow(config_of(SOLVED_BY_POSITIONS))
+    found = assess(tree, uniform(tree), forfeits=False)
+    start = load_game(SOLVED_BY_POSITIONS).new_initial_state()
+    assert found.values[0] == pytest.approx(worth(start, first=False, seen={}), abs=1e-9)
+    assert found.best[0] == pytest.approx(worth(start, first=True, seen={}), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", SOLVED)

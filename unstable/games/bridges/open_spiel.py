@@ -10,7 +10,7 @@ import copy
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self
 
 import pyspiel
@@ -119,7 +119,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
     info = GameInfo(
         name=f"open_spiel:{name}",
         board_shows_all=lambda env: True,
-        small_tree=SmallTree(is_open=is_open, fits=_fits) if enumerable else None,
+        small_tree=SmallTree(is_open=is_open, fits=_fits(game, is_open, seen)) if enumerable else None,
         payoffs=Payoffs(
             lambda env: env.payoffs(),
             lambda env: declared or 1.0,
@@ -142,11 +142,12 @@ def _is_open(game: Any) -> bool:
     return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
 
 
-def _fits(env: OpenSpielEnvironment) -> bool:
+def _fits(
+    game: Any, is_open: bool, seen: Callable[[Any, int], str]
+) -> Callable[[OpenSpielEnvironment], bool]:
     """Whether the tree can be grown: a text of a user's own need not show all of a position."""
-    tree = env.info.small_tree
-    assert tree is not None
-    return is_small(env.spiel) and (env.has_games_text or not tree.is_open)
+    small = cache(lambda: is_small(game, seen if is_open else None))
+    return lambda env: (env.has_games_text or not is_open) and small()
 
 
 def load_game(name: str) -> Any:

@@ -2,33 +2,30 @@
 
 import random
 from collections.abc import Callable
-from functools import lru_cache
 from statistics import mean
 from typing import Any
 
 import pyspiel
 
 MOST = 1_000_000
-"""Positions of a tree, chance's among them, that are counted at most."""
+"""Nodes of a tree, chance's among them, that are counted at most."""
 _ROLLOUTS = 100
 _LARGE = 30 * MOST  # an estimate from which on nothing is counted
 _GAMES = 300  # that are compared, of random moves
 _KEPT = 3  # ways to one position that are followed
 
 
-def is_small(game: Any) -> bool:
-    """Whether the game has at most `MOST` histories."""
-    return _is_small(str(game))
-
-
-@lru_cache(maxsize=256)
-def _is_small(name: str) -> bool:
-    game = pyspiel.load_game(name)
-    if estimated(game) > _LARGE:
+def is_small(game: Any, text: Callable[[Any, int], str] | None = None) -> bool:
+    """Whether the game has at most `MOST` histories; or, where seats see all in `text`, positions."""
+    if estimated(game) > (_LARGE if text is None else float("inf")):
         return False
-    left, waiting = MOST, [game.new_initial_state()]
+    left, waiting, met = MOST, [game.new_initial_state()], set[tuple[object, ...]]()
     while waiting:
         state = waiting.pop()
+        if text is not None:
+            if (seen := (state.move_number(), *_read(state, text))) in met:
+                continue
+            met.add(seen)
         left -= 1
         if left < 0:
             return False
