@@ -116,10 +116,11 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
     is_open = _is_open(game)
     enumerable = kind.chance_mode != _Kind.ChanceMode.SAMPLED_STOCHASTIC
     declared, seen = scale_of(game), partial(shown, game)
+    tree = SmallTree(is_open=is_open, fits=_fits(game, is_open, seen))
     info = GameInfo(
         name=f"open_spiel:{name}",
         board_shows_all=lambda env: True,
-        small_tree=SmallTree(is_open=is_open, fits=_fits(game, is_open, seen)) if enumerable else None,
+        small_tree=tree if enumerable else None,
         payoffs=Payoffs(
             lambda env: env.payoffs(),
             lambda env: declared or 1.0,

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
-import pyspiel
-
 MOST = 1_000_000
 """Nodes of a tree, chance's among them, that are counted at most."""
 _ROLLOUTS = 100
@@ -16,7 +14,7 @@ _KEPT = 3  # ways to one position that are followed
 
 
 def is_small(game: Any, text: Callable[[Any, int], str] | None = None) -> bool:
-    """Whether the game has at most `MOST` histories; or, where seats see all in `text`, positions."""
+    """Whether it has at most `MOST` histories; or, where seats see all in `text`, positions."""
     if estimated(game) > (_LARGE if text is None else float("inf")):
         return False
     left, waiting, met = MOST, [game.new_initial_state()], set[tuple[object, ...]]()
