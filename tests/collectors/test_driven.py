@@ -280,7 +280,8 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
         first = driver.pid
         driver.kill()
         results = await playing
-        assert driver.pid != first
+        while driver.pid == first:  # the last games may have been those in flight
+            await asyncio.sleep(0.02)
     failed = [result for result in results if isinstance(result, GameFailure)]
     assert 1 <= len(failed) <= 4, "those in flight, and no other"
     assert all("its game driver has ended: exit code -9" in each.error for each in failed)
