@@ -91,15 +91,15 @@ def check_solved(name: str) -> None:
     assert improved == pytest.approx([*expected.player_improvements], abs=1e-9)
 
 
-def worth(state: Any, first: bool, seen: dict[tuple[str, int], float]) -> float:
-    """Of two seats' random play to seat 0; with `first`, where it plays best against the other."""
+def worth(state: Any, best: bool, seen: dict[tuple[str, int], float]) -> float:
+    """Of two seats' random play to seat 0; with `best`, where it plays best against the other."""
     if state.is_terminal():
         return float(state.returns()[0])
     key = str(state), state.current_player()
     if key not in seen:
-        after = [worth(state.child(action), first, seen) for action in state.legal_actions()]
-        best = first and state.current_player() == 0
-        seen[key] = max(after) if best else sum(after) / len(after)
+        after = [worth(state.child(action), best, seen) for action in state.legal_actions()]
+        chosen = best and state.current_player() == 0
+        seen[key] = max(after) if chosen else sum(after) / len(after)
     return seen[key]
 
 
@@ -149,8 +149,8 @@ def test_positions_that_come_about_in_many_ways_are_solved_once() -> None:
     tree = grow(config_of(SOLVED_BY_POSITIONS))
     found = assess(tree, uniform(tree), forfeits=False)
     start = load_game(SOLVED_BY_POSITIONS).new_initial_state()
-    assert found.values[0] == pytest.approx(worth(start, first=False, seen={}), abs=1e-9)
-    assert found.best[0] == pytest.approx(worth(start, first=True, seen={}), abs=1e-9)
+    assert found.values[0] == pytest.approx(worth(start, best=False, seen={}), abs=1e-9)
+    assert found.best[0] == pytest.approx(worth(start, best=True, seen={}), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", SOLVED)

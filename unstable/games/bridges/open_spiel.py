@@ -143,9 +143,7 @@ def _is_open(game: Any) -> bool:
     return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
 
 
-def _fits(
-    game: Any, is_open: bool, seen: Callable[[Any, int], str]
-) -> Callable[[OpenSpielEnvironment], bool]:
+def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironment], bool]:
     """Whether the tree can be grown: a text of a user's own need not show all of a position."""
     small = cache(lambda: is_small(game, seen if is_open else None))
     return lambda env: (env.has_games_text or not is_open) and small()

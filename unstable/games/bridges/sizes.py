@@ -15,7 +15,7 @@ _KEPT = 3  # ways to one position that are followed
 
 def is_small(game: Any, text: Callable[[Any, int], str] | None = None) -> bool:
     """Whether it has at most `MOST` histories; or, where seats see all in `text`, positions."""
-    if estimated(game) > (_LARGE if text is None else float("inf")):
+    if text is None and estimated(game) > _LARGE:
         return False
     left, waiting, met = MOST, [game.new_initial_state()], set[tuple[object, ...]]()
     while waiting:
