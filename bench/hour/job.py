@@ -64,7 +64,7 @@ class Job:
         return "tiny" if self.dry and self.engine == "embedded" else "smollm2-135m"
 
     def shaped(self) -> str:
-        """A folder with random weights of Qwen3-1.7B's shape, and a tokenizer; made once.
+        """A folder with random weights of Qwen3-1.7B's shape, and SmolLM2's tokenizer; made once.
 
         Dry: the small model.
         """

@@ -16,12 +16,12 @@ from unstable.planning.machine import this_machine
 from unstable.records.reading import read_rows
 
 LIFE = """
-model: {{name: {model}, init: fresh, adapter: {{rank: 8}}}}
+model: {{name: {model}, init: fresh, adapter: {adapter}}}
 games: [{{env: TicTacToe-v0}}]
 opponents: {{draw: {{self: 0.5, past: 0.5}}}}
 sampling: {{max_tokens: 4}}
 actors: {{num: 1, engine: {engine}, games_in_flight: 4, max_loras: 4, max_cpu_loras: 8, {more}}}
-learner: {{batch_size: 8, micro_batch_size: 8, learning_rate: 1.0e-3}}
+learner: {{batch_size: 8, micro_batch_size: 8, learning_rate: {rate}}}
 buffer: {{max_staleness: 1}}
 eval: {{every: 2, games: 2}}
 loop: {{steps: 3, mode: {mode}}}
@@ -32,9 +32,13 @@ def engine_here() -> str:
     return "vllm" if this_machine().has_vllm else "embedded"
 
 
-def live(folder: Path, *, model: str, mode: str, more: str) -> None:
+def live(
+    folder: Path, *, model: str, mode: str, more: str, adapter: str = "{rank: 8}", rate: float = 1e-3
+) -> None:
     """Three updates, one more after a resume, and what must be true of them afterwards."""
-    text = LIFE.format(model=model, engine=engine_here(), mode=mode, more=more)
+    text = LIFE.format(
+        model=model, engine=engine_here(), mode=mode, more=more, adapter=adapter, rate=rate
+    )
     (folder / "life.yaml").write_text(text)
     said = _run(folder, "--config", "life.yaml", "--run_dir", "run")
     said += _run(folder, "--resume", "run", "--loop.steps", "4")
@@ -75,12 +79,21 @@ def test_on_the_processor(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("mode", "share"), [("async", "split"), ("sync", "sleep")])
-def test_on_a_card(tmp_path: Path, mode: str, share: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "share", "adapter", "rate"),
+    [
+        ("async", "split", "{rank: 8}", 1e-3),
+        ("sync", "sleep", "{rank: 8}", 1e-3),
+        ("async", "split", "none", 1e-5),  # all weights
+    ],
+    ids=["split", "sleep", "all-weights"],
+)
+def test_on_a_card(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
     if engine_here() != "vllm":
         pytest.skip("vLLM is not installed; pip install 'unstable[gpu]'")
     before = _used()
-    live(tmp_path, model="smollm2-135m", mode=mode, more=f"share_gpu: {share}, enforce_eager: true")
+    more = f"share_gpu: {share}, enforce_eager: true"
+    live(tmp_path, model="smollm2-135m", mode=mode, more=more, adapter=adapter, rate=rate)
     assert _used() < before + 2e9, "nothing stays on the card"
 
 

@@ -19,6 +19,8 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CONFIGURE_LOGGING": "0",  # what this process logs goes where all of ours does
     "VLLM_NO_USAGE_STATS": "1",
+    # As on a processor. A fork cannot use a card that this process has so much as asked about.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
