@@ -33,7 +33,13 @@ def engine_here() -> str:
 
 
 def live(
-    folder: Path, *, model: str, mode: str, more: str, adapter: str = "{rank: 8}", rate: float = 1e-3
+    folder: Path,
+    *,
+    model: str,
+    mode: str,
+    more: str,
+    adapter: str = "{rank: 8}",
+    rate: float = 1e-3,
 ) -> None:
     """Three updates, one more after a resume, and what must be true of them afterwards."""
     text = LIFE.format(
