@@ -83,7 +83,7 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
 
 def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> dict[str, Any]:
     """One step in a process of its own, ended with all that it began."""
-    place = state / step.name.replace(",", "").replace(" ", "-")
+    place = _place(state, step.name)
     place.mkdir(exist_ok=True)
     notes = place / "notes.json"
     notes.unlink(missing_ok=True)
@@ -144,7 +144,16 @@ def _last_line(path: Path) -> str:
 def _read(state: Path) -> Results:
     file = state / "results.json"
     found: Results = json.loads(file.read_text())["steps"] if file.is_file() else {}
+    for name, result in found.items():
+        notes = _place(state, name) / "notes.json"
+        if result["outcome"] == "begun" and notes.is_file():  # the call was killed meanwhile
+            result["figures"] = json.loads(notes.read_text()).get("figures", {})
     return found
+
+
+def _place(state: Path, step: str) -> Path:
+    """A step's folder."""
+    return state / step.replace(",", "").replace(" ", "-")
 
 
 def _write(state: Path, results: Results, machine: Machine, dry: bool) -> None:

@@ -79,10 +79,15 @@ def test_a_step_that_hangs_is_ended_at_its_bound(steps: list[Step], tmp_path: Pa
 
 
 def test_a_step_that_has_ended_two_calls_is_given_up(steps: list[Step], tmp_path: Path) -> None:
+    """What it had found by then is kept."""
     begun = {"good": {"outcome": "begun", "tries": 2}}
     (tmp_path / "results.json").write_text(json.dumps({"steps": begun}))
+    figures = {"speed": [3.0, "tokens/s", ""]}
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good/notes.json").write_text(json.dumps({"figures": figures}))
     results = hour(60, tmp_path, dry=False)
-    assert results["good"] == {"outcome": "failed", "tries": 2, "why": "it ended the call, twice"}
+    why = {"outcome": "failed", "tries": 2, "why": "it ended the call, twice"}
+    assert results["good"] == why | {"figures": figures}
 
 
 def test_each_step_is_there_and_fits_into_a_call() -> None:
