@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs unstable and what its tests need into .venv beside this file, once, and runs the tests.
 #   usage: bash test.sh [any option of pytest]      the quick ones
-#          bash test.sh -m slow                     the slow ones alone
+#          bash test.sh -m slow                     the slow ones alone, of each table a part
+#          bash test.sh -m tables                   every row of every table
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/scripts/install.sh"
@@ -15,6 +16,10 @@ if [[ "$*" == "-m slow" ]]; then
   .venv/bin/python -m pytest "${side_by_side[@]}" "$@" "${many[@]}" || failed=1
   .venv/bin/python -m pytest "$@" "${many[@]/#/--ignore=}" || failed=1
   exit "$failed"
+fi
+if [[ "$*" == "-m tables" ]]; then
+  .venv/bin/python -m pytest "${side_by_side[@]}" "$@"
+  exec .venv/bin/python -m tests.helpers.tables --record
 fi
 [[ " $* " == *" slow"* ]] && side_by_side=()
 exec .venv/bin/python -m pytest ${side_by_side[@]+"${side_by_side[@]}"} "$@"

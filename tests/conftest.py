@@ -13,10 +13,8 @@ import hypothesis
 import pytest
 import torch
 
-from tests.helpers.cli import (
-    SMALL,
-    started,
-)
+from tests.helpers import durations, tables
+from tests.helpers.cli import SMALL, started
 from tests.helpers.endpoint import Server
 from tests.helpers.models import tiny_model, tiny_tokenizer
 
@@ -34,9 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "gpu" not in config.getoption("-m"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    durations.register(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tables.deselect(config, items)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -10,6 +10,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="pip install 'unstable[gymna
 import numpy as np  # noqa: E402
 
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from tests.helpers.tables import table  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
 from unstable.games.bridges.readable import marked, readable  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
@@ -216,8 +217,20 @@ REFUSED = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ids())
+CORE = {
+    "Taxi-v4": "discrete observations, a mask of actions",
+    "FrozenLake-v1": "chance",
+    "Blackjack-v1": "a tuple of observations, chance",
+    "CartPole-v1": "numbers as observations",
+    "Pendulum-v1": "refused: continuous actions",
+    "CarRacing-v3": "refused: a missing package",
+    "Ant-v2": "refused: moved to another package",
+    "GymV26Environment-v0": "refused: needs Shimmy",
+}
+"""One game per feature and per reason of a refusal."""
+
+
+@pytest.mark.parametrize("name", table("gymnasium", ids(), CORE))
 def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
     limit = {} if "Blackjack" in name else {"max_episode_steps": 200}
     try:

@@ -15,6 +15,7 @@ from open_spiel.python.algorithms import expected_game_score, exploitability  # 
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
 
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from tests.helpers.tables import table  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
 from unstable.games import bridges  # noqa: E402
 from unstable.games.bridges.open_spiel import load_game, names_of  # noqa: E402
@@ -63,6 +64,13 @@ SOLVED_SLOWLY = [
     "clobber(rows=2,columns=3)",
     "havannah(board_size=2)",
 ]
+SOLVED_CORE = [
+    "leduc_poker",
+    "connect_four(rows=3,columns=3,x_in_row=3)",
+    "first_sealed_auction(players=3,max_value=3)",
+    "blotto",
+]
+"""Chance and hidden cards, perfect information, three seats, simultaneous moves."""
 
 
 SOLVED_BY_POSITIONS = "dots_and_boxes"
@@ -158,8 +166,7 @@ def test_random_play_is_as_exploitable_as_open_spiel_says(name: str) -> None:
     check_solved(name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SOLVED_SLOWLY)
+@pytest.mark.parametrize("name", table("open_spiel", SOLVED_SLOWLY, SOLVED_CORE))
 def test_larger_games_are_too(name: str) -> None:
     check_solved(name)
 
@@ -305,8 +312,33 @@ def names() -> list[str]:
     return [kind.short_name for kind in pyspiel.registered_games() if kind.default_loadable]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+PLAYED_CORE = {
+    "tic_tac_toe": "every seat sees all",
+    "chess": "long, with many moves",
+    "backgammon": "chance that every seat sees",
+    "2048": "one seat, chance",
+    "blackjack": "one seat, hidden",
+    "kuhn_poker": "chance, hidden",
+    "universal_poker": "parameters by a text",
+    "phantom_ttt": "hidden without chance",
+    "hanabi": "cooperative",
+    "hearts": "four seats",
+    "social_deduction": "six seats",
+    "tarok": "chance within",
+    "goofspiel": "simultaneous, chance",
+    "matching_pennies_3p": "simultaneous, three seats",
+    "markov_soccer": "simultaneous, long, chance",
+    "sheriff": "offers, many moves",
+    "python_kuhn_poker": "written in Python",
+    "python_dynamic_routing": "written in Python, simultaneous",
+    "crossword": "refused: action structs",
+    "mfg_garnet": "refused: a mean field game",
+    "python_iterated_prisoners_dilemma": "refused: no text",
+}
+"""One game per feature of the bridge."""
+
+
+@pytest.mark.parametrize("name", table("open_spiel", names(), PLAYED_CORE))
 def test_every_game_is_played_to_its_end_or_refused_as_the_page_says(name: str) -> None:
     refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
     try:

@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 from gymnasium.spaces import Box, Discrete  # noqa: E402
 
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from tests.helpers.tables import table  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
@@ -350,8 +351,20 @@ def names() -> list[str]:
 REFUSED = ("which is not installed; install it", "depends on OpenSpiel via Shimmy", "too many numb")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+CORE = {
+    "tictactoe_v3": "alternating, every seat sees all",
+    "rps_v2": "simultaneous",
+    "texas_holdem_no_limit_v6": "chance, hidden",
+    ARCHERS: "four seats, some of which leave",
+    "pursuit_v5": "eight seats",
+    "hanabi_v5": "refused: needs Shimmy",
+    "pong_v3": "refused: a missing package",
+    "pistonball_v6": "refused: images",
+}
+"""One game per feature and per reason of a refusal."""
+
+
+@pytest.mark.parametrize("name", table("pettingzoo", names(), CORE))
 def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
     warnings.simplefilter("ignore")
     seats = {ARCHERS: 4, "pursuit_v5": 8}.get(name, 2)

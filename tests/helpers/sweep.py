@@ -7,7 +7,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from multiprocessing.connection import Connection
@@ -98,11 +98,12 @@ def _end(config: GameConfig, seed: int) -> str:
     return "ended" if game.forfeit is None else "forfeited"
 
 
-def sweep() -> Iterator[Found]:
-    """Each family in a process of its own, two at a time; TimeoutError for one that hangs."""
+def sweep(envs: Collection[str]) -> Iterator[Found]:
+    """Play each id in a process of its own, two at a time; TimeoutError for one that hangs."""
+    names = {env: family for family, env in families().items()}
 
-    def one(item: tuple[str, str]) -> Found:
-        family, env = item
+    def one(env: str) -> Found:
+        family = names[env]
         receiver, sender = FORKS.Pipe(duplex=False)
         process = FORKS.Process(target=_tell, args=(env, family, sender))
         process.start()
@@ -119,7 +120,7 @@ def sweep() -> Iterator[Found]:
             process.join()
 
     with ThreadPoolExecutor(2) as pool:
-        yield from pool.map(one, families().items())
+        yield from pool.map(one, envs)
 
 
 def _tell(env: str, family: str, sender: Connection) -> None:
@@ -191,4 +192,4 @@ def _reason(refusal: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(list(sweep())), encoding="utf-8")
+    PAGE.write_text(page(list(sweep(families().values()))), encoding="utf-8")

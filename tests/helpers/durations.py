@@ -1,0 +1,33 @@
+"""Seconds of each test, set-up and teardown included, for the report of `.ci/run`."""
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "UNSTABLE_DURATIONS"
+"""The environment variable that names the file of JSON lines to append to."""
+
+
+class Durations:
+    """A pytest plugin that adds up the phases of each test and appends them to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            for test, seconds in self._seconds.items():
+                file.write(json.dumps({"test": test, "seconds": round(seconds, 3)}) + "\n")
+
+
+def register(config: pytest.Config) -> None:
+    """Record durations where the environment asks for it, in the controller of xdist alone."""
+    if (path := os.environ.get(VARIABLE)) and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Durations(Path(path)))

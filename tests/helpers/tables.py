@@ -1,0 +1,115 @@
+"""Table tests: one case per game, model or setting of something that this project does not own.
+
+Each run of the slow tests plays a table's core, which covers every feature, and a quarter of the
+other rows, selected by the commit. A table runs whole under `-m tables`, and wherever one of its
+sources differs from the recorded one.
+
+    python -m tests.helpers.tables             print what a run of the slow tests selects here
+    python -m tests.helpers.tables --record    record the sources, after a green run of `-m tables`
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = ROOT / "tests/data/tables.json"
+QUARTERS = 4
+SOURCES = {
+    "families": ("unstable/models/support.py", "constraints.txt"),
+    "gymnasium": ("unstable/games/bridges/gymnasium.py", "constraints.txt"),
+    "intervals": ("unstable/solving/sampled.py",),
+    "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
+    "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
+    "textarena": ("unstable/games/textarena.py", "constraints.txt"),
+    "vllm": ("unstable/engines/vllm/engine.py", "unstable/engines/vllm/core.py", "constraints.txt"),
+}
+"""The files whose change makes each table run whole."""
+
+
+def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
+    """Return the rows as slow pytest parameters: `core` for each run, the others by quarters.
+
+    A row that is a tuple gives one value to each argument.
+    """
+    import pytest  # `.ci/run` prints the plan before anything is installed
+
+    rows = [*rows]
+    assert name in SOURCES and all(row in rows for row in core), f"{name}: unknown rows in the core"
+    others = [row for row in rows if row not in core]
+    quarters = {row: place % QUARTERS for place, row in enumerate(others)}
+    return [
+        pytest.param(
+            *(row if isinstance(row, tuple) else (row,)),
+            marks=(pytest.mark.slow, pytest.mark.tables(name, quarters.get(row))),
+        )
+        for row in rows
+    ]
+
+
+def deselect(config: "pytest.Config", items: "list[pytest.Item]") -> None:
+    """Remove the rows of other commits' quarters from `items`."""
+    if "tables" in config.getoption("-m"):
+        return
+    left = {item for item in items for mark in item.iter_markers("tables") if not runs(*mark.args)}
+    if left:
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
+
+
+def runs(name: str, quarter: int | None) -> bool:
+    """Return whether this commit runs a row of a table; a row of the core has no quarter."""
+    return quarter in (None, quarter_of(commit())) or name in changed()
+
+
+@cache
+def commit() -> str:
+    """The hash of the commit that is checked out; empty outside a git repository."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def quarter_of(commit: str) -> int:
+    """The quarter that a commit runs, 0 to 3; 0 without a commit."""
+    return int(commit or "0", 16) % QUARTERS
+
+
+@cache
+def changed() -> frozenset[str]:
+    """Tables of which a source differs from the one that their last whole run had."""
+    recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+    return frozenset(name for name, digest in digests() if recorded.get(name) != digest)
+
+
+def digests() -> Iterator[tuple[str, str]]:
+    """Each table's name and a digest of its sources."""
+    for name, paths in SOURCES.items():
+        texts = b"\0".join((ROOT / path).read_bytes() for path in paths)
+        yield name, hashlib.sha256(texts).hexdigest()[:16]
+
+
+def plan() -> str:
+    """One line: the quarter of this commit and the tables that run whole."""
+    whole = ", ".join(sorted(changed())) or "none"
+    return (
+        f"tables: core and quarter {quarter_of(commit()) + 1} of {QUARTERS} "
+        f"(commit {commit()[:7] or 'unknown'}); whole, as their sources changed: {whole}"
+    )
+
+
+if __name__ == "__main__":
+    if "--record" in sys.argv:
+        RECORD.write_text(json.dumps(dict(digests()), indent=1) + "\n", encoding="utf-8")
+    else:
+        print(plan())
