@@ -1,44 +1,21 @@
 """Where an error of any class is caught: at few borders, each of which does something with it."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.helpers.measures import ANY, FILES, PACKAGE, source
 from unstable.config import ConfigError
 from unstable.config.plugins import faults_to, refusing
 
-PACKAGE = Path(__file__).parent.parent.parent / "unstable"
-ANY = {"Exception", "BaseException"}
-MOST = 9
-"""Handlers of the package that catch any error, the border `faults_to` among them, and that of a
-program's side (`drivers.py`), which imports nothing of ours."""
 SILENT = {"pass", "continue", "return", "return None", "break"}
 
 
-def classes(node: ast.expr | None) -> set[str]:
-    """The names of what a handler catches; a bare one catches all."""
-    if node is None:
-        return ANY
-    parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    return {ast.unparse(part) for part in parts}
-
-
-def broad_handlers() -> Iterator[tuple[str, ast.ExceptHandler]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ExceptHandler) and classes(node.type) & ANY:
-                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
-
-
-def test_any_error_is_caught_at_few_places() -> None:
-    places = [place for place, _ in broad_handlers()]
-    assert len(places) <= MOST, places
-
-
 def test_none_of_them_is_silent() -> None:
-    for place, handler in broad_handlers():
+    handlers = [(path, handler) for path in FILES for handler in source(path).broad_handlers]
+    assert handlers
+    for path, handler in handlers:
+        place = f"{path.relative_to(PACKAGE)}:{handler.lineno}"
         uses = {node.id for node in ast.walk(handler) if isinstance(node, ast.Name)}
         raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
         assert raises or (handler.name in uses), place
@@ -46,10 +23,10 @@ def test_none_of_them_is_silent() -> None:
 
 
 def test_no_error_of_any_class_is_suppressed() -> None:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
-                assert not {ast.unparse(given) for given in node.args} & ANY, path
+    for path in FILES:
+        for call in source(path).calls:
+            if call.function.endswith("suppress"):
+                assert not set(call.arguments) & ANY, f"{path}:{call.line}"
 
 
 def test_a_fault_goes_to_whom_it_may_concern_and_no_further() -> None:

@@ -1,0 +1,161 @@
+"""Budgets of `budget.toml`: sizes and counts of the repository, which may only fall."""
+
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.loop import make_context
+from tests.helpers.measures import (
+    FILES,
+    PACKAGE,
+    ROOT,
+    arrows,
+    documentation_words,
+    fault_borders,
+    lines,
+    shared_class_names,
+    source,
+    tracing,
+)
+from unstable.config import RunConfig, fields
+from unstable.engines.embedded.engine import EmbeddedEngine
+from unstable.games.game import Game
+from unstable.loop.train import train
+
+BUDGET = tomllib.loads(Path(__file__).with_name("budget.toml").read_text(encoding="utf-8"))
+SLACK = 0.01
+"""Share by which a size may lie below its budget."""
+
+
+def deviation(name: str, most: int, measured: int, slack: float = 0.0) -> str | None:
+    """Say what is wrong with a measure; None if nothing is."""
+    if measured > most:
+        over = measured - most
+        return f"{name} is {measured}, {over} over its budget: cut {over}, or raise it by a reason"
+    if measured < most * (1 - slack):
+        return f"{name} is {measured}: write most = {measured} in place of {most} in budget.toml"
+    return None
+
+
+def deviations(section: str, measures: dict[str, int], slack: float = 0.0) -> list[str]:
+    budgets = BUDGET[section]
+    assert set(budgets) == set(measures)
+    found = (deviation(name, budgets[name]["most"], measures[name], slack) for name in measures)
+    return [line for line in found if line is not None]
+
+
+def test_sizes() -> None:
+    measures = {
+        "package_lines": lines(PACKAGE),
+        "test_lines": lines(ROOT / "tests"),
+        "documentation_words": documentation_words(),
+    }
+    assert deviations("sizes", measures, SLACK) == []
+
+
+def test_counts() -> None:
+    measures = {
+        "room_arrows": sum(map(len, arrows().values())),
+        "files_beside_the_rooms": len(list(PACKAGE.glob("*.py"))),
+        "broad_handlers": sum(len(source(path).broad_handlers) for path in FILES),
+        "fault_borders": len(fault_borders()),
+        "shared_class_names": len(shared_class_names()),
+        "config_fields": len(fields(RunConfig)),
+    }
+    assert deviations("counts", measures) == []
+
+
+async def test_call_depths(tiny_folder: Path, tmp_path: Path) -> None:
+    """Count the package's functions from one of the loop to the end of its way, both included.
+
+    The loop, an actor and a learner run in this process, so the way of a call to another process
+    is not counted. Of several paths the longest counts.
+    """
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        learner={"batch_size": 2, "micro_batch_size": 2},
+        eval={"every": 0},
+        loop={"mode": "sync", "steps": 1},
+    )
+    with tracing((Game, "step"), (torch.Tensor, "backward"), (EmbeddedEngine, "load")) as paths:
+        await train(context)
+    ways = {
+        name: longest(f"unstable.loop.train.{start}", paths[end])
+        for name, start, end in (
+            ("play", "play_round", "step"),
+            ("learn", "learn", "backward"),
+            ("publish", "publish", "load"),
+        )
+    }
+    depths = {name: len(way) for name, way in ways.items()}
+    assert deviations("call_depth", depths) == [], "\n".join(map(" > ".join, ways.values()))
+
+
+def longest(start: str, paths: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the longest path from `start` on."""
+    return max((path[path.index(start) :] for path in paths if start in path), key=len)
+
+
+def test_a_measure_lies_at_its_budget_or_a_little_below() -> None:
+    assert deviation("lines", 1000, 1000) is None
+    assert deviation("lines", 1000, 1001, SLACK).startswith("lines is 1001, 1 over its budget")
+    assert deviation("lines", 1000, 990, SLACK) is None
+    assert "write most = 989 in place of 1000" in deviation("lines", 1000, 989, SLACK)
+    assert "write most = 999" in deviation("arrows", 1000, 999)
+
+
+def numbers(table: dict[str, Any], place: str = "") -> Iterator[tuple[str, tuple[float, Any]]]:
+    """Yield each number of a table and of those below it, with the reason beside it."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from numbers(value, f"{place}{key}.")
+        elif not isinstance(value, str):
+            yield place + key, (value, table.get("reason"))
+
+
+def unreasoned(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """List the numbers that rose without a new reason."""
+    old = dict(numbers(before))
+    return [
+        f"{place} rose from {old[place][0]} to {number}: give it a new `reason`"
+        for place, (number, reason) in numbers(after)
+        if place in old and number > old[place][0] and reason in (None, old[place][1])
+    ]
+
+
+def test_a_number_rises_by_a_new_reason_alone() -> None:
+    old = {"counts": {"arrows": {"most": 9, "reason": "once"}}, "seconds": {"quick": 5}}
+    assert unreasoned(old, old) == []
+    raised = {"counts": {"arrows": {"most": 10, "reason": "once"}}, "seconds": {"quick": 6}}
+    assert [line.partition(":")[0] for line in unreasoned(old, raised)] == [
+        "counts.arrows.most rose from 9 to 10",
+        "seconds.quick rose from 5 to 6",
+    ]
+    raised["counts"]["arrows"]["reason"] = "a new room"
+    raised["seconds"]["reason"] = "a slower machine"
+    assert unreasoned(old, raised) == []
+    assert unreasoned(raised, old) == []
+
+
+def test_no_budget_rose_without_a_reason() -> None:
+    """Compare with the last two commits; a shallow clone, or none, may hold neither."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    commits = [given for given in map(committed, ("HEAD", "HEAD~1")) if given is not None]
+    if not commits:
+        pytest.skip("git holds no commit of budget.toml here")
+    assert [line for before in commits for line in unreasoned(before, BUDGET)] == []
+
+
+def committed(revision: str) -> dict[str, Any] | None:
+    """Return the budgets of a revision, or None where git has none."""
+    place = f"{revision}:./tests/repository/budget.toml"
+    done = subprocess.run(["git", "show", place], cwd=ROOT, capture_output=True, text=True)
+    return tomllib.loads(done.stdout) if done.returncode == 0 else None
