@@ -6,17 +6,17 @@ training game is asked for by a call of its own, and a new one follows each that
 Run: python -m bench.beside [--in_flight 32] [--games 32] [--rounds 5]
 """
 
-import argparse
 import asyncio
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from time import perf_counter
 
 import torch
 
+from bench import parser
 from unstable.collectors.collector import Collector
-from unstable.config import parse
+from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.types import BASE, GameSpec, Purpose, SeatSpec
@@ -61,40 +61,45 @@ class House:
         return spent, trained
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--in_flight", type=int, default=32, help="games at once")
-    parser.add_argument("--games", type=int, default=32, help="of an evaluation")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def collecting(name: str, in_flight: int) -> tuple[RunConfig, EmbeddedEngine, Collector]:
+    """A config of so many games at once, and what plays them with that model, embedded."""
     config = parse(
         {
-            "model": {"name": "tiny", "dtype": "float32"},
+            "model": {"name": name, "dtype": "float32"},
             "sampling": {"max_tokens": 4},
-            "actors": {"games_in_flight": arguments.in_flight},
+            "actors": {"games_in_flight": in_flight},
         }
     )
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    stops = stop_token_ids(model, tokenizer)
-    engine = EmbeddedEngine(model, stops, max_requests=arguments.in_flight)
-    house = House(Collector(config, engine, tokenizer), arguments.in_flight)
-    await house.seconds(arguments.games, beside=True)  # the first one warms up
+    engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=in_flight)
+    return config, engine, Collector(config, engine, tokenizer)
+
+
+async def measure(games: int, in_flight: int, rounds: int) -> None:
+    _, engine, collector = collecting("tiny", in_flight)
+    house = House(collector, in_flight)
+    await house.seconds(games, beside=True)  # the first one warms up
     alone, beside, trained = list[float](), list[float](), list[int]()
-    for _ in range(arguments.rounds):
-        alone.append((await house.seconds(arguments.games, beside=False))[0])
-        spent, meanwhile = await house.seconds(arguments.games, beside=True)
+    for _ in range(rounds):
+        alone.append((await house.seconds(games, beside=False))[0])
+        spent, meanwhile = await house.seconds(games, beside=True)
         beside.append(spent)
         trained.append(meanwhile)
     await engine.close()
     least, most = statistics.median(alone), statistics.median(beside)
-    print(f"alone   {least:.2f} s for {arguments.games} games, {arguments.in_flight} at once")
+    print(f"alone   {least:.2f} s for {games} games, {in_flight} at once")
     print(
         f"beside  {most:.2f} s, {most / least:.1f} x, {statistics.median(trained):.0f} training "
         "games meanwhile"
     )
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    known = {"in_flight": (32, "games at once"), "games": (32, "of an evaluation")}
+    given = parser(__doc__, **known, rounds=5, threads=1).parse_args(argv)
+    torch.set_num_threads(given.threads)
+    asyncio.run(measure(given.games, given.in_flight, given.rounds))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

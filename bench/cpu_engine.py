@@ -23,6 +23,7 @@ from peft import PeftModel
 from safetensors.torch import load, save
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from bench import parser
 from unstable.config import GameConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
@@ -192,19 +193,22 @@ def compare_ways(
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--requests", type=int, default=32, help="requests at once")
-    parser.add_argument("--prompt_tokens", type=int, default=64, help="longest prompt")
-    parser.add_argument("--new_tokens", type=int, default=48, help="sampled per request")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds")
-    parser.add_argument("--games", type=int, default=32, help="TicTacToe games at once")
-    parser.add_argument("--quick", action="store_true", help="two short rounds, a few games")
-    args = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(
+        __doc__,
+        requests=(32, "requests at once"),
+        prompt_tokens=(64, "longest prompt"),
+        new_tokens=(48, "sampled per request"),
+        rounds=(5, "measured rounds"),
+        games=(32, "TicTacToe games at once"),
+        model="smollm2-135m",
+    )
+    options.add_argument("--quick", action="store_true", help="two short rounds, a few games")
+    args = options.parse_args(argv)
     if args.quick:
         args.rounds, args.new_tokens, args.games = 2, 16, 8
     torch.set_num_threads(1)
-    config = ModelConfig()
+    config = ModelConfig(name=args.model)
     base = load_model(config)
     peft_model = attach_lora(copy.deepcopy(base), config.lora, seed=0).eval()
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unstable.collectors.players.model import ModelPlayer
+from bench.judging import asked_of
 from unstable.commands.prepare import alone, exact_games, prepare
 from unstable.commands.train import train
 from unstable.config import RunConfig, load
@@ -123,14 +123,7 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
     player = PlayerId.policy(0)
     await actor.publish(player, read_adapter(Path(config.model.init), player.name))
     game = config.game_by_key[key]
-    asked = ModelPlayer(
-        engine=engine,
-        adapter=None,
-        version=None,
-        prompts=actor.collector.prompts[key],
-        temperature=1.0,
-        max_tokens=config.sampling.max_tokens,
-    )
+    asked = asked_of(engine, actor.collector.prompts[key], config.sampling.max_tokens)
     exploiter = Exploiter(game, asked, solver=LocalSolver(game))
     found = await exploiter.credit(await exploiter.decide(player.name, 0, 1))
     await actor.close()
@@ -293,7 +286,7 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of the runs; what is there stays")
     parser.add_argument("--config", default="tiny_leduc")
@@ -303,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
     parser.add_argument("--only", type=int, nargs="+", help="these estimators' numbers, with 0")
     parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(argv)
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}
     options["sampling.moves"] = "expert"
     if args.batch_size is not None:

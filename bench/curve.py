@@ -26,13 +26,12 @@ def draw(axes: pyplot.Axes, scores: Sequence[Measured[EvalKey]], label: str) -> 
     axes.fill_between(versions, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Scores of runs over their versions")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--labels", nargs="*", help="names of the runs; default: their folders'")
     parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    pyplot.rcParams["svg.hashsalt"] = "unstable"  # the same runs give the same file
+    arguments = parser.parse_args(argv)
     runs = {
         run: by_key(measured(EvalKey, read_rows(run / "metrics.jsonl"), "score"))
         for run in arguments.runs
@@ -54,7 +53,9 @@ def main() -> None:
     if len(runs) > 1:
         axes[0][0].legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(arguments.out, metadata={"Date": None})
+    with pyplot.rc_context({"svg.hashsalt": "unstable"}):  # the same runs give the same file
+        figure.savefig(arguments.out, metadata={"Date": None})
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ Run: python -m bench.driver [--actors 7] [--in-flight 384] [--games 20000] [--ra
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import pickle
 import random
@@ -31,10 +30,12 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time, thread_time
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
-from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
+from bench import forks, parser
+from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell, self_play
 from unstable.collectors.collector import Collector
 from unstable.collectors.isolation import start_process
 from unstable.config import RunConfig, parse
@@ -61,7 +62,6 @@ from unstable.types import (
     GameSpec,
     PlayerId,
     SealedBatch,
-    SeatSpec,
     Turn,
     Update,
 )
@@ -71,7 +71,6 @@ RECORDED = 256
 """Games that are played once and given back again and again."""
 SECONDS = "BENCH_DRIVER_SECONDS"
 """How long a game takes on average, for the actors' processes."""
-ENV = "TicTacToe-v0"
 
 
 def record(config: RunConfig) -> list[GameResult]:
@@ -84,12 +83,7 @@ async def _record(config: RunConfig) -> list[GameResult]:
 
     tokenizer = load_tokenizer(config.model)
     collector = Collector(config, ScriptedEngine(free_cell(tokenizer)), tokenizer)
-    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
-    specs = [
-        GameSpec(game_id=index, purpose="train", env=ENV, seed=index, seats=(seat, seat))
-        for index in range(RECORDED)
-    ]
-    found = [result async for result in collector.play(specs)]
+    found = [result async for result in collector.play(self_play(range(RECORDED)))]
     return [result for result in found if isinstance(result, GameResult)]
 
 
@@ -309,28 +303,30 @@ def configured(arguments: argparse.Namespace) -> RunConfig:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--actors", type=int, default=7)
-    parser.add_argument("--in-flight", type=int, default=384)
-    parser.add_argument("--games", type=int, default=20_000)
-    parser.add_argument("--warm", type=int, default=4_000, help="games before the clocks start")
-    parser.add_argument("--batch", type=int, default=4096, help="samples of an update")
-    parser.add_argument(
-        "--rate", type=float, default=0.0, help="games a second of all actors; 0: as they come"
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(
+        __doc__,
+        actors=7,
+        in_flight=384,
+        games=20_000,
+        warm=(4_000, "games before the clocks start"),
+        batch=(4096, "samples of an update"),
+        rate=(0.0, "games a second of all actors; 0: as they come"),
+        pool=(0, "past versions to begin with"),
+        past=("uniform", "the rule by which they are met"),
     )
-    parser.add_argument("--pool", type=int, default=0, help="past versions to begin with")
-    parser.add_argument("--past", default="uniform", help="the rule by which they are met")
-    parser.add_argument("--parts", action="store_true", help="what each part costs")
-    arguments = parser.parse_args()
+    options.add_argument("--parts", action="store_true", help="what each part costs")
+    arguments = options.parse_args(argv)
     config, meter = configured(arguments), Meter(arguments.warm)
     in_flight = arguments.actors * arguments.in_flight
-    os.environ[SECONDS] = str(in_flight / arguments.rate if arguments.rate else 0.0)
-    actors_module.ActorProcess = ReplayProcess  # type: ignore[misc]
-    learner_ranks.LearnerProcess = IdleProcess  # type: ignore[misc]
+    seconds = in_flight / arguments.rate if arguments.rate else 0.0
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, {SECONDS: str(seconds)}))
+        stack.enter_context(patch.object(actors_module, "ActorProcess", ReplayProcess))
+        stack.enter_context(patch.object(learner_ranks, "LearnerProcess", IdleProcess))
+        stack.enter_context(patch.object(state, "save", state.save))  # `timed` replaces it
         folder = RunFolder(Path(scratch))
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, forks("bench.driver")) as pool:
             recorded = pool.submit(record, config).result()  # a run's driver loads no tokenizer
         (folder.root / "recorded.pickle").write_bytes(pickle.dumps(recorded))
         turns = sum(len(result.turns) for result in recorded) / len(recorded)

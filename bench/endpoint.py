@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 
+from bench import parser
 from bench.rollout import bench_config
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump
@@ -135,17 +136,16 @@ def report(rounds: dict[str, list[Round]]) -> None:
     print(f"endpoint: {speed:.2f} x the turns a second, {cost:.2f} x the processor time a turn")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--games", type=int, default=128, help="games of a round")
-    parser.add_argument("--in_flight", type=int, default=64, help="games at once")
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds")
-    parser.add_argument("--max_tokens", type=int, default=16, help="longest answer")
-    parser.add_argument(
-        "--top_logprobs", type=int, default=0, help="likeliest tokens that are kept"
-    )
-    parser.add_argument("--model", default="smollm2-135m")
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser(
+        __doc__,
+        games=(128, "games of a round"),
+        in_flight=(64, "games at once"),
+        rounds=(3, "measured rounds"),
+        max_tokens=(16, "longest answer"),
+        top_logprobs=(0, "likeliest tokens that are kept"),
+        model="smollm2-135m",
+    ).parse_args(argv)
     os.environ.setdefault(KEY, "any")
     made: dict[str, Any] = {"in_flight": arguments.in_flight, "max_tokens": arguments.max_tokens}
     config = bench_config(arguments.model, "embedded", actors={}, **made)

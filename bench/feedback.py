@@ -10,10 +10,9 @@ Run: python -m bench.feedback [--in_flight 64] [--games 512] [--rounds 5] [--del
 import argparse
 import asyncio
 import json
-import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
@@ -22,14 +21,15 @@ from typing import Any
 
 import torch
 
+from bench import forks, parser
+from bench.beside import collecting
+from bench.orchestration import self_play
 from unstable.collectors.collector import Collector
-from unstable.config import RewardConfig, RunConfig, parse
-from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.config import RewardConfig, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.runtime.actor_process import collect_rarely
 from unstable.runtime.judge import judging
-from unstable.types import BASE, GameFailure, GameSpec, SeatSpec
+from unstable.types import BASE, GameFailure
 from unstable.types.tallies import Asked
 
 
@@ -62,7 +62,7 @@ def serve(delay_s: float, told: Connection) -> None:
 @contextmanager
 def judge(delay_s: float) -> Iterator[str]:
     """The URL of a judge, as long as the block lasts."""
-    context = multiprocessing.get_context("spawn")
+    context = forks("bench.feedback")
     told, tells = context.Pipe(duplex=False)
     process = context.Process(target=serve, args=(delay_s, tells), daemon=True)
     process.start()
@@ -81,12 +81,7 @@ async def seconds(
     By the clock, of this process's processor, and what was asked.
     """
     rewards, over = judging(config, RunFolder(Path())), 0
-    seat = SeatSpec(player=BASE, temperature=1.0, group_id=0)
-    specs = (
-        GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
-        for i in range(games + 4 * house)
-    )
-    collector.deal(specs)
+    collector.deal(self_play(range(games + 4 * house), BASE))
     async with aclosing(collector.play_on()) as played, aclosing(rewards.judge(played)) as lists:
         async for judged in lists:
             for each in judged:
@@ -102,36 +97,15 @@ async def seconds(
     return spent / (over - first) * games, used / (over - first) * games, asked
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--in_flight", type=int, default=64, help="games at once")
-    parser.add_argument("--games", type=int, default=512, help="that are timed in a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--delay", type=float, default=0.2, help="seconds of a call")
-    parser.add_argument("--judges", choices=["seat", "turn"], default="seat")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    config = parse(
-        {
-            "model": {"name": arguments.model, "dtype": "float32"},
-            "sampling": {"max_tokens": 4},
-            "actors": {"games_in_flight": arguments.in_flight},
-        }
-    )
-    model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    stops = stop_token_ids(model, tokenizer)
+async def measure(arguments: argparse.Namespace) -> None:
+    plain, engine, collector = collecting(arguments.model, arguments.in_flight)
     collect_rarely()  # as an actor does
-    engine = EmbeddedEngine(model, stops, max_requests=arguments.in_flight)
-    collector = Collector(config, engine, tokenizer)
     games, house = arguments.games, arguments.in_flight
     alone, beside = list[tuple[float, float]](), list[tuple[float, float]]()
     with judge(arguments.delay) as url:
         args = {"url": url}
         asked = RewardConfig(term="http", judges=arguments.judges, args=args, cache="none")
-        plain = config
-        judged = config.updated({"buffer.rewards": [RewardConfig(), asked]})
+        judged = plain.updated({"buffer.rewards": [RewardConfig(), asked]})
         await seconds(collector, judged, games, house)  # the first one warms up
         for _ in range(arguments.rounds):
             alone.append((await seconds(collector, plain, games, house))[:2])
@@ -153,5 +127,15 @@ async def main() -> None:
     )
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    known = {"in_flight": (64, "games at once"), "games": (512, "that are timed in a round")}
+    delay = (0.2, "seconds of a call")
+    options = parser(__doc__, model="tiny", **known, rounds=5, delay=delay, threads=1)
+    options.add_argument("--judges", choices=["seat", "turn"], default="seat")
+    arguments = options.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    asyncio.run(measure(arguments))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

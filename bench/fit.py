@@ -6,14 +6,15 @@ from finished games in memory, since reading them is another matter.
 Run: python -m bench.fit [--games 100000] [--versions 200] [--players 20] [--rounds 3]
 """
 
-import argparse
 import math
 import random
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
+from bench import parser
 from unstable.league.fit import Ranking, fit
 from unstable.league.metagame import alpha_rank, nash_average, nash_shares
 
@@ -31,11 +32,9 @@ def played(count: int, versions: int) -> list[Ranking]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name, default in (("games", 100_000), ("versions", 200), ("players", 20), ("rounds", 3)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    known = {"games": 100_000, "versions": 200, "players": 20, "rounds": 3}
+    options = parser(__doc__, **known).parse_args(argv)
     games = played(options.games, options.versions)
     noise = np.random.default_rng(0).normal(size=(options.players, options.players))
     payoffs, errors = (noise - noise.T) / 8, np.full(noise.shape, 0.05)

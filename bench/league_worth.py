@@ -20,6 +20,7 @@ from statistics import mean
 
 import torch
 
+from bench import parser
 from unstable.commands.prepare import alone, exact_games, prepare
 from unstable.commands.sweep.leagues import LeagueJob, measured
 from unstable.commands.sweep.trials import Trial, trials_of
@@ -161,13 +162,7 @@ def cell(values: Sequence[float | None], digits: int) -> str:
     return interval(*found, text)
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sweep", type=Path, help="the folder of a sweep")
-    parser.add_argument("--settings", nargs="*", help="of these alone")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+async def measure(arguments: argparse.Namespace) -> None:
     folder = SweepFolder(arguments.sweep)
     trials = [each for each in trials_of(folder.read()) if each.job(folder).state() == "done"]
     first = trials[0].config.updated({"eval.exploitability.every": 1})
@@ -186,5 +181,14 @@ async def main() -> None:
     await policies.close()
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, threads=1)
+    options.add_argument("sweep", type=Path, help="the folder of a sweep")
+    options.add_argument("--settings", nargs="*", help="of these alone")
+    arguments = options.parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    asyncio.run(measure(arguments))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -10,7 +10,6 @@ thread, seconds are CPU seconds, which other work on the machine disturbs less.
 """
 
 import argparse
-import multiprocessing
 import os
 import resource
 import statistics
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from bench import forks, parser
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import Learner
 from unstable.models.adapters import attach_lora
@@ -208,21 +208,19 @@ def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
     return ModelConfig(name=name, adapter=AdapterConfig(rank=rank, alpha=2 * rank))
 
 
-def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m", help="as model.name of a run")
-    parser.add_argument("--shape", choices=SHAPES, help="instead: random weights of this shape")
-    parser.add_argument("--rank", type=int, help="of the LoRA; default: 32 with --shape, else 16")
-    parser.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if there is one")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--vocab", type=int, default=30_000, help="ids are below this")
-    parser.add_argument("--micro_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096")
-    parser.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
-    parser.add_argument("--compile", action="store_true", help="ours compiles its layers")
-    parser.add_argument("--only", nargs="+", help="names of the ways to measure")
-    return parser.parse_args(words)
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    vocab, model = (30_000, "ids are below this"), ("smollm2-135m", "as model.name of a run")
+    options = parser(__doc__, model=model, threads=2, rounds=3, samples=64, vocab=vocab)
+    options.add_argument("--shape", choices=SHAPES, help="instead: random weights of this shape")
+    options.add_argument("--rank", type=int, help="of the LoRA; default: 32 with --shape, else 16")
+    options.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if there is one")
+    options.add_argument(
+        "--micro_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096"
+    )
+    options.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
+    options.add_argument("--compile", action="store_true", help="ours compiles its layers")
+    options.add_argument("--only", nargs="+", help="names of the ways to measure")
+    return options.parse_args(argv)
 
 
 class Speed(NamedTuple):
@@ -232,9 +230,9 @@ class Speed(NamedTuple):
     peak_gb: float
 
 
-def main(words: Sequence[str] | None = None) -> dict[str, Speed]:
+def main(argv: Sequence[str] | None = None) -> dict[str, Speed]:
     """Measures the ways that the command line asks for, and prints them."""
-    arguments = parse(words)
+    arguments = parse(argv)
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     gpu = torch.cuda.is_available()
@@ -261,12 +259,11 @@ def main(words: Sequence[str] | None = None) -> dict[str, Speed]:
     chosen = {name: ways[name] for name in arguments.only or ways}
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     peaks: dict[str, float] = {}
-    spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         model = model_config(arguments, Path(scratch))
         for _ in range(arguments.rounds):
             for name, (way, batch) in chosen.items():
-                with ProcessPoolExecutor(1, spawn) as process:
+                with ProcessPoolExecutor(1, forks("bench.learner")) as process:
                     task = Task(model, learner, batch, arguments.threads)
                     second, peaks[name] = process.submit(measure, way, task).result()
                 seconds[name].append(second)

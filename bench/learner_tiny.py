@@ -11,13 +11,12 @@ thread, seconds are CPU seconds, which other work on the machine disturbs less.
 """
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from bench import forks, parser
 
 VOCAB, WIDTH, INNER, LAYERS, HEADS, RANK = 110, 64, 128, 2, 4, 32
 STEPS, MICRO_BATCH = 4, 512
@@ -267,23 +268,20 @@ def measure(way: str, task: Task) -> tuple[float, float]:
     return min(seconds), spent / 1e6 / profiled
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--turns", type=int, default=2048, help="turns of a batch")
-    parser.add_argument("--against", help="folder of another version of the package")
-    parser.add_argument("--algorithms", nargs="+", choices=EPOCHS, default=list(EPOCHS))
-    parser.add_argument("--prompts", nargs="+", choices=["apart", "games"], default=["apart"])
-    return parser.parse_args()
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__, threads=2, rounds=5, turns=(2048, "turns of a batch"))
+    options.add_argument("--against", help="folder of another version of the package")
+    options.add_argument("--algorithms", nargs="+", choices=EPOCHS, default=list(EPOCHS))
+    options.add_argument("--prompts", nargs="+", choices=["apart", "games"], default=["apart"])
+    return options.parse_args(argv)
 
 
-def main() -> None:
-    arguments = parse()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parse(argv)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     here = str(Path(__file__).resolve().parents[1])
     ways = [way for way in WAYS if way != "against" or arguments.against]
-    spawn = multiprocessing.get_context("spawn")
+    processes = forks("torch", "transformers", "peft")  # and not the package: --against
     with tempfile.TemporaryDirectory() as model:
         config = LlamaConfig(
             vocab_size=VOCAB,
@@ -304,7 +302,7 @@ def main() -> None:
                         task = Task(
                             model, algorithm, prompts, arguments.turns, arguments.threads, package
                         )
-                        with ProcessPoolExecutor(1, spawn) as process:
+                        with ProcessPoolExecutor(1, processes) as process:
                             found[way].append(process.submit(measure, way, task).result())
                 report(algorithm, prompts, arguments.turns, found)
 

@@ -3,20 +3,21 @@
 Run: python -m bench.orchestration [--games 2000] [--in-flight 384] [--tokenizer embedded|none]
 """
 
-import argparse
 import asyncio
 import random
 import re
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import process_time
 from typing import Any
 
+from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.engines.base import Told
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
+POLICY = PlayerId.policy(0)
 Choose = Callable[[Sequence[int], int], list[int]]
 """The tokens of an answer, by the prompt's ids and the request's seed."""
 
@@ -92,30 +93,32 @@ class TextTokenizer:
         return "".join(map(chr, ids))
 
 
+def self_play(numbers: Iterable[int], player: PlayerId = POLICY) -> list[GameSpec]:
+    """Games of TicTacToe in which a player meets itself."""
+    seat = SeatSpec(player=player, temperature=1.0, group_id=0)
+    return [
+        GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
+        for i in numbers
+    ]
+
+
 async def measure(config: RunConfig, tokenizer: Any, games: int) -> tuple[float, int]:
     """Processor seconds, less the engine's, and turns, of `games` games in self-play."""
     engine = ScriptedEngine(free_cell(tokenizer))
     collector = Collector(config, engine, tokenizer)
-    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
-    specs = [
-        GameSpec(game_id=index, purpose="train", env="TicTacToe-v0", seed=index, seats=(seat, seat))
-        for index in range(games)
-    ]
     began = process_time()
     turns = 0
-    async for result in collector.play(specs):
+    async for result in collector.play(self_play(range(games))):
         assert isinstance(result, GameResult), result
         assert result.forfeit is None, result.reason
         turns += len(result.turns)
     return process_time() - began - engine.seconds, turns
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=int, default=2000)
-    parser.add_argument("--in-flight", type=int, default=384)
-    parser.add_argument("--tokenizer", choices=["embedded", "none"], default="embedded")
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, games=2000, in_flight=384)
+    options.add_argument("--tokenizer", choices=["embedded", "none"], default="embedded")
+    arguments = options.parse_args(argv)
     config = parse({"actors": {"games_in_flight": arguments.in_flight}})
     tokenizer: Any = TextTokenizer()
     if arguments.tokenizer == "embedded":

@@ -6,7 +6,6 @@ Forward and backward of the same samples, apart and with prompts that begin alik
 game do. The paths take turns; seconds are CPU seconds where there is one thread and no GPU.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from bench import parser
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.attention import ATTENTION
@@ -50,16 +50,17 @@ def seconds(policy: Policy, samples: Sequence[TokenSample], max_tokens: int) -> 
     return clock() - started
 
 
-def main(words: Sequence[str] | None = None) -> dict[str, float]:
+def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Measures and prints; the medians' ratios, by whether prompts begin alike."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m", help="as model.name of a run")
-    parser.add_argument("--samples", type=int, default=32)
-    parser.add_argument("--prompt", type=int, default=200, help="tokens on average")
-    parser.add_argument("--vocab", type=int, default=30_000, help="ids are below this")
-    parser.add_argument("--max_tokens", type=int, default=4096, help="of a micro-batch")
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args(words)
+    arguments = parser(
+        __doc__,
+        model=("smollm2-135m", "as model.name of a run"),
+        samples=32,
+        prompt=(200, "tokens on average"),
+        vocab=(30_000, "ids are below this"),
+        max_tokens=(4096, "of a micro-batch"),
+        rounds=3,
+    ).parse_args(argv)
     config = ModelConfig(name=arguments.model, adapter=AdapterConfig())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     policies = {

@@ -7,7 +7,6 @@ estimates until a card has said better. The tokens of a thought take time and ar
 Run: python -m bench.pipeline [--cases h200-1.7b ...] [--updates 60] [--learners 1] [--batch 1536]
 """
 
-import argparse
 import asyncio
 import contextlib
 import io
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench import parser
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.config import RunConfig, load, parse
 from unstable.engines.needs import NEEDS
@@ -353,14 +353,12 @@ HEADINGS = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
-    parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--eval-every", type=int, default=5)
-    parser.add_argument("--learners", type=int, help="ranks; as planned")
-    parser.add_argument("--batch", type=int, help="turns of an update; as in the config")
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parsed = parser(__doc__, updates=60, eval_every=5)
+    parsed.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
+    parsed.add_argument("--learners", type=int, help="ranks; as planned")
+    parsed.add_argument("--batch", type=int, help="turns of an update; as in the config")
+    arguments = parsed.parse_args(argv)
     given = {"learner.num": arguments.learners, "learner.batch_size": arguments.batch}
     options = {path: value for path, value in given.items() if value is not None}
     print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")

@@ -7,10 +7,11 @@ start that any earlier prompt of the env shares with it (an engine with all pref
 only that), how much comes after what all prompts of the seat share, and the answer's length.
 """
 
-import argparse
 import random
+from collections.abc import Sequence
 from statistics import mean
 
+from bench import parser
 from unstable.config import GameConfig, ModelConfig
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -56,11 +57,8 @@ def measure(game: GameConfig, prompts: PromptBuilder, games: int) -> list[float]
     return [mean(lengths), mean(anew), mean(changing), mean(answers)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--games", type=int, default=50)
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__, model="smollm2-135m", games=50).parse_args(argv)
     tokenizer = load_tokenizer(ModelConfig(name=options.model))
     print("game          style     prompt   anew   changing   answer")
     for name, env in GAMES.items():

@@ -8,7 +8,6 @@ answers are random words. Makes its report in a process of its own, and opens it
 there is one.
 """
 
-import argparse
 import json
 import random
 import resource
@@ -17,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import parser
 from unstable.config import GameConfig, dump, parse
 from unstable.games.game import Game
 
@@ -108,11 +109,8 @@ def opening_seconds(page_file: Path) -> float | None:
         return time.monotonic() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    for name, default in (("games", 10_000), ("prompt", 400), ("answer", 60)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    given = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__, games=10_000, prompt=400, answer=60).parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "run"
         make_run(root, given.games, given.prompt, given.answer)

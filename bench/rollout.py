@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.engines.base import Engine, Told
@@ -249,18 +250,20 @@ def report(rates: dict[str, list[tuple[float, float]]]) -> Rates:
     return medians
 
 
-def main(words: Sequence[str] | None = None) -> Rates:
+def main(argv: Sequence[str] | None = None) -> Rates:
     """Measures the ways, prints them, and returns their speeds."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--games", type=int, default=8, help="games of a round")
-    parser.add_argument("--in_flight", type=int, default=8, help="games at once")
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds")
-    parser.add_argument("--max_tokens", type=int, default=16, help="longest answer")
-    parser.add_argument("--env", default="TicTacToe-v0")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--engine", choices=["vllm", "embedded"], default="vllm")
-    parser.add_argument("--gpu_memory", type=float, default=0.4, help="share for each engine")
-    arguments = parser.parse_args(words)
+    options = parser(
+        __doc__,
+        games=(8, "games of a round"),
+        in_flight=(8, "games at once"),
+        rounds=(3, "measured rounds"),
+        max_tokens=(16, "longest answer"),
+        env="TicTacToe-v0",
+        model="smollm2-135m",
+        gpu_memory=(0.4, "share for each engine"),
+    )
+    options.add_argument("--engine", choices=["vllm", "embedded"], default="vllm")
+    arguments = options.parse_args(argv)
     config = bench_config(
         arguments.model,
         arguments.engine,

@@ -11,7 +11,6 @@ through engine, prompts and parser of any run, from every side in turn. A perfec
 against the expert. The thinking model plays once more with its thoughts ended after 8 tokens.
 """
 
-import argparse
 import asyncio
 import itertools
 import random
@@ -19,13 +18,13 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
-from multiprocessing import get_context
 from operator import xor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from bench import forks, parser
 from unstable.collectors.players.model import sample_answer
 from unstable.commands.prepare import prepare
 from unstable.commands.world import World, learn
@@ -44,8 +43,6 @@ from unstable.types.seeds import derive_seed
 
 START = [15, 15, 15]
 OPPONENTS = ("expert", "random")
-ASKED = 512
-"""Unseen positions that a model is asked in, at most."""
 CUT = 8
 """Tokens after which a thought is ended in the last row."""
 
@@ -186,6 +183,7 @@ class Job(NamedTuple):
     thinks: bool
     steps: int
     games: int
+    asked: int
 
 
 def compared(job: Job) -> dict[str, list[list[float]]]:
@@ -197,7 +195,7 @@ def compared(job: Job) -> dict[str, list[list[float]]]:
     prompts = _prompts(config, tokenizer)
     known = positions(config, prompts)
     half = len(known) // 2
-    asked = [each for each in known[half:] if reduce(xor, each.piles)][:ASKED]
+    asked = [each for each in known[half:] if reduce(xor, each.piles)][: job.asked]
     size = config.world
     model = make_model(
         tokenizer, hidden=size.hidden, layers=size.layers, heads=size.heads, seed=job.seed
@@ -218,17 +216,20 @@ def compared(job: Job) -> dict[str, list[list[float]]]:
     return found
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=8000, help="updates of each model")
-    parser.add_argument("--games", type=int, default=128, help="against each opponent")
-    parser.add_argument("--processes", type=int, default=2, help="models made at once")
-    given = parser.parse_args()
+    options = parser(
+        __doc__,
+        steps=(8000, "updates of each model"),
+        games=(128, "against each opponent"),
+        asked=(512, "unseen positions that a model is asked in, at most"),
+        processes=(2, "models made at once"),
+    )
+    options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    given = options.parse_args(argv)
     ways = [(seed, thinks) for seed in given.seeds for thinks in (True, False)]
-    jobs = [Job(seed, thinks, given.steps, given.games) for seed, thinks in ways]
-    with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+    jobs = [Job(seed, thinks, given.steps, given.games, given.asked) for seed, thinks in ways]
+    with ProcessPoolExecutor(given.processes, forks("bench.thinking")) as pool:
         found = list(pool.map(compared, jobs))
     print("| seed | | unseen positions won | score against expert | score against random |")
     print("|---|---|---|---|---|")

@@ -33,6 +33,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM, TokenizersBackend
 
+from bench import parser
+from bench.orchestration import self_play
 from bench.rollout import Recorder, replay
 from unstable.collectors.collector import Collector
 from unstable.config import AdapterConfig, RunConfig, parse
@@ -41,7 +43,7 @@ from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.prompts import PromptStyle
 from unstable.runtime.actor_process import collect_rarely
-from unstable.types import Adapter, GameResult, GameSpec, Observation, PlayerId, SeatSpec
+from unstable.types import Adapter, GameResult, Observation, PlayerId
 
 END, PAD = "<end>", "<pad>"
 CHARACTERS = "".join(map(chr, range(32, 127)))
@@ -150,13 +152,8 @@ def make_config(arguments: argparse.Namespace) -> RunConfig:
 
 async def play(collector: Collector, first: int, turns: int) -> int:
     """Games from the id `first` on, until there are as many turns; how many there were."""
-    seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
-    specs = [
-        GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
-        for i in range(first, first + turns)
-    ]
     played = 0
-    async for result in collector.play(specs, turns):
+    async for result in collector.play(self_play(range(first, first + turns)), turns):
         assert isinstance(result, GameResult), result
         played += len(result.turns)
     return played
@@ -302,15 +299,17 @@ def report(rounds: Sequence[dict[str, float]], product_seconds: float) -> None:
     print(f"{share:.0%} of playing is no matrix product")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--turns", type=int, default=2048, help="turns of a round")
-    parser.add_argument("--in_flight", type=int, default=256, help="games at once")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds")
-    parser.add_argument("--steps", type=int, default=800, help="of training beforehand")
-    parser.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
-    parser.add_argument("--profile", action="store_true", help="print where a round's time goes")
-    args = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(
+        __doc__,
+        turns=(2048, "turns of a round"),
+        in_flight=(256, "games at once"),
+        rounds=(5, "measured rounds"),
+        steps=(800, "of training beforehand"),
+    )
+    options.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
+    options.add_argument("--profile", action="store_true", help="print where a round's time goes")
+    args = options.parse_args(argv)
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process
     with asyncio.Runner() as runner:

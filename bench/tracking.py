@@ -17,7 +17,6 @@ that was never in use costs its first user more than the write itself (0.05 ms a
 Run: OMP_NUM_THREADS=1 python -m bench.tracking [--games 768] [--in-flight 384] [--rounds 9]
 """
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -27,6 +26,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from bench import parser
 from bench.orchestration import ScriptedEngine, free_cell
 from unstable.config import RunConfig, parse
 from unstable.loop.ended import Ended
@@ -136,12 +136,8 @@ def updated(tracker: Tracker, updates: Iterable[Update]) -> float:
     return process_time() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=int, default=768)
-    parser.add_argument("--in-flight", type=int, default=384)
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser(__doc__, games=768, in_flight=384, rounds=9).parse_args(argv)
     config = parse(
         {
             "actors": {"games_in_flight": arguments.in_flight},

@@ -1,12 +1,21 @@
-"""Every script of bench/ runs, small: its figures say nothing here, only that it still works."""
+"""Every script of bench/ runs, small: its figures say nothing here, only that it still works.
 
+Those in Python run in this process, which imports torch and transformers once for all of them.
+"""
+
+import gc
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.helpers.models import random_adapter
 from unstable.cli import run
@@ -24,30 +33,31 @@ BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
-    "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
-    "credit.py": "runs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
+    "cpu_engine.py": "--model tiny --requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 "
+    "--games 1",
+    "credit.py": "outputs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
     "--only 0 7",
     "curve.py": "run --out curve.svg",
-    "driver.py": "--actors 1 --in-flight 8 --games 200 --warm 100 --batch 64 --pool 9 --parts",
+    "driver.py": "--actors 1 --in-flight 8 --games 100 --warm 50 --batch 64 --pool 3 --parts",
     "endpoint.py": "--model tiny --games 4 --in_flight 4 --rounds 1 --max_tokens 4",
     "feedback.py": "--in_flight 4 --games 8 --rounds 1 --delay 0.01",
     "fit.py": "--games 200 --versions 5 --players 3 --rounds 1",
     "full_weights.py": "--updates 1 --turns 64 --rounds 1",
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gemma.sh": "worlds 1 -- --learner.batch_size 64",
-    "gpu_hour.py": "--state hour --dry --only doctor prefix",
-    "judging.py": "--model tiny --sample 2 --threads 1",
+    "gpu_hour.py": "--state hour --dry --only doctor",
+    "judging.py": "--env Nim-v0 --model tiny --sample 2 --threads 1",
     "league_worth.py": "outputs/worth",
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
     "learner_tiny.py": "--turns 64 --threads 1 --rounds 1 --algorithms reinforce",
     "orchestration.py": "--games 32 --in-flight 16",
     "padded.py": "--model tiny --samples 4 --prompt 16 --vocab 90 --rounds 1",
     "pipeline.py": "--updates 2 --cases 4x24gb-1.7b",
-    "prompts.py": "--games 1",
+    "prompts.py": "--model tiny --games 1",
     "report.py": "--games 100",
     "rollout.py": "--engine embedded --model tiny --games 2 --in_flight 2 --rounds 1",
     "small_worlds.sh": "tiny_nim worlds 1 -- --steps 1 --learner.batch_size 64 --eval.every 0",
-    "thinking.py": "--seeds 0 --steps 2 --games 2",
+    "thinking.py": "--seeds 0 --steps 2 --games 2 --asked 8",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
     "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 "
@@ -88,29 +98,77 @@ def write_sweep(folder: SweepFolder) -> None:
             own.status.write_text('{"state": "ended"}')
 
 
+def write_policy(checkpoint: Path) -> None:
+    """What the policy of `bench.credit` has learned, already: its run is not repeated."""
+    model = load_model(load("tiny_kuhn").model)
+    checkpoint.mkdir(parents=True)
+    write_adapter(random_adapter(model, "a", seed=0, rank=32), checkpoint)
+
+
+def write_evaluations(folder: Path) -> None:
+    """Two of the three that `gemma.sh` makes, which it skips: commands as that of the first."""
+    folder.mkdir()
+    for name in ("start-1", "end-1"):
+        (folder / f"{name}.done").touch()
+        (folder / f"{name}.log").write_text(f"score of {name}")
+
+
+def write_curve(run: Path) -> None:
+    """An evaluation."""
+    run.mkdir()
+    evaluated = {f"eval/Nim-v0/random/{name}": 0.5 for name in ("score", "low", "high")}
+    (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}))
+
+
+@pytest.fixture
+def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder and one thread; what a bench changes for all of its process ends with it."""
+    monkeypatch.chdir(tmp_path)
+    variables, path = dict(os.environ), [*sys.path]
+    threads, chances = torch.get_num_threads(), (torch.get_rng_state(), random.getstate())
+    on_sigterm, thresholds = signal.getsignal(signal.SIGTERM), gc.get_threshold()
+    os.environ["PYTHONPATH"] = str(BENCH.parent)
+    torch.set_num_threads(1)
+    yield
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:] = path
+    torch.set_num_threads(threads)
+    torch.set_rng_state(chances[0])
+    random.setstate(chances[1])
+    signal.signal(signal.SIGTERM, on_sigterm)
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_bench_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SMALL[script].split()
-    if script == "curve.py":
-        pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
-        (tmp_path / "run").mkdir()
-        evaluated = {f"eval/Nim-v0/random/{name}": 0.5 for name in ("score", "low", "high")}
-        (tmp_path / "run/metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}))
-    if script == "league_worth.py":
-        monkeypatch.chdir(tmp_path)
-        write_sweep(SweepFolder(Path("outputs/worth")))
-    program = ["bash", str(BENCH / script)]
-    if script.endswith(".py"):
-        program = [sys.executable, "-m", f"bench.{script.removesuffix('.py')}"]
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name.endswith(".py")])
+def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture[str]) -> None:
+    match script:
+        case "curve.py":
+            pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
+            write_curve(Path("run"))
+        case "credit.py":
+            write_policy(RunFolder(Path("outputs/policy")).checkpoint(1))
+        case "league_worth.py":
+            write_sweep(SweepFolder(Path("outputs/worth")))
+    import_module(f"bench.{script.removesuffix('.py')}").main(SMALL[script].split())
+    assert capsys.readouterr().out or script == "curve.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name.endswith(".sh")])
+def test_a_script_runs(script: str, tmp_path: Path) -> None:
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
         **{"MODEL": "tiny", "NUMBER": "64", "EPOCHS": "1", "STEPS": "1"},
         "WORLDS": "kuhn3",
         "UNSTABLE": str(Path(sys.executable).with_name("unstable")),
     }
+    if script == "gemma.sh":
+        write_evaluations(tmp_path / "worlds")
     done = subprocess.run(
-        [*program, *options],
+        ["bash", str(BENCH / script), *SMALL[script].split()],
         cwd=tmp_path,
         env=os.environ | environment,
         capture_output=True,
@@ -118,7 +176,16 @@ def test_a_bench_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout or script == "curve.py"
+    assert done.stdout and ("score of end-1" in done.stdout) == (script == "gemma.sh")
+
+
+@pytest.mark.slow
+def test_a_bench_is_a_program() -> None:
+    """As docs/benchmarks.md says, from the root of the repository."""
+    program = [sys.executable, "-m", "bench.fit", *SMALL["fit.py"].split()]
+    done = subprocess.run(program, cwd=BENCH.parent, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("(of 1, ") == 4
 
 
 @pytest.mark.parametrize("sweep", sorted((BENCH / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)

@@ -1,6 +1,6 @@
 """The first hour with a card goes on where it stopped, ends in time, and loses one step to a crash.
 
-Two of its steps run in `test_benches.py`, small and without a card.
+The doctor runs in `test_benches.py`, and a step of the learner here, small and without a card.
 """
 
 import json
@@ -13,6 +13,7 @@ import pytest
 
 from bench import gpu_hour
 from bench.gpu_hour import Results, hour
+from bench.hour.job import Job
 from bench.hour.steps import STEPS, Step
 from tests.helpers.machines import machine
 
@@ -95,3 +96,13 @@ def test_each_step_is_there_and_fits_into_a_call() -> None:
     for step in STEPS:
         assert callable(step.function()), step.name
         assert step.seconds + 5 <= 540, step.name
+
+
+@pytest.mark.slow
+def test_a_dry_step_notes_what_it_found(tmp_path: Path) -> None:
+    (step,) = [each for each in STEPS if each.name == "prefix"]
+    notes = tmp_path / "notes.json"
+    job = Job(notes, tmp_path, tmp_path, "embedded", dry=True, card=False, seconds=60)
+    step.function()(job)
+    ((cosine, unit, aim),) = json.loads(notes.read_text())["figures"].values()
+    assert (unit, aim) == ("", "> 0.999") and cosine > 0.999
