@@ -201,13 +201,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         new_tokens=(48, "sampled per request"),
         rounds=(5, "measured rounds"),
         games=(32, "TicTacToe games at once"),
+        model="smollm2-135m",
     )
     options.add_argument("--quick", action="store_true", help="two short rounds, a few games")
     args = options.parse_args(argv)
     if args.quick:
         args.rounds, args.new_tokens, args.games = 2, 16, 8
     torch.set_num_threads(1)
-    config = ModelConfig()
+    config = ModelConfig(name=args.model)
     base = load_model(config)
     peft_model = attach_lora(copy.deepcopy(base), config.lora, seed=0).eval()
     adapters = [random_adapter(peft_model, name, seed) for seed, name in enumerate(NAMES)]

@@ -1,4 +1,4 @@
-"""What it takes to compute a model's exploitability in TicTacToe, and where the time goes.
+"""What it takes to compute a model's exploitability in a small game, and where the time goes.
 
 Beside it, on a sample of the decisions, the plain way: a forward pass of the model for each action,
 prompt and answer whole.
@@ -42,7 +42,8 @@ def asked_of(engine: EmbeddedEngine, prompts: PromptBuilder, most: int) -> Model
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    config = parse({"model": {"name": arguments.model}, "actors": {"games_in_flight": 64}})
+    named = {"model": {"name": arguments.model}, "games": [{"env": arguments.env}]}
+    config = parse({**named, "actors": {"games_in_flight": 64}})
     (game,) = config.games
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     stops = stop_token_ids(model, tokenizer)
@@ -93,7 +94,8 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parser(__doc__, model="smollm2-135m", threads=2, sample=40).parse_args(argv)
+    options = parser(__doc__, env="TicTacToe-v0", model="smollm2-135m", threads=2, sample=40)
+    arguments = options.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     asyncio.run(measure(arguments))
 

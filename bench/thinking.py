@@ -43,8 +43,6 @@ from unstable.types.seeds import derive_seed
 
 START = [15, 15, 15]
 OPPONENTS = ("expert", "random")
-ASKED = 512
-"""Unseen positions that a model is asked in, at most."""
 CUT = 8
 """Tokens after which a thought is ended in the last row."""
 
@@ -185,6 +183,7 @@ class Job(NamedTuple):
     thinks: bool
     steps: int
     games: int
+    asked: int
 
 
 def compared(job: Job) -> dict[str, list[list[float]]]:
@@ -196,7 +195,7 @@ def compared(job: Job) -> dict[str, list[list[float]]]:
     prompts = _prompts(config, tokenizer)
     known = positions(config, prompts)
     half = len(known) // 2
-    asked = [each for each in known[half:] if reduce(xor, each.piles)][:ASKED]
+    asked = [each for each in known[half:] if reduce(xor, each.piles)][: job.asked]
     size = config.world
     model = make_model(
         tokenizer, hidden=size.hidden, layers=size.layers, heads=size.heads, seed=job.seed
@@ -223,12 +222,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         __doc__,
         steps=(8000, "updates of each model"),
         games=(128, "against each opponent"),
+        asked=(512, "unseen positions that a model is asked in, at most"),
         processes=(2, "models made at once"),
     )
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given = options.parse_args(argv)
     ways = [(seed, thinks) for seed in given.seeds for thinks in (True, False)]
-    jobs = [Job(seed, thinks, given.steps, given.games) for seed, thinks in ways]
+    jobs = [Job(seed, thinks, given.steps, given.games, given.asked) for seed, thinks in ways]
     with ProcessPoolExecutor(given.processes, forks("bench.thinking")) as pool:
         found = list(pool.map(compared, jobs))
     print("| seed | | unseen positions won | score against expert | score against random |")

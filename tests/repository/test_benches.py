@@ -33,7 +33,8 @@ BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
-    "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
+    "cpu_engine.py": "--model tiny --requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 "
+    "--games 1",
     "credit.py": "outputs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
     "--only 0 7",
     "curve.py": "run --out curve.svg",
@@ -45,18 +46,18 @@ SMALL = {
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gemma.sh": "worlds 1 -- --learner.batch_size 64",
     "gpu_hour.py": "--state hour --dry --only doctor",
-    "judging.py": "--model tiny --sample 2 --threads 1",
+    "judging.py": "--env Nim-v0 --model tiny --sample 2 --threads 1",
     "league_worth.py": "outputs/worth",
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
     "learner_tiny.py": "--turns 64 --threads 1 --rounds 1 --algorithms reinforce",
     "orchestration.py": "--games 32 --in-flight 16",
     "padded.py": "--model tiny --samples 4 --prompt 16 --vocab 90 --rounds 1",
     "pipeline.py": "--updates 2 --cases 4x24gb-1.7b",
-    "prompts.py": "--games 1",
+    "prompts.py": "--model tiny --games 1",
     "report.py": "--games 100",
     "rollout.py": "--engine embedded --model tiny --games 2 --in_flight 2 --rounds 1",
     "small_worlds.sh": "tiny_nim worlds 1 -- --steps 1 --learner.batch_size 64 --eval.every 0",
-    "thinking.py": "--seeds 0 --steps 2 --games 2",
+    "thinking.py": "--seeds 0 --steps 2 --games 2 --asked 8",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
     "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 "
