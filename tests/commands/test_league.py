@@ -1,19 +1,15 @@
 """A league: what its runs are given, that it goes on after a kill, and what it comes to."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game
 from tests.helpers.child_runs import FakeRun
-from tests.helpers.cli import background, ended, unstable, wait_for
-from tests.helpers.resume import rows, weights
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.commands import several
 from unstable.commands.league.league import largest
@@ -27,7 +23,6 @@ from unstable.league.population import Turn, turns
 from unstable.planning.machine import this_machine
 from unstable.planning.plan import plan
 from unstable.records.files import write_lines
-from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
 from unstable.records.league import LeagueFolder
 
@@ -320,55 +315,3 @@ def test_a_league_whose_config_has_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         run(["league", "--resume", str(league.folder.root)])
     assert str(caught.value).startswith("main: its config is no longer what it was when the leag")
-
-
-# Real runs
-
-
-@pytest.mark.slow
-def test_a_league_that_is_killed_goes_on_to_the_same_weights_and_games(tmp_path: Path) -> None:
-    """To the bit, killed in the midst of the second generation."""
-    (tmp_path / "league.yaml").write_text(
-        "config: tiny_nim\n"
-        "common: {eval.every: 0, eval.exploitability.every: 0, learner.batch_size: 64,\n"
-        "  learner.algorithm.reference.every: 2, actors.num: 1, openings.share: 0.0,\n"
-        "  tracking.report: false}\n"
-        "members: {main: {}, exploiter: {role: exploiter, restart: never}}\n"
-        "generations: 2\nupdates: 3\n"
-    )
-    process = background(tmp_path, ["league", "league.yaml", "--out", "killed"])
-    second = LeagueFolder(tmp_path / "killed").run("main-2")
-    wait_for(lambda: bool(second.versions()) and len(rows(second)) > 1, process)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=120)
-    assert not alive, "left behind"
-    assert not LeagueFolder(tmp_path / "killed").run("exploiter-2").root.exists()
-    whole = background(tmp_path, ["league", "league.yaml", "--out", "whole"])
-    done = unstable(tmp_path, "league", "--resume", "killed")
-    assert done.returncode == 0, done.stderr
-    ended(whole, 0)
-    for name in ("main-1", "exploiter-1", "main-2", "exploiter-2"):
-        one, other = (LeagueFolder(tmp_path / each).run(name) for each in ("killed", "whole"))
-        assert weights(one, 3) == weights(other, 3)
-        assert rows(one) == rows(other)
-        assert [*played_in(one)] == [*played_in(other)]
-    met = load(str(second.config)).opponents.fixed
-    assert [each.key for each in met] == ["main-1", "exploiter-1"]
-    assert weights(second, 0) == weights(LeagueFolder(tmp_path / "killed").run("main-1"), 3)
-    told = json.loads(unstable(tmp_path, "league", "killed", "--json").stdout)
-    assert [each["state"] for each in told["runs"]] == ["done"] * 4
-    assert told["runs"][3]["against"]["main"]["score"]["mean"] >= 0
-    assert "all against all: unstable tournament killed/members/main/generation-1@3" in done.stdout
-
-
-def played_in(folder: RunFolder) -> list[tuple[Any, ...]]:
-    """All games by number: seats, outcomes and answers."""
-    found = []
-    for file in folder.game_files():
-        for line in file.path.read_text().splitlines():
-            each = json.loads(line)
-            answers = [turn["text"] for turn in each["turns"]]
-            found.append((file.path.name, each["game"], each["players"], each["outcomes"], answers))
-    return sorted(found)

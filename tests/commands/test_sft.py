@@ -364,7 +364,7 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
 ) -> None:
     """With Ray, as a person does it."""
     changes: dict[str, Any] = {
-        "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 24, "patience": 24},
+        "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 12, "patience": 12},
         "games": [{"env": "Nim-v0", "args": {"piles": [3, 2]}}],
         "eval": {"games": 2},
     }
@@ -386,12 +386,12 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
     assert process.returncode == 130, output
     assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
-    assert 1 < done < 25
+    assert 1 < done < 13
     resumed = unstable(project, "sft", "--resume", "run")
     assert resumed.returncode == 0, resumed.stderr
     assert no_developers_lines(resumed.stdout + resumed.stderr)
-    assert f"epoch {done}/24" in resumed.stdout and "before training" not in resumed.stdout
-    assert [row["sft/epoch"] for row in epochs(folder)] == list(range(25))
+    assert f"epoch {done}/12" in resumed.stdout and "before training" not in resumed.stdout
+    assert [row["sft/epoch"] for row in epochs(folder)] == list(range(13))
     assert read_adapter(folder.adapter, "taught").weights
 
 

@@ -1,21 +1,18 @@
 """A sweep: its runs, what is decided of them, and that a killed one ends as one that was not."""
 
 import contextlib
-import json
 import math
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.child_runs import METRIC, FakeRun, fake_child
-from tests.helpers.cli import background, ended, unstable, wait_for, written
-from tests.helpers.resume import rows, weights
+from tests.helpers.resume import rows
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.commands import several
 from unstable.commands.session import Terminated
@@ -25,7 +22,6 @@ from unstable.commands.sweep.trials import Sweep, Trial, trials_of
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.league import read_league
 from unstable.config.sweep import Setting, StopConfig, SweepConfig, read_sweep
-from unstable.records.folder import RunFolder
 from unstable.records.league import LeagueFolder
 from unstable.records.sweep import Decision, SweepFolder
 from unstable.report.sweep import Outcome
@@ -416,58 +412,3 @@ def test_a_mistake_in_a_league_is_one_line(
         run(["sweep", "my.yaml"])
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not Path("outputs").exists()
-
-
-# Real runs
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_takes_its_runs_along_and_goes_on(project: Path) -> None:
-    """To the bit: weights, and all of the metrics that does not depend on clocks."""
-    (project / "sweep.yaml").write_text(
-        "config: small.yaml\n"
-        "common: {loop.steps: 12, eval.every: 4, actors.num: 1}\n"
-        "grid: {learner.learning_rate: [1e-4, 1e-3]}\n"
-        "at_once: 2\n"
-    )
-    process = background(project, ["sweep", "sweep.yaml", "--out", "killed"])
-    runs = project / "killed/runs"
-    first, second = (
-        RunFolder(runs / f"learning_rate-{rate}-seed0") for rate in ("0.0001", "0.001")
-    )
-    wait_for(lambda: max(map(written, (first.metrics, second.metrics))) > 3, process)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=120)
-    assert not alive, "left behind"
-    whole = background(project, ["sweep", "sweep.yaml", "--out", "whole"])
-    done = unstable(project, "sweep", "--resume", "killed")
-    assert done.returncode == 0, done.stderr
-    assert "goes on" in done.stderr and "learning_rate-0.001" in done.stdout
-    ended(whole, 0)
-    for one in (first, second):
-        other = RunFolder(project / "whole/runs" / one.root.name)
-        assert weights(one, 12) == weights(other, 12)
-        assert rows(one) == rows(other)
-    assert (project / "killed/report.html").stat().st_size > 500_000
-    told = unstable(project, "sweep", "killed", "--json")
-    (a, b) = json.loads(told.stdout)["settings"]
-    assert [run["state"] for each in (a, b) for run in each["runs"]] == ["done", "done"]
-    assert a["end"]["mean"] == a["runs"][0]["values"][-1][1] and b["difference"]["low"] is None
-
-
-@pytest.mark.slow
-def test_a_league_is_made_by_a_process_of_its_own(project: Path) -> None:
-    (project / "sweep.yaml").write_text(
-        "config: small.yaml\n"
-        "common: {actors.num: 1, eval.every: 1}\n"
-        "settings:\n"
-        "  - name: rivals\n"
-        "    league: {members: {main: {}, rival: {role: exploiter}}, generations: 1, updates: 1}\n"
-    )
-    done = unstable(project, "sweep", "sweep.yaml", "--out", "out")
-    assert done.returncode == 0, done.stderr
-    folder = LeagueFolder(project / "out/runs/rivals-seed0")
-    assert all(folder.run(name).versions() == [0, 1] for name in ("main-1", "rival-1"))
-    assert "1 done" in done.stdout and "rivals" in done.stdout

@@ -7,19 +7,27 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import unstable
 import unstable.games
+from tests.helpers.cli import background, ended, wait_for, written
+from tests.helpers.resume import rows, weights
+from tests.helpers.terminals import typed
+from unstable.cli import run
 from unstable.commands.prepare import check_games
 from unstable.config import load
 from unstable.config.plugins import load_target
 from unstable.games.game import Game
 from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_lines
+from unstable.records.league import LeagueFolder
+from unstable.records.sweep import SweepFolder
 
 ROOT = Path(__file__).parent.parent.parent
 START = "from unstable.cli import main; main()"
@@ -33,17 +41,12 @@ def blocks(language: str, text: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def command(folder: Path, *words: str, stdin: str = "") -> str:
+def command(folder: Path, *words: str) -> str:
     """What a command prints that is started in a folder; it ends well."""
-    return python(folder, "-c", START, *words, stdin=stdin)
-
-
-def python(folder: Path, *words: str, stdin: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, "-c", START, *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONIOENCODING": "utf-8"},
-        input=stdin,
         capture_output=True,
         text=True,
         timeout=600,
@@ -149,10 +152,13 @@ def test_the_python_api_lists_what_the_package_gives() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_of_the_python_api_trains(tmp_path: Path) -> None:
+def test_the_script_of_the_python_api_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
-    (tmp_path / "mine.py").write_text(script)
-    out = python(tmp_path, "mine.py")
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    out = capsys.readouterr().out
     assert "update 1 loss" in out and "outputs/mine [0, 1]" in out
 
 
@@ -200,19 +206,63 @@ def test_the_sweeps_of_the_page_could_begin(tmp_path: Path) -> None:
     assert command(tmp_path, "sweep", "halving.yaml", "--plan").count("--config tiny_nim") == 16
 
 
+def commands(name: str) -> list[list[str]]:
+    """The words of the commands of a page's first block."""
+    lines = blocks("bash", page(name))[0].splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def kill_once(is_there: Callable[[], bool], folder: Path, words: list[str]) -> None:
+    """Start a command, kill it once that is so, and wait until all of its processes have ended."""
+    process = background(folder, words)
+    wait_for(is_there, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert not alive, "left behind"
+
+
+def small_sweep(settings: str, at_once: int | str) -> str:
+    """The page's sweep in small, with settings in place of its grid."""
+    common = "{eval.every: 2, eval.games: 8, eval.exploitability.every: 0, learner.batch_size: 64}"
+    text = blocks("yaml", page("sweep.md"))[0].replace("[1, 2]", "[1]")
+    text = re.sub("^common: .*", f"common: {common}\nat_once: {at_once}", text, flags=re.MULTILINE)
+    return re.sub("^grid: .*\n", settings, text, flags=re.MULTILINE)
+
+
 @pytest.mark.slow
-def test_the_commands_of_the_page_of_sweeps_make_its_table(tmp_path: Path) -> None:
-    page_files(tmp_path, "sweep.md")
-    path = tmp_path / "rates.yaml"
-    small = (("steps: 12", "steps: 2"), ("every: 6", "every: 1"), ("[1, 2]", "[1]"))
-    for more, less in (*small, ("games: 64", "games: 8")):
-        path.write_text(path.read_text().replace(more, less))
-    path.write_text(f"{path.read_text()}at_once: auto\n")
-    lines = blocks("bash", page("sweep.md"))[0].splitlines()
-    said = [command(tmp_path, *shlex.split(line, comments=True)[1:]) for line in lines]
-    assert len(said) == 5 and "learning_rate-0.0005" in said[1]
-    assert said[1] == said[2] == said[3]
-    assert (tmp_path / "outputs/rates/report.html").is_file()
+def test_a_sweep_that_is_killed_goes_on_by_the_commands_of_the_page(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run and a league, the run to the bit: weights, and all rows but for what clocks say."""
+    monkeypatch.chdir(project)
+    (two,) = (each for each in blocks("yaml", page("sweep.md")) if each.startswith("settings:"))
+    two = two.replace("generations: 2, updates: 3", "generations: 1, updates: 2")
+    Path("rates.yaml").write_text(small_sweep(two, "auto"))
+    Path("whole.yaml").write_text(small_sweep(two.partition("  - name: exploiter")[0], 2))
+    plan, new, resumed, retried, shown = commands("sweep.md")
+    assert run(plan) == 0 and "--loop.steps 12" in capsys.readouterr().out
+    sweep = SweepFolder(project / "outputs/rates")
+    mirror = sweep.run("mirror-seed1")
+    kill_once(lambda: written(mirror.metrics) > 3, project, new)
+    process = background(project, ["sweep", "whole.yaml", "--out", "whole"])
+    assert run(resumed) == 0
+    ended(process, 0)
+    said = capsys.readouterr()
+    assert "mirror-seed1 goes on" in said.err and "exploiter" in said.out
+    assert run(retried) == 0 and capsys.readouterr().out == said.out
+    assert run(shown) == 0 and said.out.startswith(capsys.readouterr().out)
+    whole = SweepFolder(project / "whole").run("mirror-seed1")
+    assert weights(mirror, 12) == weights(whole, 12) and rows(mirror) == rows(whole)
+    league = LeagueFolder(sweep.run("exploiter-seed1").root)
+    assert all(league.run(name).versions() == [0, 1, 2] for name in ("main-1", "exploiter-1"))
+    assert sweep.report.stat().st_size > 500_000
+    assert run([*shown[:-1], "--json"]) == 0
+    one, other = json.loads(capsys.readouterr().out)["settings"]
+    assert [each["state"] for setting in (one, other) for each in setting["runs"]] == ["done"] * 2
+    assert one["end"]["mean"] == one["runs"][0]["values"][-1][1]
+    assert other["difference"]["low"] is None
 
 
 def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
@@ -224,21 +274,63 @@ def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_page_of_leagues_make_its_table(tmp_path: Path) -> None:
-    page_files(tmp_path, "league.md")
-    path = tmp_path / "rivals.yaml"
+def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the second generation: its run goes on to the same weights and games, to the bit.
+
+    The page's exploiter stays out; the league of the sweep above has one.
+    """
+    monkeypatch.chdir(project)
+    page_files(project, "league.md")
+    text = Path("rivals.yaml").read_text().replace("  exploiter: {role: exploiter}\n", "")
     fast = "games: 8, learner.batch_size: 64, eval.exploitability.every: 0"
-    small = (("generations: 3", "generations: 1"), ("updates: 4", "updates: 1"))
-    for more, less in (("games: 64", fast), ("every: 4", "every: 1"), *small):
-        path.write_text(path.read_text().replace(more, less))
-    lines = blocks("bash", page("league.md"))[0].splitlines()
-    said = [command(tmp_path, *shlex.split(line, comments=True)[1:]) for line in lines]
-    assert len(said) == 5 and "against exploiter" in said[1]
-    assert said[1] == said[2] == said[3] == said[4]
-    (tournament,) = (line for line in said[1].splitlines() if line.startswith("all against all: "))
-    words = shlex.split(tournament.partition(": ")[2])[1:]
-    found = command(tmp_path, *words, "--games", "60")
-    assert "main/generation-1" in found and "scout/generation-1" in found
+    small = (
+        ("games: 64", fast),
+        ("generations: 3", "generations: 2"),
+        ("updates: 4", "updates: 3"),
+    )
+    for more, less in (*small, ("every: 4", "every: 3")):
+        text = text.replace(more, less)
+    Path("rivals.yaml").write_text(text)
+    plan, new, resumed, retried, shown = commands("league.md")
+    assert run(plan) == 0 and capsys.readouterr().out.count("--config tiny_nim") == 4
+    league = LeagueFolder(project / "outputs/rivals")
+    second = league.run("main-2")
+    kill_once(lambda: bool(second.versions()) and len(rows(second)) > 1, project, new)
+    assert not league.run("scout-2").root.exists()
+    assert run(resumed) == 0
+    said = capsys.readouterr().out
+    assert "against scout" in said
+    for words in (retried, shown):
+        assert run(words) == 0 and capsys.readouterr().out == said
+
+    own = {"tracking.run_dir": str(project / "whole"), "tracking.dashboard": "off"}
+    whole = unstable.train(load(str(second.config), own))
+    last = max(whole.versions())
+    assert weights(second, last) == weights(whole, last) and rows(second) == rows(whole)
+    assert [*played_in(second)] == [*played_in(whole)]
+    assert [each.key for each in load(str(second.config)).opponents.fixed] == ["main-1", "scout-1"]
+    assert weights(second, 0) == weights(league.run("main-1"), last)
+    capsys.readouterr()
+    assert run([*shown[:-1], "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["runs"]
+    assert [each["state"] for each in told] == ["done"] * 4
+    assert told[3]["against"]["main"]["score"]["mean"] >= 0
+    (tournament,) = (line for line in said.splitlines() if line.startswith("all against all: "))
+    assert run([*shlex.split(tournament.partition(": ")[2])[1:], "--games", "60"]) == 0
+    found = capsys.readouterr().out
+    assert "main/generation-1" in found and "scout/generation-2" in found
+
+
+def played_in(folder: unstable.RunFolder) -> list[tuple[Any, ...]]:
+    """All games by number: seats, outcomes and answers."""
+    found = []
+    for file in folder.game_files():
+        for _, each in read_lines(file.path):
+            answers = [turn["text"] for turn in each["turns"]]
+            found.append((file.path.name, each["game"], each["players"], each["outcomes"], answers))
+    return sorted(found)
 
 
 # The tutorial
@@ -278,7 +370,9 @@ def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorials_commands_lead_to_a_model_to_play_against(sticks: Path) -> None:
+def test_the_tutorials_commands_lead_to_a_model_to_play_against(
+    sticks: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     small = {
         "world": "--world.steps 30 --world.games 20 --world.score_games 0",
         "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",
@@ -292,6 +386,8 @@ def test_the_tutorials_commands_lead_to_a_model_to_play_against(sticks: Path) ->
         for option, value in zip(less[::2], less[1::2], strict=True):  # in place of what is given
             place = words.index(option) if option in words else len(words)
             words[place : place + 2] = [option, value]
-        said = command(sticks, *words, stdin="1\n" * 20)
+        with typed("1\n" * 20):
+            assert run(words) == 0
+        said = capfd.readouterr().out
         assert name != "doctor" or "ok       would make 30 updates" in said
     assert (sticks / "outputs/sticks/report.html").is_file()

@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.cli import PATIENCE_S, background, no_developers_lines
 from tests.helpers.serving import make_run, served_config, url_of
 
-CLIENTS, SECONDS, WARM_S = 64, 45, 20
+CLIENTS, SECONDS, WARM_S = 64, 20, 10
 VERSIONS = ("main@0", "main@3", "base")
 SAID = ["X moves.", "What now?", "1 2 3", "The board is empty", "-"]
 BAD: list[tuple[dict[str, Any], int]] = [
@@ -152,7 +152,7 @@ def check(output: str, tally: Counter[str], known: dict[int, str], before: int) 
     others = {how: int(number) for number, how in re.findall(r"(\d+) (refused|left|failed)", line)}
     sampled = int(re.findall(r"(\d+) sampled", line)[0])
     whole = len(known) + tally["plain"] + tally["streamed"] + tally["two"]
-    assert tally["plain"] > 500 and tally["left"] > 50 and tally["cut"] > 20
+    assert tally["plain"] > 200 and tally["left"] > 20 and tally["cut"] > 8
     assert answered + sum(others.values()) == of and others.get("failed", 0) == 0
     assert whole <= answered <= whole + tally["left"] + tally["cut"]
     assert 0 < others["left"] <= tally["left"] + tally["cut"]

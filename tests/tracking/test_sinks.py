@@ -3,7 +3,6 @@
 import json
 import re
 import struct
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -420,7 +419,12 @@ def test_the_pages_sink_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_the_pages_examples_run_through_the_real_loop(tmp_path: Path, tiny_folder: Path) -> None:
+def test_the_pages_examples_run_through_the_real_loop(
+    tmp_path: Path,
+    tiny_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Both at once: a sink that the config names, and callbacks."""
     sink, script = blocks("python", PAGE)
     (tmp_path / "my_sinks.py").write_text(sink)
@@ -432,12 +436,11 @@ def test_the_pages_examples_run_through_the_real_loop(tmp_path: Path, tiny_folde
         '"tracking.dashboard": "off", "eval.exploitability.every": 0, '
     )
     assert script.count('"tiny", {') == 1
-    (tmp_path / "script.py").write_text(script.replace('"tiny", {', f'"tiny", {{{small}'))
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = re.findall(r"^(?:update \d(?= loss)|evaluated \d|over: .*)", done.stdout, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(script.replace('"tiny", {', f'"tiny", {{{small}'), {})
+    events = r"^(?:update \d(?= loss)|evaluated \d|over: .*)"
+    said = re.findall(events, capsys.readouterr().out, re.MULTILINE)
     assert said == [
         *("evaluated 0", "update 0", "evaluated 1", "update 1", "evaluated 2", "update 2"),
         "over: all updates made",
