@@ -402,6 +402,7 @@ def test_a_mistake_is_one_line(copied: RunFolder) -> None:
 
 
 def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
+    shutil.rmtree(copied.checkpoint(1))  # no model is asked, and all lines are printed
     replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],
