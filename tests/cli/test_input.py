@@ -1,9 +1,10 @@
 """Whatever a person gives, a mistake is one line: field, value and remedy; never a traceback."""
 
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,25 +12,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.cli import in_process
 from tests.helpers.hostile import ADAPTERS, CHECKED, FILES, OPTIONS, ZIPS, adapter_files, zip_file
 from unstable.cli import parse_options, run
+from unstable.cli.commands import COMMANDS
 from unstable.cli.options import loaded_run
 from unstable.commands.prepare import check
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load
 from unstable.models.archive import misfit, unpack
 
 
-def refused(error: object, expected: str) -> None:
-    """The error is one line, and the one that is expected; `...` stands for any words."""
-    line = str(error)
-    assert len(line.splitlines()) == 1 and line.isprintable() and len(line) < 500
+def is_expected(line: str, expected: str) -> bool:
+    """Whether it is one line, and the one that is expected; `...` stands for any words."""
     pattern = ".*".join(map(re.escape, expected.split("...")))
-    assert re.fullmatch(pattern, line), line
+    is_one = len(line.splitlines()) == 1 and line.isprintable() and len(line) < 500
+    return is_one and re.fullmatch(pattern, line) is not None
 
 
-def test_the_table_is_long() -> None:
-    tables: list[Sized] = [OPTIONS, FILES, CHECKED, ADAPTERS, ZIPS]
-    assert sum(len(table) for table in tables) >= 130
+def answer(call: Callable[..., object], *arguments: Any) -> str:
+    """The line that a mistake is answered with."""
+    try:
+        call(*arguments)
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:
+        return repr(error)
+    return "it is accepted"
+
+
+def refused(rows: Iterable[tuple[str, str]]) -> None:
+    """Every row is an answer and the line that is expected."""
+    assert [row for row in rows if not is_expected(*row)] == []
 
 
 def test_what_is_named_decides_what_a_run_begins_with() -> None:
@@ -44,108 +57,121 @@ def test_what_is_named_decides_what_a_run_begins_with() -> None:
         assert loaded_run(None, {path: value}) == load("default", {path: value})
 
 
-@pytest.mark.parametrize(("arguments", "line"), OPTIONS, ids=[" ".join(a)[:60] for a, _ in OPTIONS])
-def test_a_wrong_option(
-    arguments: Sequence[str], line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
     def accepted(name: str, options: dict[str, Any]) -> NoReturn:
         load(name, options)
-        pytest.fail("the options are accepted")
+        raise AssertionError("the options are accepted")
 
     monkeypatch.setattr("unstable.cli.options.load", accepted)  # which must not begin to train
-    with pytest.raises(ConfigError) as error:
-        run(arguments)
-    refused(error.value, line)
+    assert len(OPTIONS) >= 55
+    refused((answer(run, arguments), line) for arguments, line in OPTIONS)
 
 
-@pytest.mark.parametrize(("name", "content", "line"), FILES, ids=[name for name, _, _ in FILES])
-def test_a_wrong_file(name: str, content: bytes, line: str, tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError) as error:
-        load(str(file))
-    refused(error.value, f"--config = '{file}': {line}")
+def test_wrong_files(tmp_path: Path) -> None:
+    def rows() -> Iterable[tuple[str, str]]:
+        for number, (_, content, line) in enumerate(FILES):
+            file = tmp_path / f"{number}.yaml"
+            file.write_bytes(content)
+            yield answer(load, str(file)), f"--config = '{file}': {line}"
+
+    refused(rows())
 
 
-@pytest.mark.parametrize(("arguments", "line"), CHECKED, ids=[" ".join(a)[:60] for a, _ in CHECKED])
-def test_what_cannot_run(
-    arguments: Sequence[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("A_KEY", "any")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError) as error:
+
+    def tried(arguments: list[str]) -> None:
         check(load("tiny", parse_options(arguments, {})))
-    refused(error.value, line)
+
+    assert len(CHECKED) >= 50
+    refused((answer(tried, arguments), line) for arguments, line in CHECKED)
 
 
-@pytest.mark.parametrize(("name", "changes", "line"), ADAPTERS, ids=[n for n, _, _ in ADAPTERS])
 @pytest.mark.parametrize("place", ["model.init", "opponents.fixed.0.path"])
-def test_a_wrong_adapter(
-    name: str, changes: dict[str, Any], line: str, place: str, tmp_path: Path
-) -> None:
-    adapter_files(tmp_path, **changes)
-    overrides: dict[str, Any] = {"games.0.env": "Nim-v0", place: str(tmp_path)}
-    if place != "model.init":
-        overrides["opponents.fixed.0.kind"] = "checkpoint"
-    with pytest.raises(ConfigError) as error:
+def test_wrong_adapters(place: str, tmp_path: Path) -> None:
+    def tried(folder: Path) -> None:
+        overrides: dict[str, Any] = {"games.0.env": "Nim-v0", place: str(folder)}
+        if place != "model.init":
+            overrides["opponents.fixed.0.kind"] = "checkpoint"
         check(load("tiny", overrides))
-    refused(error.value, f"{place} = '{tmp_path}': {line}")
+
+    def rows() -> Iterable[tuple[str, str]]:
+        for number, (_, changes, line) in enumerate(ADAPTERS):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            adapter_files(folder, **changes)
+            yield answer(tried, folder), f"{place} = '{folder}': {line}"
+
+    refused(rows())
 
 
-@pytest.mark.parametrize(("name", "base", "line"), ZIPS, ids=[name for name, _, _ in ZIPS])
-def test_a_zip_that_says_nonsense_of_its_base(
-    name: str, base: bytes, line: str, tmp_path: Path
-) -> None:
-    unpack(zip_file(tmp_path / "a.zip", base), tmp_path / "a")
-    refused(misfit(tmp_path / "a", load("tiny").model), line)
+def test_zips_that_say_nonsense_of_their_base(tmp_path: Path) -> None:
+    def rows() -> Iterable[tuple[str, str]]:
+        for number, (_, base, line) in enumerate(ZIPS):
+            folder = tmp_path / str(number)
+            unpack(zip_file(tmp_path / f"{number}.zip", base), folder)
+            yield str(misfit(folder, load("tiny").model)), line
+
+    refused(rows())
 
 
 # The real command line.
 
+FORKS = """
+import atexit, json, os, sys
+import unstable.commands.session
+from unstable.cli import main
+for number, line in enumerate(sys.stdin):
+    if os.fork() == 0:
+        for name, descriptor in (("modules", 1), ("error", 2)):
+            os.dup2(os.open(f"{number}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+        atexit.register(lambda: print(*sys.modules))
+        sys.argv[1:] = json.loads(line)
+        main()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+"""A process of its own for each command line, all forked before `main` has imported anything."""
 
-def unstable(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    code = (
-        "import atexit, sys\n"
-        "from unstable.cli import main\n"
-        "atexit.register(lambda: print(*sys.modules))\n"
-        "main()"
-    )
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
-
-def test_a_config_error_waits_for_no_library(tmp_path: Path) -> None:
+def test_every_command_answers_a_mistake_in_one_line_and_waits_for_no_library(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "x.yaml").write_bytes(b"learner:\n  epochs: 1\nlearner:\n  epochs: 2\n")
-    for command, *arguments in (
-        ("train", "--config", "x.yaml"),
-        ("sft", "--learner.epochs", "0"),
-        ("doctor", "--config", "default", "foo"),
-        ("config", "--seed", "1e999"),
-        ("eval", "run", "--version", "x"),
-    ):
-        done = unstable(tmp_path, command, *arguments)
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-        loaded = {name.partition(".")[0] for name in done.stdout.split()}
-        assert loaded & {"torch", "transformers", "ray", "textarena", "vllm", "openai"} == set()
+    lines = [
+        ["train", "--config", "x.yaml"],
+        ["sft", "--learner.epochs", "0"],
+        ["doctor", "--config", "default", "foo"],
+        ["config", "--seed", "1e999"],
+        ["eval", "run", "--version", "x"],
+        *([name, *["x"] * each.words[0], "--nonsense"] for name, each in COMMANDS.items()),
+    ]
+    command, told = [sys.executable, "-c", FORKS], "\n".join(map(json.dumps, lines))
+    done = subprocess.run(command, cwd=tmp_path, input=told, capture_output=True, text=True)
+    assert done.stderr == "" and done.stdout.split() == ["2"] * len(lines)
+    heavy = {"torch", "transformers", "ray", "textarena", "vllm", "openai"}
+    for number, line in enumerate(lines):
+        (error,) = (tmp_path / f"{number}.error").read_text().splitlines()
+        assert error.startswith("error: "), line
+        modules = (tmp_path / f"{number}.modules").read_text().split()
+        assert modules and heavy.isdisjoint(name.partition(".")[0] for name in modules), line
 
 
-@pytest.mark.parametrize("command", ["config", "sft", "play"])
 def test_a_game_that_is_not_there_is_one_line_of_every_command(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as raised:
-        run([command, "--games.0.env", "Nope-v0"])
-    refused(raised.value, "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?")
+    line = "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?"
+    commands = ("config", "sft", "play")
+    refused((answer(run, [each, "--games.0.env", "Nope-v0"]), line) for each in commands)
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "x.yaml").write_text("games: [{env: 'mine:Game'}]\n")
-    done = unstable(tmp_path, "train", "--config", "x.yaml")
+    done = in_process(tmp_path, "train", "--config", "x.yaml")
     assert done.returncode == 2
     assert done.stderr == (
         "error: games.0.env = 'mine:Game': importing mine raises SystemExit 7; mend it there\n"

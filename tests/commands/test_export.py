@@ -4,10 +4,8 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,10 +14,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from huggingface_hub import constants
 from peft import PeftModel
 from safetensors.torch import load, load_file, save
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.helpers.cli import in_process, unstable
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run, prompts_of
 from tests.helpers.models import random_adapter
 from unstable.cli import run
@@ -312,24 +312,33 @@ def hub() -> Iterator[tuple[str, type[Hub]]]:
     thread.join()
 
 
-def pushed(folder: RunFolder, out: Path, *, repository: str = "me/player", **variables: str) -> Any:
-    """`unstable export --push` in a process of its own, whose hub is chosen as it starts."""
-    code = "from unstable.cli import main; main()"
-    words = ["export", str(folder.root), "--out", str(out), "--push", repository]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-    return subprocess.run(
-        [sys.executable, "-c", code, *words],
-        env=kept | {"HF_HOME": str(out.parent / "hf"), "HF_HUB_DISABLE_XET": "1"} | variables,
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture
+def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """A function that sets what the hub's client reads from its environment as it is imported."""
+
+    def chosen(endpoint: str = "https://huggingface.co", offline: bool = False) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    return chosen
 
 
+def pushed(folder: RunFolder, out: Path, repository: str = "me/player") -> list[str]:
+    return ["export", str(folder.root), "--out", str(out), "--push", repository]
+
+
+@pytest.mark.usefixtures("hub_client")
 def test_a_push_is_one_commit_of_the_folder(
     folder: RunFolder, tmp_path: Path, hub: tuple[str, type[Hub]]
 ) -> None:
+    """In a process of its own, whose hub is chosen as it starts."""
     address, kind = hub
-    done = pushed(folder, tmp_path / "out", HF_ENDPOINT=address, HF_TOKEN="hf_any")
+    home = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    words = pushed(folder, tmp_path / "out")
+    done = unstable(tmp_path, *words, HF_ENDPOINT=address, HF_TOKEN="hf_any", **home)
     assert done.returncode == 0, done.stderr
     assert "Loading weights" not in done.stderr
     assert f"pushed: {address}/me/player/commit/1" in done.stdout
@@ -342,35 +351,34 @@ def test_a_push_is_one_commit_of_the_folder(
     assert sent == {path.name for path in (tmp_path / "out").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("repository", "variables", "line"),
-    [
-        ("player", {}, "--push = 'player': no name of a repository; give OWNER/NAME"),
-        ("a b/c", {}, "--push = 'a b/c': no name of a repository; give OWNER/NAME"),
-        ("me/player", {}, "--push = 'me/player': no login; set HF_TOKEN"),
-        ("me/player", {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set; unset it"),
-        (
-            "me/player",
-            {"HF_TOKEN": "hf_any", "HF_ENDPOINT": "http://127.0.0.1:9"},
-            "the hub cannot be reached ([Errno 111] Connection refused)",
-        ),
-    ],
-)
 def test_where_nothing_can_be_pushed_nothing_is_written(
-    repository: str, variables: dict[str, str], line: str, folder: RunFolder, tmp_path: Path
+    folder: RunFolder, tmp_path: Path, hub_client: Callable[..., None]
 ) -> None:
-    done = pushed(folder, tmp_path / "out", repository=repository, **variables)
-    assert done.returncode == 2 and line in done.stderr, done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+    no_name = "no name of a repository; give OWNER/NAME"
+    unreached = "the hub cannot be reached ([Errno 111] Connection refused)"
+    rows: list[tuple[str, dict[str, Any], str, str]] = [
+        ("player", {}, "", f"--push = 'player': {no_name}"),
+        ("a b/c", {}, "", f"--push = 'a b/c': {no_name}"),
+        ("me/player", {}, "", "--push = 'me/player': no login; set HF_TOKEN"),
+        ("me/player", {"offline": True}, "", "HF_HUB_OFFLINE is set; unset it"),
+        ("me/player", {"endpoint": "http://127.0.0.1:9"}, "hf_any", unreached),
+    ]
+    failed = []
+    for repository, chosen, token, line in rows:
+        hub_client(**chosen)
+        done = in_process(tmp_path, *pushed(folder, tmp_path / "out", repository), HF_TOKEN=token)
+        if done.returncode != 2 or line not in done.stderr or done.stderr.count("\n") != 1:
+            failed.append((line, done))
+    assert failed == [] and not (tmp_path / "out").exists()
 
 
 def test_a_hub_that_refuses_is_one_line_and_the_folder_stays(
-    folder: RunFolder, tmp_path: Path, hub: tuple[str, type[Hub]]
+    folder: RunFolder, tmp_path: Path, hub: tuple[str, type[Hub]], hub_client: Callable[..., None]
 ) -> None:
     address, kind = hub
     kind.refuses = True
-    done = pushed(folder, tmp_path / "out", HF_ENDPOINT=address, HF_TOKEN="hf_any")
+    hub_client(address)
+    done = in_process(tmp_path, *pushed(folder, tmp_path / "out"), HF_TOKEN="hf_any")
     assert done.returncode == 1, done.stderr
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "--push = 'me/player'" in line and "403" in line

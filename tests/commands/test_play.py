@@ -1,4 +1,4 @@
-"""`unstable play` as a person at a terminal meets it, at two sizes, and what it leaves."""
+"""`unstable play` as a person at a terminal meets it, and what it leaves."""
 
 import contextlib
 import math
@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.helpers.endpoint import Server, opponent, says
-from tests.helpers.screens import PseudoTerminal
+from tests.helpers.screens import PseudoTerminal, Screen
 from tests.helpers.terminals import listing, make_run, typed
 from unstable.cli import run
 from unstable.config import ConfigError, ModelConfig, RunFailedError, escape_control, load
@@ -52,14 +52,14 @@ def legal(text: str) -> list[str]:
     return re.findall(r"\[\d\]", text.partition("Legal actions:")[2])
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
-def test_a_person_plays_a_version_to_the_end(
-    made: RunFolder, tmp_path: Path, columns: int, rows: int
-) -> None:
+def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> None:
+    """At a wide terminal, which then becomes one of 80 columns."""
     before = listing(made.root)
     arguments = ["play", f"{made.root}@1", "--seed", "5", "--seat", "1"]
-    with PseudoTerminal(tmp_path, columns, rows, *arguments) as screen:
+    with Screen(tmp_path, 200, 60, *arguments) as screen:
         begin = screen.until("your action> ")
+        assert 80 < max(map(cell_len, begin.splitlines())) <= 200
+        screen.resize(80, 24)
         assert "TicTacToe-v0, seed 5: run:1 at seat 0, you at seat 1." in begin
         assert "You are Player 1 in Tic Tac Toe" in begin
         assert re.search(r"run:1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
@@ -93,8 +93,7 @@ def test_a_person_plays_a_version_to_the_end(
         assert screen.end() == 0
     folder, result = saved(tmp_path)
     assert f"saved: outputs/{folder.root.name}" in screen.text
-    assert all(cell_len(line) <= columns for line in screen.lines)
-    assert any(cell_len(line) > 80 for line in screen.lines) == (columns > 80)  # it is made use of
+    assert all(cell_len(line) <= 80 for line in screen.text[len(begin) :].splitlines())
     assert [seat.player.name for seat in result.spec.seats] == ["run:1", "person"]
     assert {turn.player for turn in result.turns if turn.seat == 1} == {PERSON}
     assert all(turn.answer.sampled for turn in result.turns if turn.seat == 0)
@@ -105,46 +104,42 @@ def test_a_person_plays_a_version_to_the_end(
     assert load(str(folder.config)).games[0].env == "TicTacToe-v0"  # it runs again
 
 
-@pytest.mark.parametrize(
-    ("keys", "code"), [("!quit\n", 0), ("\x04", 0), ("\x03", 130)], ids=["quit", "ctrl-d", "ctrl-c"]
-)
-def test_a_game_that_is_left_is_saved(tmp_path: Path, keys: str, code: int) -> None:
-    with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "random", "--seed", "1") as screen:
-        screen.until("your action> ")
-        screen.says("4\n")
-        screen.says(keys, "saved: outputs")
-        assert screen.end() == code
-    assert "Traceback" not in screen.text
-    _, result = saved(tmp_path)
-    assert result.truncated and result.reason == "the person has left"
-    assert [turn.answer.action for turn in result.turns][0] == "[4]" and len(result.turns) == 2
+def is_left(_: RunFolder, result: GameResult) -> bool:
+    """Whether the person has left the game after a turn of each player."""
+    moves = [turn.answer.action for turn in result.turns]
+    ending = (result.reason, result.truncated, moves[:1], len(moves))
+    return ending == ("the person has left", True, ["[4]"], 2)
 
 
-def test_a_game_in_which_nothing_was_played_leaves_no_folder(tmp_path: Path) -> None:
-    with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "random") as screen:
-        screen.until("your action> ")
-        screen.says("!quit\n", "nothing is saved")
-        assert screen.end() == 0
-    assert list((tmp_path / "outputs").iterdir()) == []
+@pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
+def test_a_game_that_is_left_is_saved(
+    rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with typed(f"4\n{rest}"):
+        assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
+    assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(tmp_path))
 
 
-def test_what_players_say_moves_nobodys_cursor(tmp_path: Path) -> None:
+def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
     config = tmp_path / "hostile.yaml"
     config.write_text(
         "games: [{env: TicTacToe-v0, invalid_moves: {allowed: 1}}]\n"
         "opponents: {fixed: [{kind: python, name: bot, "
         "target: 'tests.helpers.hostile:takes_over'}]}\n"
     )
-    arguments = ["play", "--config", str(config), "--opponent", "bot", "--run_dir", "here"]
+    arguments = ["play", "--config", str(config), "--opponent", "bot"]
     with PseudoTerminal(tmp_path, 80, 24, *arguments) as screen:
         screen.until("your action> ")
         played = screen.says("4\n")
         assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in played
         assert "control characters; type it again" in screen.says("\x1b[A\n")
         assert r"\u001b[2J" in screen.says("!why\n")
-        screen.says("!quit\n", "saved: here")
-        screen.end()
-    assert "\x1b" not in screen.text
+        assert all(cell_len(line) <= 80 for line in screen.lines)
+        screen.says("\x03", "saved: outputs")
+        assert screen.end() == 130
+    assert "\x1b" not in screen.text and "Traceback" not in screen.text
+    assert is_left(*saved(tmp_path))
 
 
 def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
@@ -262,36 +257,35 @@ def test_a_game_for_one_needs_no_opponent(
     assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere"], "holds no config.yaml; give a run's folder"),
-        (["{run}@7"], "version = 7: no such checkpoint"),
-        (["{run}@x"], "@VERSION = 'x': give a version's number"),
-        (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
-        (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
-        (["{run}", "--seat", "first"], "--seat = 'first': give a number"),
-        (["{run}", "--temperature", "-1"], "--temperature = -1: give a number, 0 or more"),
-        (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
-        (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
-        (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
-        (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
-        (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),
-        (["--opponent", "random", "--run_dir", "{run}"], "exists; give a folder that does not"),
-        (["--opponent", "random", "--stake", "3"], "unknown key"),
-    ],
-)
+MISTAKES = [
+    (["nowhere"], "holds no config.yaml; give a run's folder"),
+    (["{run}@7"], "version = 7: no such checkpoint"),
+    (["{run}@x"], "@VERSION = 'x': give a version's number"),
+    (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
+    (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
+    (["{run}", "--seat", "first"], "--seat = 'first': give a number"),
+    (["{run}", "--temperature", "-1"], "--temperature = -1: give a number, 0 or more"),
+    (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
+    (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
+    (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
+    (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
+    (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),
+    (["--opponent", "random", "--run_dir", "{run}"], "exists; give a folder that does not"),
+    (["--opponent", "random", "--stake", "3"], "unknown key"),
+]
+
+
 def test_a_mistake_is_one_line(
-    made: RunFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    line: str,
+    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as error:
-        run(["play", *(word.replace("{run}", str(made.root)) for word in arguments)])
-    assert line in str(error.value) and "\n" not in str(error.value)
+    answers = []
+    for arguments, _ in MISTAKES:
+        with pytest.raises(ConfigError) as error:
+            run(["play", *(word.replace("{run}", str(made.root)) for word in arguments)])
+        answers.append(str(error.value))
+    rows = [*zip(answers, (line for _, line in MISTAKES), strict=True)]
+    assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
     assert not (tmp_path / "outputs").exists()
 
 
@@ -323,8 +317,11 @@ def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:
             assert "libtorch" not in loaded and "numpy" in loaded
         assert len(process.children()) == 1
         screen.says("!quit\n", "nothing is saved")
+        assert screen.end() == 0
+    assert list((tmp_path / "outputs").iterdir()) == []  # nor does it leave a folder
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=200), st.integers(20, 200))
 def test_wrapped_text_fits_and_has_no_control_characters(text: str, width: int) -> None:
     lines = wrapped(text, width)

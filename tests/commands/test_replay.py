@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.screens import PseudoTerminal
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
@@ -358,53 +357,52 @@ def test_a_version_goes_on_against_the_one_that_was_there(
     assert result.spec.opening == 0 and result.fork == 1
 
 
-def test_a_person_goes_on_at_the_terminal(copied: RunFolder) -> None:
-    arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--opponent", "random"]
-    with PseudoTerminal(copied.root.parent, 80, 24, *arguments) as screen:
-        begin = screen.until("your action> ")
-        assert "Turns 1 to 2 are as they were recorded." in begin
-        assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board stands as it was then
-        moves = re.findall(r"\[\d\]", screen.says("?\n").partition("Legal actions:")[2])
-        assert len(moves) == 7
-        screen.says(f"{moves[0]}\n", "your action> |saved: ")
-        screen.says("!quit\n", "saved: ")
-        assert screen.end() == 0
+def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
+    taken = {turn["action"] for turn in record["turns"][:2]}
+    legal = [f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken]
+    with typed(f"?\n{legal[0]}\n!quit\n"):
+        assert run(["replay", "run", "1", *EVAL, "--from", "3", "--opponent", "random"]) == 0
+    begin, answer, *_ = capfd.readouterr().out.split("your action> ")
+    assert "Turns 1 to 2 are as they were recorded." in begin
+    assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board stands as it was then
+    assert re.findall(r"\[\d\]", answer.partition("Legal actions:")[2]) == legal
     _, result = saved(copied.root.parent)
     assert result.turns[2].player.name == "person"
+    assert result.turns[2].answer.action == legal[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
-        (["run", "first"], "GAME = 'first': give a game's number"),
-        (["run", "0"], "there are 2 of that number (eval of version 1; train of version 1); add"),
-        (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
-        (
-            ["run", "0", "--version", "3"],
-            "--version = 3: RUN_DIR = 'run' holds no such games; leave",
-        ),
-        (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
-        (["run", "1", *EVAL, "--with", "random"], "--with: only with --from TURN"),
-        (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
-        (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
-        (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
-        (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
-        (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
-        (
-            ["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"],
-            "games.0: a game that goes",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(copied: RunFolder, arguments: list[str], line: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        run(["replay", *arguments])
-    assert line in str(error.value) and "\n" not in str(error.value)
+MISTAKES = [
+    (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
+    (["run", "first"], "GAME = 'first': give a game's number"),
+    (["run", "0"], "there are 2 of that number (eval of version 1; train of version 1); add"),
+    (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
+    (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),
+    (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
+    (["run", "1", *EVAL, "--with", "random"], "--with: only with --from TURN"),
+    (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
+    (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
+    (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a game that goes"),
+]
+
+
+def test_a_mistake_is_one_line(copied: RunFolder) -> None:
+    answers = []
+    for arguments, _ in MISTAKES:
+        with pytest.raises(ConfigError) as error:
+            run(["replay", *arguments])
+        answers.append(str(error.value))
+    expected = [line for _, line in MISTAKES]
+    rows = [*zip(answers, expected, strict=True)]
+    assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
     assert not (copied.root.parent / "outputs").exists()
 
 
 def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
+    shutil.rmtree(copied.checkpoint(1))  # no model is asked, and all lines are printed
     replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],

@@ -55,13 +55,3 @@ class Slow:
         await game.ask(0, [{"role": "user", "content": "?"}])
         await asyncio.sleep(0.3)
         return await own_kuhn(game)
-
-
-class Broken:
-    """Raises as it is made."""
-
-    def __init__(self) -> None:
-        raise RuntimeError("no deck of cards")
-
-    def play(self, game: OpenGame) -> None:
-        """Never."""

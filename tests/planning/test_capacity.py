@@ -1,12 +1,11 @@
 """What a plan comes to in an hour, for machines that are not here."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.cli import unstable
 from tests.helpers.machines import QWEN
+from unstable.cli import run
 from unstable.config import ConfigError, load
 from unstable.engines.needs import NEEDS
 from unstable.planning import figures
@@ -48,9 +47,11 @@ def test_nothing_is_known_of_processors() -> None:
     assert capacity(config, plan(config, nodes_named("h100", 2, 1), NEEDS)) is None
 
 
-def test_the_doctor_prints_it_for_nodes_that_are_not_there() -> None:
-    options = ("--nodes", "4", "--gpus", "8", "--model", str(QWEN))
-    said = unstable(Path(), "doctor", *options).stdout
+def test_the_doctor_prints_it_for_nodes_that_are_not_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(["doctor", "--nodes", "4", "--gpus", "8", "--model", str(QWEN)])
+    said = capsys.readouterr().out
     assert "4 nodes, 512 cores" in said
     assert "capacity" in said and "updates/h, bound by" in said
 

@@ -9,10 +9,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 COMMENT = re.compile(r"<!-- ratios: (.*?) -->", re.DOTALL)
 TIMES = re.compile(
     r"(?<![\w.,])([\d,]+(?:\.\d+)?) x(?= |\n|$|\.|;|,)(?! (?:\d|hidden|w\b|layer|\())"
@@ -60,31 +58,39 @@ def follows(ratio: Ratio) -> bool:
     return low <= greatest and least <= high
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_what_is_written_follows_from_the_figures_beside_it(name: str) -> None:
-    text = (DOCS / name).read_text(encoding="utf-8")
-    shown = COMMENT.sub("", text)
-    for ratio in ratios(text):
-        for figure in filter(None, ratio):
-            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d%])", shown), (ratio, figure)
-        assert not ratio.above or follows(ratio), ratio
+def test_what_is_written_follows_from_the_figures_beside_it() -> None:
+    failed: list[tuple[str, Ratio, str]] = []
+    for name, text in PAGES.items():
+        shown = COMMENT.sub("", text)
+        for ratio in ratios(text):
+            for figure in filter(None, ratio):
+                if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d%])", shown):
+                    failed.append((name, ratio, f"{figure} is not on the page"))
+            if ratio.above and not follows(ratio):
+                failed.append((name, ratio, "does not follow"))
+    assert failed == []
 
 
-@pytest.mark.parametrize("name", ["benchmarks.md", "memory.md", "results.md", "small_worlds.md"])
-def test_each_ratio_says_what_it_is_of(name: str) -> None:
-    text = (DOCS / name).read_text(encoding="utf-8")
-    shown, known = COMMENT.sub("", text), {ratio.written for ratio in ratios(text)}
-    formulas = name == "memory.md"  # which has products, such as 12 x hidden
-    written = set(GROWTH.findall(shown)) | (set() if formulas else set(TIMES.findall(shown)))
-    assert written <= known
+def test_each_ratio_says_what_it_is_of() -> None:
+    unknown = {}
+    for name in ("benchmarks.md", "memory.md", "results.md", "small_worlds.md"):
+        text = PAGES[name]
+        shown, known = COMMENT.sub("", text), {ratio.written for ratio in ratios(text)}
+        formulas = name == "memory.md"  # which has products, such as 12 x hidden
+        written = set(GROWTH.findall(shown)) | (set() if formulas else set(TIMES.findall(shown)))
+        unknown[name] = written - known
+    assert not any(unknown.values()), unknown
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_scores_are_those_of_the_games_beside_them(name: str) -> None:
-    for won, drawn, lost, score in SCORE.findall((DOCS / name).read_text(encoding="utf-8")):
-        games = int(won) + int(drawn) + int(lost)
-        low, high = ends(score)
-        assert low - 1e-9 <= (int(won) + int(drawn) / 2) / games <= high + 1e-9, (won, score)
+def test_scores_are_those_of_the_games_beside_them() -> None:
+    failed = []
+    for name, text in PAGES.items():
+        for won, drawn, lost, score in SCORE.findall(text):
+            games = int(won) + int(drawn) + int(lost)
+            low, high = ends(score)
+            if not low - 1e-9 <= (int(won) + int(drawn) / 2) / games <= high + 1e-9:
+                failed.append((name, won, drawn, lost, score))
+    assert failed == []
 
 
 def test_a_wrong_ratio_is_noticed() -> None:
