@@ -1,19 +1,26 @@
-"""The command line in processes of its own, and a user's folder."""
+"""The command line in this process and in processes of its own, and a user's folder."""
 
 import contextlib
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
+from unittest.mock import patch
 
 import psutil
+import pytest
 
 from tests.helpers.models import heed_interrupts
+from unstable.cli import main
+from unstable.records import logs
 from unstable.records.reading import read_rows
 
 SMALL = """
@@ -44,6 +51,47 @@ def unstable(folder: Path, *arguments: str, **variables: str) -> "subprocess.Com
         text=True,
         timeout=PATIENCE_S,
     )
+
+
+def in_process(folder: Path, *arguments: str, **variables: str) -> "CompletedProcess[str]":
+    """`unstable` in this process: for a mistake's line, and for what a command only prints."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        _restored(folder),
+        patch.dict(os.environ, variables),
+        patch.object(sys, "argv", ["unstable", *arguments]),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+@contextlib.contextmanager
+def _restored(folder: Path) -> Iterator[None]:
+    """Undo what `main` changes in its process, and forget the modules of the user's folder."""
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, logs.NOISE)]
+    levels, handlers = [logger.level for logger in loggers], [*root.handlers]
+    try:
+        with (
+            patch.object(sys, "path", [*sys.path]),
+            patch.object(sys, "excepthook", sys.excepthook),
+            patch.object(logs, "_takes_over", False),
+        ):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        root.handlers[:] = handlers
+        for name, module in [*sys.modules.items()]:
+            file = getattr(module, "__file__", None)
+            if file is not None and Path(file).is_relative_to(folder.resolve()):
+                del sys.modules[name]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
