@@ -17,12 +17,11 @@ from tests.helpers.cli import (
     command_line,
     ended,
     goes_on,
+    in_process,
     no_developers_lines,
-    rows,
     start,
     unstable,
     wait_for,
-    written,
 )
 from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
@@ -32,9 +31,12 @@ from unstable.config import ConfigError
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
-STEPS = 30
+STEPS = 12
 """So many that a fast machine has not made them all before the last kill."""
-LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--eval.every", "10", "--num_actors", "2"]
+EVAL_GAMES = 200
+"""So many that a signal comes before the last evaluation is over."""
+LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--num_actors", "2"]
+LONG += ["--eval.every", str(STEPS), "--eval.games", str(EVAL_GAMES)]
 
 
 def killed(process: "subprocess.Popen[str]") -> str:
@@ -49,8 +51,8 @@ def killed(process: "subprocess.Popen[str]") -> str:
 
 @pytest.mark.slow
 def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Path) -> None:
-    """One of two actors, in the midst of it, then the driver, then the one that goes on."""
-    whole = unstable(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
+    """One of two actors, then the driver, then the one that goes on; then its terminal closes."""
+    whole = in_process(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
     one, two = RunFolder(project / "whole"), RunFolder(project / "run")
 
@@ -60,9 +62,10 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
     goes_on(project, process, updates=2)
     assert "died and is started again; its games are played again" in killed(process)
     killed(start(project, "--resume", "run", config=False))
+    closed_in_last_evaluation(project, two)
     done = unstable(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
-    assert "the run goes on from version " in done.stderr
+    assert f"the run goes on from version {STEPS}" in done.stderr
     assert no_developers_lines(done.stdout + done.stderr)
 
     assert weights(one, STEPS) == weights(two, STEPS)
@@ -74,6 +77,7 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
         for folder in (one, two)
     ]
     assert [row["version"] for row in metrics[1]] == [*range(STEPS + 1)]
+    assert metrics[1][-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
     same = [n for n in metrics[0][-1] if not n.startswith((*TIMED, "collect/engine", "learn/tok"))]
     for mine, other in zip(*metrics, strict=True):
         assert {n: mine.get(n) for n in same} == {n: other.get(n) for n in same}
@@ -81,6 +85,28 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
         games = (played(folder, purpose) for folder in (one, two))
         mine, others = (sorted(each, key=lambda g: (g["version"], g["game"])) for each in games)
         assert others == mine != []  # on file they are in the order of their ends
+
+
+def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
+    """Go on with the run at a terminal, and close that while the last version is evaluated.
+
+    It ends in order, with a summary nobody sees, and leaves nobody behind.
+    """
+    with PseudoTerminal(project, 80, 24, "train", "--resume", "run") as terminal:
+        deadline = time.monotonic() + PATIENCE_S
+        while not folder.games("eval", STEPS).exists():
+            assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
+            terminal.watch(0.05)
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.hang_up()
+        assert terminal.process.wait(timeout=PATIENCE_S) == 143
+    assert "the run goes on from version " in terminal.text
+    psutil.wait_procs(family, timeout=60)
+    assert not [child for child in family if child.is_running()]
+    assert [row["version"] for row in read_rows(folder.metrics)] == [*range(STEPS)]
+    assert json.loads(folder.status.read_text())["state"] == "interrupted"
+    assert (folder.root / "report.html").is_file()
+    assert "Traceback" not in folder.log("loop").read_text()
 
 
 @pytest.mark.slow
@@ -99,7 +125,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     if begun := re.search(r"in order once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     words = ["--steps", str(last + 1), "--eval.games", "4"]
-    done = unstable(project, "train", "--resume", "run", *words)
+    done = in_process(project, "train", "--resume", "run", *words)
     assert done.returncode == 0, done.stderr
     assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
     assert yaml.safe_load(folder.config.read_text())["loop"]["steps"] == last + 1
@@ -108,41 +134,3 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
         run([*again, "--steps", str(last + 2), "--learner.learning_rate", "1"])
     with pytest.raises(ConfigError, match=rf"= {last + 1}: the run has made {last + 1} updates; g"):
         run(again)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_ended_in_its_last_evaluation_goes_on_with_it(project: Path) -> None:
-    process = start(project, "--eval.games", "400")  # after versions 0 and 2, the last
-    folder = RunFolder(project / "run")
-    wait_for(folder.games("eval", 2).exists, process)
-    output = ended(process, 143, signal.SIGTERM)
-    assert "to go on    unstable train --resume run" in output
-    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1]
-
-    done = unstable(project, "train", "--resume", "run")
-    assert done.returncode == 0, done.stderr
-    assert "the run goes on from version 2" in done.stderr
-    assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2]
-    assert read_rows(folder.metrics)[-1]["eval/TicTacToe-v0/random/sampled/gain"] is not None
-    assert len(rows(folder.games("eval", 2))) == 400
-
-
-@pytest.mark.slow
-def test_a_run_whose_terminal_is_closed_ends_in_order(project: Path) -> None:
-    """With a summary nobody sees, and without anybody left behind."""
-    run = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
-    metrics = project / "run/metrics.jsonl"
-    with PseudoTerminal(project, 80, 24, *run, "--eval.every", "0") as terminal:
-        deadline = time.monotonic() + PATIENCE_S
-        while written(metrics) < 2:
-            assert terminal.process.poll() is None and time.monotonic() < deadline, terminal.text
-            terminal.watch(0.2)
-        family = psutil.Process(terminal.process.pid).children(recursive=True)
-        terminal.hang_up()
-        assert terminal.process.wait(timeout=PATIENCE_S) == 143
-    psutil.wait_procs(family, timeout=60)
-    assert not [child for child in family if child.is_running()]
-    state = json.loads((project / "run/state.json").read_text())
-    assert state["state"] == "interrupted"
-    assert (project / "run/report.html").is_file()
-    assert "Traceback" not in (project / "run/logs/loop.log").read_text()

@@ -18,7 +18,10 @@ from tests.helpers.forks import FORKS
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
-KILLS = 20
+KILLS = 8
+"""Of each run, spread over all of its updates: where within one each comes is another place in
+another life, as clocks have it. `test_resume.py` ends a run at chosen events, and at many of them.
+"""
 LARGEST = 1.63
 """The distance of alike distributions, times the root of half their size, is larger once in 100."""
 

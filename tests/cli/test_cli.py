@@ -24,6 +24,7 @@ from tests.helpers.cli import (
     start,
     unstable,
     wait_for,
+    written,
 )
 from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, parse_options, run
@@ -54,50 +55,39 @@ def test_train_then_the_same_config_again(trained: Path) -> None:
         assert (trained / f"run/logs/{component}.log").is_file()
     saved = yaml.safe_load((trained / "run/config.yaml").read_text())
     assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
-    again = unstable(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
+    again = in_process(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
     assert again.returncode == 0, again.stderr
     first, second = (read_rows(trained / name / "metrics.jsonl") for name in ("run", "again"))
     assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_and_exploited(trained: Path) -> None:
-    options = ["--games", "4", "--eval.constrained", "true"]
-    options += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
-    judged = unstable(trained, "eval", "run@1", *options)
+def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
+    """Against a bot and the versions before it, by chance and greedily, and to the bit."""
+    words = ["--eval.opponents", "random", "past", "--games", "4", "--eval.constrained", "true"]
+    words += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
+    judged = in_process(trained, "eval", "run@2", *words)
     assert judged.returncode == 0, judged.stderr
-    assert "evaluation of version 1" in judged.stdout
+    assert "evaluation of version 2" in judged.stdout
     assert "100 % legal moves" in judged.stdout
-    assert "TicTacToe-v0 against random: score" in judged.stdout
-    assert "TicTacToe-v0 against random, greedy: score" in judged.stdout
+    for opponent in ("random", "random, greedy", "past", "past, greedy"):
+        line = rf"version 2 · TicTacToe-v0 against {opponent}: score [^·]+ · \d+ won"
+        assert re.search(line, judged.stdout), judged.stdout
 
-    assert "exploitability of version 1 · TicTacToe-v0: " in judged.stdout
+    assert "exploitability of version 2 · TicTacToe-v0: " in judged.stdout
     assert "4,520 decisions" in judged.stdout
-    exact = unstable(trained, "exploit", "run@1", "--past")
+    exact = in_process(trained, "exploit", "run@2", "--past")
     assert exact.returncode == 0, exact.stderr
-    worst = r"worst case of version 1 · TicTacToe-v0: wins \S+( to \S+)? a game from version 0, "
-    assert re.search(f"{worst}the least of that one", exact.stdout)
-    same = r"exploitability of version 1 · TicTacToe-v0: [0-9. to]+"
+    worst = r"worst case of version 2 · TicTacToe-v0: wins \S+( to \S+)? a game from version [01], "
+    assert re.search(f"{worst}the least of 2 versions, 0 to 1", exact.stdout)
+    same = r"exploitability of version 2 · TicTacToe-v0: [0-9. to]+"
     assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
-
-    learning = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
-    learned = unstable(trained, "exploit", "run@1", *learning)
-    assert learned.returncode == 0, learned.stderr
-    assert "TicTacToe-v0 against target: score" in learned.stdout
-    run, other = RunFolder(trained / "run"), RunFolder(trained / "learned")
-    assert weights(other, 0) == weights(run, 1)
-    bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
-    assert re.search(bound, learned.stdout), learned.stdout
 
 
 @pytest.mark.slow
-def test_a_version_is_evaluated_against_its_past(trained: Path) -> None:
-    words = ["--eval.opponents", "past", "--games", "16"]
-    judged = unstable(trained, "eval", "run@2", *words)
-    assert judged.returncode == 0, judged.stderr
-    assert re.search(r"version 2 · TicTacToe-v0 against past: score [^·]+ · \d+ won", judged.stdout)
+def test_a_first_version_has_no_past(trained: Path) -> None:
     with pytest.raises(ConfigError, match=r"^eval.opponents = \[past\]: no version before 0 has"):
-        run(["eval", str(trained / "run@0"), *words])
+        run(["eval", str(trained / "run@0"), "--eval.opponents", "past"])
     with pytest.raises(ConfigError, match="^--past: no version before 0 has a checkpoint in"):
         run(["exploit", str(trained / "run@0"), "--past"])
     with pytest.raises(ConfigError, match="^--past: an average has no versions before it"):
@@ -119,7 +109,7 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
     assert process.returncode == 130, output
     assert "to go on    unstable train --resume offline" in output
     made = read_rows(metrics)[-1]["version"]
-    resumed = unstable(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
+    resumed = in_process(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
     assert resumed.returncode == 0, resumed.stderr
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"update {made + 2}/{made + 2} · epoch " in resumed.stdout
@@ -129,10 +119,10 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
 
 
 @pytest.mark.slow
-def test_a_fork_begins_where_its_origin_was(trained: Path) -> None:
+def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path) -> None:
     shutil.copytree(trained / "run", trained / "origin")
     words = ["--fork", "origin@1", "--steps", "1", "--run_dir", "forked"]
-    forked = unstable(trained, "train", *words)
+    forked = in_process(trained, "train", *words)
     assert forked.returncode == 0, forked.stderr
     origin, new = RunFolder(trained / "origin"), RunFolder(trained / "forked")
     assert weights(new, 0) == weights(origin, 1)
@@ -140,13 +130,16 @@ def test_a_fork_begins_where_its_origin_was(trained: Path) -> None:
     assert config["model"]["init"] == config["learner"]["state"]
     assert config["model"]["init"].endswith("origin/checkpoints/000001")
 
-    options = ["--learn", "--steps", "0", "--eval.every", "1", "--run_dir", "from_fork"]
-    learned = unstable(trained, "exploit", "forked@1", *options)
+    options = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
+    learned = in_process(trained, "exploit", "forked@1", *options)
     assert learned.returncode == 0, learned.stderr
-    assert weights(RunFolder(trained / "from_fork"), 0) == weights(new, 1)
+    assert "TicTacToe-v0 against target: score" in learned.stdout
+    assert weights(RunFolder(trained / "learned"), 0) == weights(new, 1)
+    bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
+    assert re.search(bound, learned.stdout), learned.stdout
 
     shutil.rmtree(origin.checkpoint(1))
-    later = unstable(trained, "train", "--resume", "forked", "--steps", "2")
+    later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
     assert later.returncode == 0, later.stderr  # its origin may be gone
     (origin.checkpoint(2) / "learner.pt").unlink()
     with pytest.raises(ConfigError, match="its optimizer is not kept any more"):
@@ -171,8 +164,11 @@ def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
 USERS_MODULE = '''
 """A game and a bot of a user's own."""
 
+import contextlib
+import pathlib
 import random
 import re
+import time
 
 import textarena as ta
 
@@ -215,29 +211,48 @@ def legal(env):
 
 
 class TakeOne:
+    """Blocks once in Countdown, and in the other game as long as there is a file `block`."""
+
     def __call__(self, observation):
+        if "the last one wins" in observation:
+            with contextlib.suppress(FileExistsError):
+                pathlib.Path("once").touch(exist_ok=False)
+                time.sleep(100000)
+        elif pathlib.Path("block").exists():
+            time.sleep(100000)
         return "[1]"
 '''
 
 
 @pytest.mark.slow
-def test_a_users_game_and_bot_come_in_through_yaml_alone_on_two_actors(
+def test_a_users_game_and_bot_come_in_through_yaml_alone_and_may_block_their_actors(
     project: Path,
 ) -> None:
+    """There are two of them; one is started again, and an interrupt waits for neither."""
     (project / "mine.py").write_text(USERS_MODULE)
     config = yaml.safe_load((project / "small.yaml").read_text())
-    mine = {"env": "mine:Countdown", "name": "Countdown", "args": {"pile": 3}}
-    config["games"] = [mine | {"legal_moves": "mine:legal"}, {"env": "SimpleTak-v0"}]
+    mine = {"env": "mine:Countdown", "name": "Countdown", "args": {"pile": 3}, "turn_timeout": 3}
+    tak = {"env": "SimpleTak-v0", "turn_timeout": 100_000}
+    config["games"] = [mine | {"legal_moves": "mine:legal"}, tak]
     config["opponents"] = {
         "draw": {"self": 0, "past": 0, "fixed": 1},
         "fixed": [{"kind": "python", "target": "mine:TakeOne"}, {"kind": "random"}],
     }
     config["eval"]["opponents"] = ["python:TakeOne", "random"]
     config["actors"]["num"] = 2
+    config["loop"]["steps"] = 100_000
     (project / "mine.yaml").write_text(yaml.safe_dump(config))
-    done = unstable(project, "train", "--config", "mine.yaml", "--run_dir", "run")
-    assert done.returncode == 0, done.stderr
-    assert no_developers_lines(done.stdout + done.stderr)
+    process = background(project, ["train", "--config", "mine.yaml", "--run_dir", "run"])
+    blocking = project / "run/blocking_games.txt"
+    wait_for(lambda: written(project / "run/metrics.jsonl") > 3, process)
+    assert blocking.read_text() == "Countdown\n"
+    logs = [path.read_text() for path in (project / "run/logs").glob("actor-*.log")]
+    assert any("time.sleep(100000)" in text for text in logs)
+    assert "died and is started again" in (project / "run/logs/loop.log").read_text()
+
+    (project / "block").touch()
+    wait_for(lambda: "SimpleTak-v0\n" in blocking.read_text(), process)
+    assert "SIGINT: the run ends in order" in ended(process, 130, signal.SIGINT)
     train, judged = (
         [game for path in (project / "run/games").glob(f"{purpose}-*.jsonl") for game in rows(path)]
         for purpose in ("train", "eval")
@@ -253,19 +268,9 @@ def test_a_users_game_and_bot_come_in_through_yaml_alone_on_two_actors(
 
 
 @pytest.mark.slow
-def test_a_signal_leaves_a_folder_that_eval_reads(project: Path) -> None:
-    process = start(project, "--steps", "100000", "--loop.mode", "async")
-    output = ended(process, 143, signal.SIGTERM)
-    assert "SIGTERM: the run ends in order" in output
-    assert "The run ended: interrupted" in output
-    assert (project / "run/report.html").is_file()
-    judged = unstable(project, "eval", "run", "--games", "2")
-    assert judged.returncode == 0, judged.stderr
-    assert "TicTacToe-v0 against random" in judged.stdout
-
-
-@pytest.mark.slow
-def test_a_killed_actor_is_started_again_and_goes_on_playing(project: Path) -> None:
+def test_a_killed_actor_is_started_again_and_a_signal_leaves_a_folder_that_eval_reads(
+    project: Path,
+) -> None:
     """At once; taking turns, tests/chaos says more."""
     process = start(project, "--steps", "100000", "--loop.mode", "async", "--eval.every", "0")
     (actor,) = children(process, "ActorProcess")
@@ -273,53 +278,16 @@ def test_a_killed_actor_is_started_again_and_goes_on_playing(project: Path) -> N
     log = project / "run/logs/loop.log"
     wait_for(lambda: "started again" in log.read_text(), process)
     goes_on(project, process, updates=8)  # more than the buffer holds samples for
-    ended(process, 143, signal.SIGTERM)
+    output = ended(process, 143, signal.SIGTERM)
+    assert "SIGTERM: the run ends in order" in output
+    assert "The run ended: interrupted" in output
+    assert (project / "run/report.html").is_file()
     played = [g for path in (project / "run/games").glob("train-*.jsonl") for g in rows(path)]
     assert all(game["turns"] for game in played)
     assert len(played) == len({game["game"] for game in played})
-
-
-BLOCKING = """
-import pathlib
-import time
-
-
-class Sleeper:
-    def __call__(self, observation):
-        if {always} or not pathlib.Path("seen").exists():
-            pathlib.Path("seen").touch()
-            time.sleep(100000)
-        return "[4]"
-"""
-
-
-def start_blocking(project: Path, always: bool, turn_timeout: float) -> "subprocess.Popen[str]":
-    """A run in the background whose bot blocks its actor, once it does."""
-    (project / "mine.py").write_text(BLOCKING.format(always=always))
-    config = yaml.safe_load((project / "small.yaml").read_text())
-    config["games"] = [{"env": "TicTacToe-v0", "turn_timeout": turn_timeout}]
-    config["opponents"] = {
-        "draw": {"self": 0, "past": 0, "fixed": 1},
-        "fixed": [{"kind": "python", "target": "mine:Sleeper"}],
-    }
-    (project / "mine.yaml").write_text(yaml.safe_dump(config))
-    process = background(project, ["train", "--config", "mine.yaml", "--run_dir", "run"])
-    wait_for((project / "run/blocking_games.txt").is_file, process)
-    return process
-
-
-@pytest.mark.slow
-def test_an_interrupt_is_answered_while_a_bot_blocks(project: Path) -> None:
-    process = start_blocking(project, always=True, turn_timeout=100000)
-    assert "SIGINT: the run ends in order" in ended(process, 130, signal.SIGINT)
-
-
-@pytest.mark.slow
-def test_an_actor_that_a_bot_blocks_is_started_again(project: Path) -> None:
-    process = start_blocking(project, always=False, turn_timeout=3)
-    ended(process, 0)
-    assert (project / "run/blocking_games.txt").read_text() == "TicTacToe-v0\n"
-    assert "time.sleep(100000)" in (project / "run/logs/actor-0.log").read_text()
+    judged = in_process(project, "eval", "run", "--games", "2")
+    assert judged.returncode == 0, judged.stderr
+    assert "TicTacToe-v0 against random" in judged.stdout
 
 
 MISTAKES = [

@@ -1,6 +1,5 @@
 """A run seen from outside: `unstable watch`, `unstable runs`, names, tags, the best version."""
 
-import contextlib
 import io
 import json
 import re
@@ -199,23 +198,20 @@ def fills(columns: int, text: str) -> bool:
 
 @pytest.mark.slow
 def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
-    """The dashboard of a real run, and what other terminals see of it."""
+    """The dashboard of a real run, and what another terminal sees of it."""
     arguments = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
     train = [*arguments, "--tracking.dashboard", "auto", "--eval.every", "100000"]
-    with contextlib.ExitStack() as screens:
-        own = screens.enter_context(Screen(project, 80, 24, *train))
+    seen = draws(r"main@\d+ +\d+\.\d", r"update \d+ of 100,?000")
+    with Screen(project, 80, 24, *train) as own:
         assert "actor 0" not in own.sees(draws(r"update \d+ of 100,?000"))
         own.resize(200, 60)
         own.sees(draws(r"update \d+ of 100,?000", "actor 0"))
-        others = [
-            screens.enter_context(Screen(project, columns, rows, "watch", "run"))
-            for columns, rows in ((80, 24), (200, 60))
-        ]
-        for other in others:  # it is a second behind, in which updates may go by
-            other.sees(draws(r"main@\d+ +\d+\.\d", r"update \d+ of 100,?000"))
-        own.press("\x03")
-        assert own.end() == 130
-        for other in others:
+        with Screen(project, 80, 24, "watch", "run") as other:
+            other.sees(seen)  # it is a second behind, in which updates may go by
+            other.resize(200, 60)
+            other.sees(seen)
+            own.press("\x03")
+            assert own.end() == 130
             other.sees(lambda text: "interrupted · to go on: " in text)
             other.press("\x03")
             assert other.end() == 0

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,12 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.cli import children, ended, goes_on, start, unstable, wait_for
+from tests.helpers.cli import children, ended, goes_on, in_process, start, wait_for
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 LONG = ("--steps", "100000", "--eval.every", "0")
+STALL_S = 10.0
+"""Long enough for an update and a game's turns on a busy machine; it is waited for twice."""
+STALL = ("--loop.stall_timeout", str(STALL_S), "--games.0.turn_timeout", "4")
 
 
 def error_line(output: str) -> str:
@@ -44,8 +46,21 @@ def state(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "state.json").read_text())
 
 
-def test_a_killed_learner_names_memory_and_how_to_go_on(project: Path) -> None:
-    process = start(project, *LONG)
+def stop_actor(process: "subprocess.Popen[str]", log: Path) -> None:
+    """Stop the actor; wait until it is found out and started again."""
+    children(process, "ActorProcess")[0].suspend()
+    wait_for(lambda: "actor-0 died and is started again" in log.read_text(), process)
+    silent = f"actor-0 has given no sign of life in loop.stall_timeout = {STALL_S:g} s"
+    assert silent in log.read_text()
+
+
+def test_a_run_outlives_its_actor_and_wandb_and_resumes_after_its_learner(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The actor stops, the learner is killed; in the resumed run W&B's process, then it stops."""
+    process = start(project, *LONG, *STALL)
+    stop_actor(process, project / "run/logs/loop.log")
+    goes_on(project, process, updates=2)
     children(process, "LearnerProcess")[0].kill()
     line = error_line(ended(process, 1))
     assert "the learner's process has died" in line and "ran out of memory" in line
@@ -54,70 +69,75 @@ def test_a_killed_learner_names_memory_and_how_to_go_on(project: Path) -> None:
     last = state(project / "run")
     assert last["state"] == "failed" and last["reason"] == line.removeprefix("error: ")
 
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    process = start(project, "--resume", "run", "--wandb", "a project", config=False)
+    services = children(process, "wandb-core") + children(process, "wandb_core")
+    assert services
+    for service in services:
+        service.kill()
+    goes_on(project, process, updates=5)
+    stop_learner(project / "run", process)
+    output = ended(process, 1)
+    assert output.count("Weights & Biases cannot be written") == 1
+    line = error_line(output)
+    assert "has not answered" in line and f"loop.stall_timeout = {STALL_S:g} s" in line
+    whole(project / "run")
 
-def test_a_learner_that_stops_is_waited_for_and_then_ends_the_run(project: Path) -> None:
-    process = start(project, *LONG, "--loop.stall_timeout", "20")
+
+def stop_learner(run_dir: Path, process: "subprocess.Popen[str]") -> None:
+    """Stop the learner; `state.json` says meanwhile that it is waited for."""
     children(process, "LearnerProcess")[0].suspend()
     stopped = time.time()
 
     def waits() -> bool:
-        now = state(project / "run")  # what was written before is of the start
+        now = state(run_dir)  # what was written before is of the start
         return now["written"] > max(stopped, now["moved"]) + 3
 
     wait_for(waits, process)
-    now = state(project / "run")
+    now = state(run_dir)
     assert now["state"] == "running" and now["waits"][0]["what"].startswith("learner: ")
     assert set(now["processes"]) == {"actor-0", "learner"}
-    line = error_line(ended(process, 1))
-    assert "has not answered" in line and "loop.stall_timeout = 20 s" in line
-    whole(project / "run")
-
-
-def test_an_actor_that_stops_is_started_again(project: Path) -> None:
-    stall = ("--loop.stall_timeout", "12", "--games.0.turn_timeout", "4")
-    process = start(project, *LONG, *stall)
-    children(process, "ActorProcess")[0].suspend()
-    log = project / "run/logs/loop.log"
-    wait_for(lambda: "actor-0 died and is started again" in log.read_text(), process)
-    assert "actor-0 has given no sign of life in loop.stall_timeout = 12 s" in log.read_text()
-    goes_on(project, process, updates=2)
-    ended(process, 143, signal.SIGTERM)
 
 
 @pytest.fixture
-def small_disk(project: Path) -> Iterator[Path]:
-    """A user's folder on a file system of six megabytes."""
+def disk(project: Path) -> Iterator[Path]:
+    """A user's folder on a file system of six megabytes, which only root can mount."""
     disk = project / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
-    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount a file system")
+    is_mounted = not os.getuid() and not subprocess.run(mount, capture_output=True).returncode
     shutil.copy(project / "small.yaml", disk)
     yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    if is_mounted:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk_ends_the_run_with_its_last_checkpoint_whole(small_disk: Path) -> None:
-    process = start(small_disk, *LONG)
-    free = shutil.disk_usage(small_disk).free
-    (small_disk / "filler").write_bytes(bytes(max(0, free - 300_000)))
-    output = ended(process, 1)
-    line = error_line(output)
-    assert "cannot be written" in line and "No space left on device" in line
-    assert "make room for it; then: unstable train --resume run" in line
-    (small_disk / "filler").unlink()
-    whole(small_disk / "run")
-
-
-def test_a_run_whose_folder_is_gone_ends_and_does_not_bring_it_back(project: Path) -> None:
-    process = start(project, *LONG)
+def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -> None:
+    """Each with its own line; there is room again before the run is resumed."""
+    process = start(disk, *LONG)
+    if disk.is_mount():
+        fill(disk)
+        line = error_line(ended(process, 1))
+        assert "cannot be written" in line and "No space left on device" in line
+        assert "make room for it; then: unstable train --resume run" in line
+        (disk / "filler").unlink()
+        whole(disk / "run")
+        process = start(disk, "--resume", "run", config=False)
     for _ in range(100):  # as long as something comes while it is removed
-        shutil.rmtree(project / "run", ignore_errors=True)
-        if not (project / "run").exists():
+        shutil.rmtree(disk / "run", ignore_errors=True)
+        if not (disk / "run").exists():
             break
     line = error_line(ended(process, 1))
     assert "run is gone, with all that was in it" in line
-    assert not (project / "run").exists()
+    assert not (disk / "run").exists()
+    if not disk.is_mount():
+        pytest.skip("only root can mount a file system; no disk was filled")
+
+
+def fill(disk: Path) -> None:
+    """Leave no room for a checkpoint."""
+    free = shutil.disk_usage(disk).free
+    (disk / "filler").write_bytes(bytes(max(0, free - 300_000)))
 
 
 REWARD = """
@@ -133,7 +153,7 @@ def test_a_reward_term_that_never_ends_fails_its_games_and_then_the_run(project:
     config["buffer"] = {"rewards": [{"term": "mine:stuck", "timeout": 1}]}
     config["loop"]["max_failures"] = 2
     (project / "mine.yaml").write_text(yaml.safe_dump(config))
-    done = unstable(project, "train", "--config", "mine.yaml", "--run_dir", "run")
+    done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
     assert done.returncode == 1
     line = error_line(done.stderr)
     assert "reward term mine:stuck: not over in timeout = 1 s" in line
@@ -158,28 +178,12 @@ class Stuck(textarena.Env):
 def test_a_game_that_never_begins_is_a_mistake_in_one_line(project: Path) -> None:
     (project / "mine.py").write_text(GAME)
     game = ("--games.0.env", "mine:Stuck", "--games.0.timeout", "2")
-    done = unstable(project, "train", "--config", "small.yaml", *game)
+    done = in_process(project, "train", "--config", "small.yaml", *game)
     assert done.returncode == 2
     assert error_line(done.stderr) == (
         "error: games.0.env = 'mine:Stuck': trying it is not over in games.0.timeout = 2 s; mend "
         "it, or raise games.0.timeout"
     )
-
-
-def test_wandb_may_go_in_flight(project: Path) -> None:
-    """Its own process is killed, and what it was writing to is gone."""
-    os.environ["WANDB_MODE"] = "offline"
-    try:
-        process = start(project, *LONG, "--wandb", "a project")
-    finally:
-        del os.environ["WANDB_MODE"]
-    services = children(process, "wandb-core") + children(process, "wandb_core")
-    assert services
-    for child in services:
-        child.kill()
-    goes_on(project, process, updates=5)
-    output = ended(process, 143, signal.SIGTERM)
-    assert output.count("Weights & Biases cannot be written") == 1
 
 
 BLOCKED_LOG = """

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -38,13 +39,13 @@ while True:
 """
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    for name, value in (NOTICED | {"RAY_AUTH_MODE": "disabled"}).items():
-        monkeypatch.setenv(name, value)
-    made = Cluster(initialize_head=True, head_node_args=dict(ARGS, include_dashboard=False))
-    yield made
-    made.shutdown()
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head, to which a test may add a node that is gone at its end."""
+    with patch.dict(os.environ, NOTICED | {"RAY_AUTH_MODE": "disabled"}):
+        made = Cluster(initialize_head=True, head_node_args=dict(ARGS, include_dashboard=False))
+        yield made
+        made.shutdown()
 
 
 @pytest.fixture
@@ -63,6 +64,18 @@ def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
         assert driver.poll() is None, "it has lost its actor"
         assert own.is_running(), "another's process was ended"
         driver.kill()
+
+
+def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
+    for options, line in (
+        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
+        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
+    ):
+        done = unstable(tmp_path, "train", *OPTIONS, *wait, *options, RAY_ADDRESS=cluster.address)
+        assert done.returncode == 2, done.stderr
+        assert line in done.stderr.splitlines()[-1]
+        assert not (tmp_path / "outputs").exists()
 
 
 def test_a_run_leaves_a_cluster_as_it_was_and_a_node_may_leave_the_run(
@@ -112,15 +125,3 @@ def is_of_a_run(process: psutil.Process) -> bool:
         return bool(re.search("ActorProcess|LearnerProcess|NodeAgent", " ".join(process.cmdline())))
     except psutil.Error:
         return False
-
-
-def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
-    wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
-    for options, line in (
-        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
-        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
-    ):
-        done = unstable(tmp_path, "train", *OPTIONS, *wait, *options, RAY_ADDRESS=cluster.address)
-        assert done.returncode == 2, done.stderr
-        assert line in done.stderr.splitlines()[-1]
-        assert not (tmp_path / "outputs").exists()

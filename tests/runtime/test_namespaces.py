@@ -9,7 +9,6 @@ import math
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.helpers.cli import PATIENCE_S
+from tests.helpers.cli import PATIENCE_S, in_process
 from tests.helpers.learners import save_model
 from tests.helpers.namespaces import PORT, Host, Network, lacking, network
 from tests.helpers.resume import rows, trained_on, weights
@@ -115,8 +114,7 @@ def until(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) 
 def alone(folder: Path, **changes: Any) -> RunFolder:
     """The same training on one machine."""
     folder.mkdir()
-    command = [sys.executable, "-m", "unstable.cli", *words(**changes)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = in_process(folder, *words(**changes))
     assert done.returncode == 0, done.stderr
     return RunFolder(folder / "outputs/run")
 
@@ -180,63 +178,56 @@ def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path
         assert re.search(r"process \d+ on .* plays", run.folder.log(f"actor-{index}").read_text())
 
 
-def test_a_node_that_comes_plays_and_one_that_leaves_costs_nothing(net: Network) -> None:
-    head, second = cluster(net, 2)
+def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) -> None:
+    """The driver's machine has no processors for Ray: what learns is elsewhere, and files come."""
+    head, *others = cluster(net, 3, head_cpus=0)
+    save_model(head.folder / "model")  # of the ranks, which start when the run is over
+    for other in others:
+        shutil.copytree(head.folder / "model", other.folder / "model")
     run = Run(head, 2, loop__mode="async", steps=100_000)
     run.until_update(2)
-    third = net.host()
-    third.join(head)
+    (learners,) = [host for host in others if any(map(is_learner, processes_of(host)))]
+    (actors,) = [host for host in others if host is not learners]
+    came = net.host()
+    shutil.copytree(head.folder / "model", came.folder / "model")
+    came.join(head)
     began = time.monotonic()
-    run.until(f"node {third.address} has come")
-    run.until(f"plays at {third.address}")
+    run.until(f"node {came.address} has come")
+    run.until(f"plays at {came.address}")
     print(f"plays after {time.monotonic() - began:.1f} s")
-    at = run.update
-    run.until_update(at + 2)
-    second.kill()
+    run.until_update(run.update + 2)
+    actors.kill()
     began = time.monotonic()
-    run.until(f"is lost with {second.address}")
+    run.until(f"is lost with {actors.address}")
     print(f"noticed after {time.monotonic() - began:.1f} s")
-    at = run.update
-    run.until_update(at + 2)
-    back = psutil.Process(second.join(head).pid)
-    run.until(f"node {second.address} has come")
-    until(lambda: run.said.count(f"plays at {second.address}") >= 1, "its actor", lambda: run.said)
-    at = run.update
-    run.until_update(at + 2)
+    run.until_update(run.update + 2)
+    back = psutil.Process(actors.join(head).pid)
+    run.until(f"node {actors.address} has come")
+    run.until(f"plays at {actors.address}")
+    run.until_update(run.update + 2)
+    the_learner_is_started_elsewhere(run, learners)
     run.process.send_signal(signal.SIGINT)
     run.wait(130)
     assert back.is_running(), "the cluster goes on"
-    newest = max(run.folder.versions())
-    check_whole(run.folder, newest)
-    left = [*third.folder.glob("unstable-run-*"), *head.folder.glob("unstable-run-*")]
+    assert f"{actors.address}: " in run.said
+    check_whole(run.folder, max(run.folder.versions()))
+    left = [*came.folder.glob("unstable-run-*"), *head.folder.glob("unstable-run-*")]
     assert left == [], "what a run had on a node goes with it"
+    ranks_of_two_machines_are_one_learner(head)
 
 
-def test_the_learners_node_may_go(net: Network) -> None:
-    """The driver's machine has no processors for Ray: the learner is elsewhere, and files come."""
-    head, *others = cluster(net, 3, head_cpus=0)
-    run = Run(head, 2, loop__mode="async", steps=STEPS)
-    run.until_update(3)
-    (its,) = [host for host in others if any(map(is_learner, processes_of(host)))]
-    its.kill()
+def the_learner_is_started_elsewhere(run: Run, host: Host) -> None:
+    """End its machine; the run goes on from the last version on file."""
+    host.kill()
     began = time.monotonic()
     run.until("the learner died and is started again from version")
     noticed, at = time.monotonic() - began, run.update
     run.until_update(at + 1)
     print(f"noticed after {noticed:.1f} s, the next update after {time.monotonic() - began:.1f} s")
-    run.wait()
-    check_whole(run.folder, STEPS)
-    (other,) = [host for host in others if host is not its]
-    assert f"{other.address}: " in run.said
 
 
-def test_learner_ranks_of_two_machines_are_one_learner(net: Network) -> None:
+def ranks_of_two_machines_are_one_learner(head: Host) -> None:
     """They meet at rank 0's own address, where no loopback leads, and their files come back."""
-    head, *others = cluster(net, 3, head_cpus=0)
-    save_model(head.folder / "model")
-    for other in others:
-        shutil.copytree(head.folder / "model", other.folder / "model")
-    until(lambda: said(others[-1], "ray.txt").count("Ray runtime started") > 0, "the last node")
     command = [sys.executable, "-m", "tests.helpers.ranks_afar", f"{head.address}:{PORT}"]
     process = head.begin(*command, log="ranks.txt")
     assert process.wait(timeout=PATIENCE_S) == 0, said(head, "ranks.txt")[-4000:]
