@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cli import background, rows, unstable, wait_for
+from tests.helpers.serving import make_run, served_config
 from unstable.cli.command import run
 from unstable.commands.ratings import ratings
 from unstable.commands.tournament.entrants import Entrant, check_runs
@@ -240,22 +241,19 @@ def test_the_example_of_the_page_prints_what_stands_there(
 
 
 @pytest.mark.slow
-def test_versions_of_runs_and_adapters_meet(project: Path) -> None:
+def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
     """Of one base; a run of another is refused before a model is loaded."""
-    for name in ("one", "two"):
-        made = unstable(project, "train", "--config", "small.yaml", "--run_dir", name)
-        assert made.returncode == 0, made.stderr
-    shutil.copytree(project / "one/checkpoints/000001", project / "adapter")
+    one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
+    shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]
-    done = unstable(project, "tournament", *players, "--deals", "2", "--run_dir", "met")
+    done = unstable(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
     assert done.returncode == 0, done.stderr
-    found = found_in(project / "met")
+    found = found_in(tmp_path / "met")
     names = {"one:0", "one:2", "two:2", "checkpoint:adapter", "base", "random"}
     assert {row["player"] for row in found["players"]} == names
     assert found["games"] == 15 * 4
-    assert "one:2" in done.stdout and (project / "met/report.html").is_file()
-    config = (project / "two/config.yaml").read_text()
-    (project / "two/config.yaml").write_text(re.sub(r"name: \S*tiny\S*", "name: tiny", config))
-    other = unstable(project, "tournament", "one", "two")
-    assert other.returncode == 2 and "its model.name is 'tiny'" in other.stderr
-    assert len(other.stderr.strip().splitlines()) == 1
+    assert "one:2" in done.stdout and (tmp_path / "met/report.html").is_file()
+    two.config.write_text(two.config.read_text().replace("name: tiny", "name: tiny_cards"))
+    with pytest.raises(ConfigError, match="its model.name is 'tiny_cards'") as error:
+        run(["tournament", str(one.root), str(two.root)])
+    assert "\n" not in str(error.value)
