@@ -4,10 +4,7 @@ import gc
 import json
 import math
 import multiprocessing
-import os
 import re
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -35,6 +32,7 @@ from tests.helpers.learners import (
     with_moves,
 )
 from tests.helpers.models import random_adapter, tiny_model
+from unstable.cli import run
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.ranks import Ranks, join, listen
@@ -467,7 +465,7 @@ def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
 
 
 @pytest.mark.slow
-def test_a_run_with_two_ranks(tiny_folder, tmp_path):
+def test_a_run_with_two_ranks(tiny_folder, tmp_path, monkeypatch):
     options = {
         "--model": tiny_folder,
         "--run_dir": "run",
@@ -483,15 +481,8 @@ def test_a_run_with_two_ranks(tiny_folder, tmp_path):
         "--eval.every": 0,
     }
     arguments = [str(word) for option in options.items() for word in option]
-    done = subprocess.run(
-        [sys.executable, "-c", "from unstable.cli import main; main()", "train", *arguments],
-        cwd=tmp_path,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", *arguments]) == 0
     rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["version"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(row["learn/loss"]) for row in rows[1:])
