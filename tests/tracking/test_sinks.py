@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.pages import blocks
+from tests.helpers.tables import every_row
 from tests.helpers.tracking import (
     lines,
     make_config,
@@ -107,7 +108,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     return tracker, RunFolder(root)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sink", "seen"),
     [
         (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
@@ -117,7 +118,6 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
         (Rows(), [(0, 0), (1, 2), (2, 2)]),
         (Ends(), [("all updates made", None), "closed"]),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_sink_sees_what_it_has_a_method_for(
     tmp_path: Path, sink: Noting, seen: list[Any]
@@ -225,7 +225,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
     sys.exit("no key")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("callback", "line"),
     [
         (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
