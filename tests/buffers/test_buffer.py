@@ -1,6 +1,6 @@
 """Invariants 5 and 7: whole groups, bounded, and never more stale than allowed."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game, sealed, spec
@@ -78,6 +78,7 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     assert [trajectory.group_id for trajectory in group] == [7, 7]
 
 
+@settings(max_examples=40)
 @given(
     games=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=30),
     batch_size=st.integers(1, 12),

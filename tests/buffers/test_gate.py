@@ -113,7 +113,7 @@ async def test_who_asks_first_begins_first_and_who_has_gone_takes_no_room() -> N
     tasks[5].cancel()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(
     batch=st.integers(1, 20),
     batches=st.integers(1, 5),
@@ -129,7 +129,7 @@ def test_a_batch_always_comes_whatever_games_bring(
         chance = random.Random(seed)
         play = Play(places, capacity=batch * batches, batch_size=batch, max_staleness=batches - 1)
         await play.settle()
-        for _ in range(30):
+        for _ in range(12):
             while not play.gate.filled.is_set():
                 number = chance.choice(list(play.begun))
                 await play.end(number, turns=chance.choice([1, 2, 4, 9, 100]))
@@ -142,6 +142,7 @@ def test_a_batch_always_comes_whatever_games_bring(
     asyncio.run(check())
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=30), st.integers(0, 4))
 def test_ready_counts_what_is_not_too_old(games: list[tuple[int, int]], staleness: int) -> None:
     buffer = Buffer(capacity=10_000, batch_size=1, max_staleness=staleness)

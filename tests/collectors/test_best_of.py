@@ -13,6 +13,7 @@ from tests.helpers.endpoint import Reply, Server
 from tests.helpers.loop import make_actor, publish_start
 from tests.helpers.loop import make_context as context_of
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.rows import every_row
 from unstable.collectors.players.best_of import BestOfPlayer
 from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
@@ -58,7 +59,7 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
     return await best_of.act(position.observe(), position, seed=77), asked, engine
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("texts", "played", "judged"),
     [
         (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
@@ -236,7 +237,7 @@ def seat_judge(result: GameResult, seat: int) -> float:
     return 0.0
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("best_of", "problem"),
     [
         ({"answers": 2}, "nothing says which is the best"),

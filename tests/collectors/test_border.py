@@ -15,8 +15,10 @@ import pytest
 
 from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from tests.helpers.unruly import BOTS
 from unstable.collectors import collector as collector_module
+from unstable.collectors import watch as watch_module
 from unstable.collectors.collector import Collector, Trust
 from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.watch import Watch, task_name
@@ -65,25 +67,37 @@ async def played(playing: Collector, *specs: GameSpec) -> list[GameResult | Game
     return sorted(found, key=lambda result: result.spec.game_id)
 
 
-@pytest.mark.parametrize("who", ["env", "bot"])
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [
-        ("raise", "ValueError: no such square"),
-        ("exit", "SystemExit(3)"),
-        ("interrupt", "KeyboardInterrupt()"),
-        ("cancel", "CancelledError()"),
-    ],
-)
-async def test_whatever_is_raised_costs_one_game(who: str, what: str, error: str) -> None:
-    specs = [spec(i, "counts", f"{who}_{what}" if i == 1 else "counts") for i in range(3)]
-    first, failed, last = await played(collector(), *specs)
-    assert isinstance(first, GameResult) and isinstance(last, GameResult)
-    assert isinstance(failed, GameFailure) and error in failed.error
-    assert "misbehave" in failed.traceback
+RAISED = {
+    "raise": "ValueError: no such square",
+    "exit": "SystemExit(3)",
+    "interrupt": "KeyboardInterrupt()",
+    "cancel": "CancelledError()",
+}
 
 
-@pytest.mark.parametrize("what", ["exit", "cancel"])
+async def of_each(playing: Collector, errors: dict[str, str]) -> dict[str, GameFailure]:
+    """What became of a game of each fault of an env and of a bot, between games that end well."""
+    faults = [f"{who}_{what}" for who in ("env", "bot") for what in errors]
+    others = [other for fault in faults for other in ("counts", fault)] + ["counts"]
+    results = await played(playing, *(spec(i, "counts", who) for i, who in enumerate(others)))
+    good, failed = results[::2], results[1::2]
+    assert [type(each) for each in good] == [GameResult] * len(good)
+    return {
+        fault: each
+        for fault, each in zip(faults, failed, strict=True)
+        if isinstance(each, GameFailure)
+    }
+
+
+async def test_whatever_is_raised_costs_one_game() -> None:
+    found = await of_each(collector(), RAISED)
+    assert len(found) == 2 * len(RAISED)
+    for name, failed in found.items():
+        assert RAISED[name.partition("_")[2]] in failed.error
+        assert "misbehave" in failed.traceback
+
+
+@every_row("what", ["exit", "cancel"])
 async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
     branching = spec(0, "main@0", "counts", branches=2)
     failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
@@ -91,22 +105,19 @@ async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
     assert [type(each) for each in results] == [GameResult, GameFailure]
 
 
-@pytest.mark.parametrize("who", ["env", "bot"])
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [
-        ("raise", "ValueError: no such square"),
-        ("exit", "SystemExit: 3"),
-        ("sleep", "TimeoutError: unruly: a turn was not over in games.turn_timeout = 5 s"),
-        ("crash", "RuntimeError: unruly: the game's process has ended"),
-    ],
-)
-async def test_apart_what_blocks_or_crashes_costs_one_game(who: str, what: str, error: str) -> None:
-    playing = collector(isolated=True, turn_timeout=5)
-    specs = [spec(i, "counts", f"{who}_{what}" if i == 1 else "counts") for i in range(2)]
-    good, failed = await played(playing, *specs)
-    assert isinstance(good, GameResult), good
-    assert isinstance(failed, GameFailure) and failed.error.startswith(error)
+APART = {
+    "raise": "ValueError: no such square",
+    "exit": "SystemExit: 3",
+    "sleep": "TimeoutError: unruly: a turn was not over in games.turn_timeout = 5 s",
+    "crash": "RuntimeError: unruly: the game's process has ended",
+}
+
+
+async def test_apart_what_blocks_or_crashes_costs_one_game() -> None:
+    found = await of_each(collector(isolated=True, turn_timeout=5), APART)
+    assert len(found) == 2 * len(APART)
+    for name, failed in found.items():
+        assert failed.error.startswith(APART[name.partition("_")[2]])
 
 
 async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
@@ -198,7 +209,7 @@ def unruly(listed: bool, trusted: bool = False) -> Game:
     return game
 
 
-@pytest.mark.parametrize(("listed", "trusted"), [(True, False), (True, True), (False, True)])
+@every_row(("listed", "trusted"), [(True, False), (True, True), (False, True)])
 def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool) -> None:
     game = unruly(listed, trusted)
     done, invalid = game.step("[exit]")
@@ -282,36 +293,42 @@ def in_a_bot(seconds: float) -> None:
 async def watched(
     seconds: float, limit: float, name: str, block: Callable[[float], None] = in_a_bot
 ) -> tuple[list[str], list[str]]:
-    """Envs that were found to block and to be stuck, while a task blocks the loop."""
+    """Envs that were found to block and to be stuck, while a task blocks the loop.
+
+    The watch looks five times as often as it does in a run, and so blames five times as soon.
+    """
     blocked: list[str] = []
     stuck: list[str] = []
 
     async def blocking() -> None:
         block(seconds)
 
-    watch = Watch(lambda env: limit, blocked.append, stuck.append)
-    await asyncio.sleep(0.6)
-    await asyncio.create_task(blocking(), name=name)
-    await asyncio.sleep(0)
-    watch.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch_module, "INTERVAL_S", watch_module.INTERVAL_S / 5)
+        patch.setattr(watch_module, "BLOCKED_S", watch_module.BLOCKED_S / 5)
+        watch = Watch(lambda env: limit, blocked.append, stuck.append)
+        await asyncio.sleep(0.12)
+        await asyncio.create_task(blocking(), name=name)
+        await asyncio.sleep(0)
+        watch.close()
     return blocked, stuck
 
 
 async def test_a_game_that_blocks_is_found_out() -> None:
     name = task_name(spec(0, "counts", "counts"))
-    assert await watched(4.0, 60.0, name) == (["unruly"], [])
-    blocked, stuck = await watched(3.0, 1.0, name)
+    assert await watched(1.2, 60.0, name) == (["unruly"], [])
+    blocked, stuck = await watched(0.9, 0.2, name)
     assert (blocked, stuck[:1]) == (["unruly"], ["unruly"])
 
 
 async def test_no_game_is_blamed_for_what_others_do() -> None:
-    assert await watched(3.0, 0.5, "a forward pass") == ([], [])
+    assert await watched(0.9, 0.1, "a forward pass") == ([], [])
 
 
 async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
     """As an HTTP client that waits within the task of a game."""
     name = task_name(spec(0, "counts", "counts"))
-    assert await watched(3.0, 0.5, name, time.sleep) == ([], [])
+    assert await watched(0.9, 0.1, name, time.sleep) == ([], [])
 
 
 async def test_what_games_import_is_imported_before_any_of_them(

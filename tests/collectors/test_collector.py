@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.collector import Scripted, collector, played, specs
 from tests.helpers.models import random_adapter, tiny_model
+from tests.helpers.rows import every_row
 from unstable.collectors.players.programs import RandomPlayer
 from unstable.models.adapters import write_adapter
 from unstable.types import (
@@ -113,7 +114,7 @@ async def test_a_failure_says_what_happened():
     assert "in __call__" in failure.traceback and failure.spec in games
 
 
-@pytest.mark.parametrize("in_flight", [1, 7])
+@every_row("in_flight", [1, 7])
 async def test_no_game_is_started_once_enough_is_on_its_way(in_flight):
     engine = Scripted(lambda: 2)
     results = await played(collector(engine, in_flight).play(specs(200), enough=60))

@@ -15,6 +15,7 @@ from tests.helpers.collector import Scripted
 from tests.helpers.endpoint import Reply, Server, ask, opponent, says
 from tests.helpers.loop import make_context
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.ledger import Ledger, Spent
@@ -128,7 +129,7 @@ def collector(
     ("reply", "error"),
     [
         (Reply(500, {}), "InternalServerError"),
-        (Reply(wait_s=2.0), "APITimeoutError"),
+        (Reply(wait_s=1.0), "APITimeoutError"),
         (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
         (Reply(body={"choices": []}), "sent no answer but"),
         (Reply(body={"choices": None}), "sent no answer but"),
@@ -142,7 +143,7 @@ async def test_what_fails_for_ever_costs_its_game_and_says_why(
     server: Server, tmp_path: Path, reply: Reply, error: str
 ) -> None:
     server.replies = [reply]
-    timeout = 1.0 if reply.wait_s else 60.0  # what is to be in time may take its time
+    timeout = 0.5 if reply.wait_s else 60.0  # what is to be in time may take its time
     playing = collector(server, tmp_path, timeout=timeout, max_retries=2)
     (failed,) = [each async for each in playing.play([spec(("remote", "random"))])]
     assert isinstance(failed, GameFailure) and failed.spent is None
@@ -265,7 +266,7 @@ def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
     assert page.read_text() == "<html>"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "setting", [{"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}]
 )
 def test_caps_and_times_are_numbers_that_can_be(setting: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context
 from tests.helpers.loop import played as on_file
+from tests.helpers.rows import every_row
 from unstable.collectors.exploring import most_variance, thompson
 from unstable.config import ConfigError, parse
 from unstable.league.schedule import Schedule
@@ -85,16 +86,17 @@ def specs(count: int, size: int) -> list[GameSpec]:
     return [replace(spec, ensemble=VERSIONS) for spec in branching(count, size)]
 
 
-@pytest.mark.parametrize("rule", ["thompson", "variance"])
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "isolated"), [("thompson", False), ("variance", False), ("variance", True)]
+)
 async def test_branches_begin_with_answers_that_were_chosen(rule: str, isolated: bool) -> None:
-    engine = exploring(Judging(), rule, size=3)
+    playing = exploring(Judging(), rule, size=3)
     if isolated:
-        engine.play_isolated("count")
+        playing.play_isolated("count")
     try:
-        results = await played(engine.play(specs(6, 3)))
+        results = await played(playing.play(specs(6, 3)))
     finally:
-        engine.close()
+        await playing.close()
     for result in results:
         assert isinstance(result, GameResult)
         firsts = [branch.turns[branch.fork] for branch in result.branches]
@@ -141,7 +143,7 @@ def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
         assert one == replace(other, ensemble=())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "problem"),
     [
         ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),

@@ -13,6 +13,7 @@ from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
+from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
@@ -77,7 +78,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("groups", "field"),
     [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")],
 )
@@ -174,9 +175,9 @@ def grouped(count: int, size: int) -> list[GameSpec]:
     return [replace(spec, member=spec.game_id % size) for spec in specs(count)]
 
 
-@pytest.mark.parametrize("enough", [1, 7, 20])
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("in_flight", [1, 4])
+@every_row("enough", [1, 7, 20])
+@every_row("size", [2, 3, 5])
+@every_row("in_flight", [1, 4])
 async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int) -> None:
     play = collector(Scripted(), in_flight).play(grouped(20, size), enough)
     ids = sorted(result.spec.game_id for result in await results_of(play))

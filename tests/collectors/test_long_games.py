@@ -2,8 +2,7 @@
 
 import random
 
-import pytest
-
+from tests.helpers.rows import every_row
 from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
@@ -27,7 +26,7 @@ def play_long(env: str, seats: int, other_moves: list[str]) -> Game:
 SQUARES = [f"[{row}{column}]" for row in "ABCDE" for column in range(5)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("env", "seats", "moves"),
     [
         ("SpiteAndMalice-v0", 2, []),

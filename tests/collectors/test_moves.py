@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.collector import Scripted, collector, played, specs
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.games.game import Game
@@ -80,7 +81,7 @@ async def test_only_turns_that_are_trained_on_keep_moves() -> None:
     assert [bool(kept(turn)) for turn in trained.turns] == [not t.seat for t in trained.turns]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("game", "moves", "problem"),
     [
         ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),

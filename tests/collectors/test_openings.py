@@ -15,6 +15,7 @@ from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_tracker, take_in
 from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import check
@@ -89,9 +90,7 @@ def test_shares_and_lengths_are_as_configured() -> None:
         assert abs(lengths[length] / (6000 - lengths[0]) - 1 / 3) < 0.035
 
 
-@pytest.mark.parametrize(
-    ("by", "player"), [("start", START), ("base", PlayerId("base")), ("random", RANDOM)]
-)
+@every_row(("by", "player"), [("start", START), ("base", PlayerId("base")), ("random", RANDOM)])
 def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerId) -> None:
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
@@ -113,7 +112,7 @@ def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> 
         assert replace(spec, opening=0, opener=None) == plain
 
 
-@pytest.mark.parametrize("by", ["game", "branch"])
+@every_row("by", ["game", "branch"])
 def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
     schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
@@ -131,7 +130,7 @@ def test_evaluation_has_none() -> None:
     assert all(spec.opening == 0 and spec.opener is None for spec in games)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("openings", "message"),
     [
         (
@@ -305,7 +304,7 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     ]
 
 
-@pytest.mark.parametrize("max_tied", [None, 10])
+@every_row("max_tied", [None, 10])
 def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int | None) -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):

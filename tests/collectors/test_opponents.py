@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.rows import every_row
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.collectors.players.kinds import PLAYERS, player_class
 from unstable.commands.prepare import check_games
@@ -45,7 +46,7 @@ def test_every_kind_is_tried_here() -> None:
     assert [opponent.kind for opponent in OPPONENTS] == OPPONENT_KINDS
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+@every_row("section", SECTIONS)
 def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
     player: Any = PLAYERS[section]
     assert isinstance(player, type) and issubclass(player, OpponentPlayer)
@@ -54,7 +55,7 @@ def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -
         assert getattr(player, name).__self__ is player
 
 
-@pytest.mark.parametrize("opponent", OPPONENTS, ids=lambda opponent: opponent.kind)
+@every_row("opponent", OPPONENTS)
 async def test_the_class_makes_a_player_of_the_seat(
     opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +86,7 @@ def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
     check_games(parse(games | {"eval": {"opponents": ["expert"], "every": 0}}))
 
 
-@pytest.mark.parametrize("name", ["main@3", "rival@0", "a@b", "@"])
+@every_row("name", ["main@3", "rival@0", "a@b", "@"])
 def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
     entry: dict[str, Any] = {"kind": "random", "name": name}
     with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):

@@ -15,6 +15,7 @@ from tests.helpers import builders
 from tests.helpers.builders import brief
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.relay import GAME, ROLES, TEAMS
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games, prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, dump, parse
 from unstable.games.check import check_game
@@ -68,9 +69,7 @@ def team_game(
 # What a game declares
 
 
-@pytest.mark.parametrize(
-    "teams", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []]]
-)
+@every_row("teams", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []]])
 def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
     with pytest.raises(ConfigError) as raised:
         config(games=[GAME | {"teams": teams}])
@@ -80,7 +79,7 @@ def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) 
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("seating", "words"),
     [
         (
@@ -175,7 +174,7 @@ def test_a_deal_is_evaluated_from_every_team() -> None:
 # What it amounts to
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("outcomes", "forfeit", "standings"),
     [
         ((1, 1, -1, -1), None, "win win loss loss"),
@@ -199,7 +198,7 @@ def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
         assert {result.standing(seat) for seat in range(10)} == {"draw"}
 
 
-@pytest.mark.parametrize(("worth", "standing"), [(1.0, "win"), (0.5, "draw"), (0.0, "loss")])
+@every_row(("worth", "standing"), [(1.0, "win"), (0.5, "draw"), (0.0, "loss")])
 def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
     together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
     made = config(games=[together], eval={"games": 2})

@@ -10,6 +10,7 @@ import torch
 
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.rows import every_row
 from unstable.collectors.play import play_game
 from unstable.collectors.players.model import ModelPlayer, sample_answer
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, ThoughtsConfig
@@ -141,7 +142,7 @@ class Told:
         )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("opens", "said", "ends"),
     [
         (True, "hm</think>[4]", None),  # it has stopped in time

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.helpers.builders import answering
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     lines,
     make_config,
@@ -76,7 +77,7 @@ def hostile_run(tmp_path):
     return tracker, game
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (160, 50)])
+@every_row(("width", "height"), [(80, 24), (120, 40), (160, 50)])
 def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, height):
     tracker, _ = hostile_run(tmp_path)
     assert not CONTROL & set(printed(tracker)) and "\\u001b]0;owned" in printed(tracker)

@@ -10,6 +10,7 @@ from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.constrained import serving, sharp_model
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.rows import every_row
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.model import VotingPlayer
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
@@ -30,7 +31,7 @@ async def vote(*texts: str) -> tuple[Answer, Recorder]:
     return await voting.act(position.observe(), position, seed=77), engine
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("texts", "action", "winner", "votes"),
     [
         (["[4]", "[2]", "[2]"], "[2]", 1, 2),
@@ -143,7 +144,7 @@ def test_without_a_vote_there_is_no_figure() -> None:
     assert rated_games(config_of(1), 2, [result]) == [result]
 
 
-@pytest.mark.parametrize("votes", [0, -1, 2.5, "many"])
+@every_row("votes", [0, -1, 2.5, "many"])
 def test_votes_are_a_positive_number(votes: object) -> None:
     with pytest.raises(ConfigError, match=r"^eval\.votes[^\n]*$"):
         parse({"eval": {"votes": votes}})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
 from unstable.learners.algorithms import BUILT_IN
 
@@ -47,7 +48,7 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
     assert load(str(file), chosen) == parse({"learner": {"algorithm": algorithm}})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("algorithm", "message"),
     [
         (
@@ -74,7 +75,7 @@ def test_a_mistake_names_its_field(algorithm, message):
     assert str(error.value).startswith("learner.algorithm" + message)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@every_row("name", ALGORITHMS)
 def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
     def bounds(reward_clip):
         algorithm = {"name": name, "reward_clip": reward_clip}

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError
 from unstable.config.apart import apart
 
@@ -22,7 +23,7 @@ def test_what_it_returns_and_refuses_comes_back() -> None:
         apart(refused)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("end", "how"),
     [
         (lambda: os._exit(5), "with exit code 5"),

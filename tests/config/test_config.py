@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.commands.prepare import check_exact_games
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
@@ -30,12 +31,12 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     assert load(str(file)) == config
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+@every_row("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_shipped_config_parses(name: str) -> None:
     assert isinstance(load(name), RunConfig)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc"])
+@every_row("name", ["tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc"])
 def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
     config = load(name)
     check_exact_games(config)
@@ -127,7 +128,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
+@every_row(("data", "message"), WRONG)
 def test_a_mistake_is_one_line_with_field_value_and_remedy(
     data: dict[str, Any], message: str
 ) -> None:
@@ -136,7 +137,7 @@ def test_a_mistake_is_one_line_with_field_value_and_remedy(
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("overrides", "message"),
     [
         ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
@@ -149,7 +150,7 @@ def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> N
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("text", ["- 1", "a: [", "3"])
+@every_row("text", ["- 1", "a: [", "3"])
 def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
@@ -158,8 +159,8 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400"])
-@pytest.mark.parametrize(
+@every_row("text", ["Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400"])
+@every_row(
     "path",
     [
         "learner.learning_rate",

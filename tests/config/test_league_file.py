@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError
 from unstable.config.league import LeagueConfig, MeetConfig, MemberConfig, dump_league, read_league
 
@@ -69,7 +70,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "said"), MISTAKES)
+@every_row(("old", "new", "said"), MISTAKES)
 def test_a_mistake_is_one_line(old: str, new: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(LEAGUE.replace(old, new))

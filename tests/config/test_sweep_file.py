@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError
 from unstable.config.sweep import SweepConfig, dump_sweep, read_sweep
 
@@ -84,7 +85,7 @@ def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> Non
     assert 150 < below < 250  # of an even chance, five deviations
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "said"),
     [
         ("gird: {a: [1]}", "a.yaml: unknown key 'gird'; did you mean 'grid'?"),

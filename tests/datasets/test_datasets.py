@@ -14,6 +14,7 @@ from tests.helpers.datasets import recorded_game
 from tests.helpers.learners import token_sample
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import STOP, Recorder, model_player
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig, ModelConfig
 from unstable.datasets.examples import Example, read_examples, split_by_prompt, write_examples
 from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
@@ -105,7 +106,7 @@ def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
     assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
+@every_row("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
 def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
     assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
@@ -129,10 +130,9 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
     assert (message in caplog.text) == (sum(by_seat) < number)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("prompts", "start"),
     [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")],
-    ids=["plain", "opened"],
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)
@@ -316,7 +316,7 @@ def test_a_persons_own_pairs(tmp_path):
     assert tokenizer.decode(third.tokens.token_ids) == "The centre: [4]<|end|>"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "words"),
     [
         ("{", ":3: not JSON"),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.learners import make_learner
 from tests.helpers.models import tiny_model, tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
 from unstable.datasets.pair_files import jsonl_pairs
 from unstable.datasets.pairs import pair_batch
@@ -38,7 +39,7 @@ def test_a_line_is_an_observation_or_a_chat_with_two_answers(tmp_path):
         assert tokenizer.decode(example.tokens.token_ids) == f"{answer}<|end|>"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "words"),
     [
         ("{", "not JSON"),
@@ -66,7 +67,7 @@ def test_a_missing_file_is_refused(tmp_path):
         jsonl_pairs(tmp_path / "none.jsonl", GAME, builder())
 
 
-@pytest.mark.parametrize("name", ["dpo", "simpo", "kto", "rft"])
+@every_row("name", ["dpo", "simpo", "kto", "rft"])
 def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
     pairs = read(tmp_path / "pairs.jsonl", OWN, TALK)
     tiny_model().save_pretrained(tmp_path / "model")

@@ -6,9 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.config import RewardConfig
 from unstable.datasets.filters import Filters
 from unstable.datasets.offline import OfflineData, is_held_out
@@ -113,7 +112,7 @@ def test_ids_of_two_runs_differ(tmp_path: Path) -> None:
 LOST = (-1.0, 1.0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("filters", "kept"),
     [
         (Filters(), [1, 2, 3, 4, 5]),

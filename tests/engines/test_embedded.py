@@ -28,6 +28,7 @@ from tests.helpers.embedded import (
     with_peft,
 )
 from tests.helpers.models import assert_top_logprobs, random_adapter, top_logprobs
+from tests.helpers.rows import every_row
 from unstable.config import ModelConfig
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.engines.embedded.attention import SlotCache, Step, _together
@@ -420,7 +421,7 @@ async def test_close_fails_what_is_in_flight_and_gives_the_model_back(family: st
     torch.testing.assert_close(model(input_ids=ids).logits, before, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("prompt_ids", "request_", "message"),
     [
         ([], {}, "prompt is empty"),

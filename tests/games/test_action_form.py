@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.forms import game
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig
 from unstable.games.catalog.vetted import PACK
 from unstable.games.check import settled
@@ -14,7 +15,7 @@ from unstable.games.services import prompt_style
 from unstable.prompts import STYLES, PromptBuilder, write_answer
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("config", "form"),
     [
         (game("bare", forms="bare"), "bare"),
@@ -45,8 +46,8 @@ def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
     )
 
 
-@pytest.mark.parametrize("prompt", ["compact", "answer", "think"])
-@pytest.mark.parametrize("form", ["bare", "bracketed"])
+@every_row("prompt", ["compact", "answer", "think"])
+@every_row("form", ["bare", "bracketed"])
 def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form: str) -> None:
     config = settled(game(form, prompt, forms="bare" if form == "bare" else "brackets"))
     style, play = prompt_style(config), Game(config, 0)
@@ -63,7 +64,7 @@ def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form
         assert not style.read_action("I take [1]").formatted
 
 
-@pytest.mark.parametrize("parser", ["brackets", "exact", "bare", "boxed"])
+@every_row("parser", ["brackets", "exact", "bare", "boxed"])
 def test_every_parser_but_raw_gives_the_form(parser: str) -> None:
     text = {"bare": "go home", "boxed": r"\boxed{go home}"}.get(parser, "[go home]")
     style = replace(STYLES["answer"], parser=parser)

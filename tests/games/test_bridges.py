@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.games import bridges
 from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
 
-@pytest.mark.parametrize("prefix", bridges.LIBRARIES)
+@every_row("prefix", bridges.LIBRARIES)
 def test_a_library_that_is_not_there_is_a_line(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.helpers.games import COUNT_UP, LISTED, MIXED
 from tests.helpers.hostile import adapter_files
+from tests.helpers.rows import every_row
 from unstable.collectors.players.kinds import player_class
 from unstable.config import (
     CheckpointOpponent,
@@ -27,7 +28,7 @@ def takes_anything(text):
     return text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("config", "words"),
     [
         ({"env": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'?"),
@@ -63,7 +64,7 @@ def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
 
-@pytest.mark.parametrize(("env", "seats"), [("WordChains-v0", 2), ("Codenames-v0", 4)])
+@every_row(("env", "seats"), [("WordChains-v0", 2), ("Codenames-v0", 4)])
 def test_word_games_say_what_they_need(env, seats):
     """Without data and textblob, in a process of its own, since what NLTK has found stays."""
     code = f"""
@@ -80,7 +81,7 @@ check_game(GameConfig(env={env!r}, seats={seats}))
     assert "run: pip install textblob, or: python -m nltk.downloader words" in line
 
 
-@pytest.mark.parametrize(("env", "seats"), [*LISTED, (COUNT_UP, 1), (COUNT_UP, 3)])
+@every_row(("env", "seats"), [*LISTED, (COUNT_UP, 1), (COUNT_UP, 3)])
 def test_what_can_be_played_passes(env, seats):
     check_game(GameConfig(env=env, seats=seats))
 
@@ -99,7 +100,7 @@ class Bot:
         return "[0]"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("opponent", "env", "words"),
     [
         (RandomOpponent(), "Chopsticks-v0", "set games.legal_moves"),

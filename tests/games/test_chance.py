@@ -6,6 +6,7 @@ from math import factorial
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.games import chance
 
 
@@ -29,7 +30,7 @@ def shuffled() -> tuple[int, ...]:
     return tuple(items)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("draw", "number"),
     [
         (lambda: random.randrange(5), 5),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
 from unstable.games.check import check_game
 from unstable.games.environment import Environment, EnvStep
@@ -74,7 +75,7 @@ def coin_game(coin: str, **changes) -> Game:
     return next(game for game in games if coin in game.observe().board)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("coin", "actions", "pays"),
     [
         ("heads", ["[bet]", "[call]"], 2.0),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.collectors.players.programs import ExpertPlayer
 from unstable.config import GameConfig
 from unstable.games.catalog.connect_four import DEPTH
@@ -279,7 +280,7 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
         assert game.outcomes == [1]
 
 
-@pytest.mark.parametrize("env", GAMES)
+@every_row("env", GAMES)
 def test_moves_are_legal_and_their_shares_add_up(env):
     for game in random_positions(env, 5):
         mix = game.expert_moves()
@@ -287,7 +288,7 @@ def test_moves_are_legal_and_their_shares_add_up(env):
         assert sum(mix.values()) == pytest.approx(1) and min(mix.values()) > 0
 
 
-@pytest.mark.parametrize("env", GAMES)
+@every_row("env", GAMES)
 def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
     for game in random_positions(env, 8):
         for action in game.legal_moves():
@@ -298,7 +299,7 @@ def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
                 assert reason.endswith("and wins.") == wins(game, action)
 
 
-@pytest.mark.parametrize("env", ["TicTacToe-v0", "ConnectFour-v0"])
+@every_row("env", ["TicTacToe-v0", "ConnectFour-v0"])
 def test_what_a_reason_says_is_so(env):
     said = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
     for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.games import COUNT_UP, KUHN, LISTED, MIXED, CountUp
+from tests.helpers.rows import every_row
 from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.chance import Chance
@@ -140,7 +141,7 @@ def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_use
     """Positions that are shown alike, however they came about, have the same best moves."""
     best: dict[str, dict[str, float]] = {}
     by_history = set()
-    for seed in range(150):
+    for seed in range(60):
         rng, played = random.Random(seed), game(env, seed=0, seats=seats)
         moves: list[str] = []
         while not played.done and len(moves) < 6:
@@ -236,7 +237,7 @@ def test_the_first_invalid_move_forfeits_by_default():
         assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
 
 
-@pytest.mark.parametrize(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
+@every_row(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
 def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
     seat = played.seat
@@ -359,13 +360,13 @@ def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
     assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
 
 
-@pytest.mark.parametrize("target", ["pays_one", "pays_nothing_finite"])
+@every_row("target", ["pays_one", "pays_nothing_finite"])
 def test_payoffs_are_a_finite_number_a_seat(target):
     with pytest.raises(ValueError, match="must be a number for each seat"):
         counted_up(payoffs=f"{__name__}:{target}")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("actions", "chips"),
     [(["[bet]", "[fold]"], 1), (["[bet]", "[call]"], 2), (["[check]", "[check]"], 1)],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import KUHN_RUN, make_context
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig
 from unstable.games.check import check_game, settled
 from unstable.games.game import Game
@@ -40,7 +41,7 @@ PLAYED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "answers"), PLAYED)
+@every_row(("name", "answers"), PLAYED)
 def test_a_game_is_gems_move_by_move(name: str, answers: list[str]) -> None:
     for seed in range(3):
         game, rng = Game(config_of(name), seed), random.Random(seed)
@@ -118,7 +119,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert game.observe() == before and len(copied.observe().events) == 4
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "said"),
     [
         ({"env": "gem:game:GuessTheNumbr-v0-easy"}, "GEM has no such game; did you mean 'game:Gue"),

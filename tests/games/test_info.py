@@ -10,6 +10,7 @@ import textarena
 
 from tests.helpers.games import COUNT_UP
 from tests.helpers.liars import Liars
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.games import Compact, Expert, GameInfo, Question, SmallTree
@@ -71,7 +72,7 @@ def test_it_takes_the_place_of_an_environments_own() -> None:
     assert grow(own).nodes == grow(config).nodes
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("info", "words"),
     [
         ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),

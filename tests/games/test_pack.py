@@ -9,6 +9,7 @@ import pytest
 import textarena
 
 from tests.helpers.draws import nodes, scripted
+from tests.helpers.rows import every_row
 from unstable.cli import run
 from unstable.config import GameConfig
 from unstable.games.catalog import bargaining, kuhn
@@ -133,7 +134,7 @@ def said_to_each(
     return [repr(queues[seat]) for seat in range(config.seats)], tuple(asked)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "moves", "seers"),
     [
         ("LiarsDice-v0", ["[Bid: 1, 2]", "[Bid: 2, 2]", "[Bid: 3, 5]"], 1),
@@ -242,7 +243,7 @@ def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
         assert not any("a Mafia member" in " ".join(views[seat]) for seat in (0, 1, 2))
 
 
-@pytest.mark.parametrize("name", ["Codenames-v0", "SecretMafia-v0"])
+@every_row("name", ["Codenames-v0", "SecretMafia-v0"])
 def test_a_team_is_paid_alike_and_the_other_the_contrary(name: str) -> None:
     teams = with_teams(GAMES[name].config).teams
     winners = set()

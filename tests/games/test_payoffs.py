@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_score, make_tracker, printed
 from unstable.collectors.play import play_game
 from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
@@ -117,13 +118,13 @@ def test_a_deal_is_one_observation() -> None:
     assert (row.payoff, row.payoff_low, row.payoff_high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
+@every_row(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
 def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
     result = dataclasses.replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
     assert game_payoffs(2, [result]) == {0: worth}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "stakes"),
     [
         ({"env": "TicTacToe-v0"}, None),
@@ -151,7 +152,7 @@ def test_students_quantiles_are_the_tables() -> None:
         assert _student(freedom) == pytest.approx(quantile, rel=0.01)
 
 
-@pytest.mark.parametrize("values", [[], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64])
+@every_row("values", [[], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64])
 def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[float]) -> None:
     assert student_interval(values) is None
     assert student_interval([1.0, 2.0, 3.0, 4.0, 5.0], count=2) is None

@@ -8,6 +8,7 @@ import textarena as ta
 from textarena.envs.registration import ENV_REGISTRY
 
 from tests.helpers.machines import machine
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.engines.needs import NEEDS
@@ -20,7 +21,7 @@ from unstable.games.textarena import env_class
 from unstable.planning.plan import plan
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("env", "seats", "words"),
     [
         ("Golf-v0", 3, "raises AttributeError"),
@@ -116,13 +117,13 @@ def config(how: str, listed: bool, seats: int = 2) -> GameConfig:
     )
 
 
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("how", ["", "touchy"])
+@every_row("listed", [True, False])
+@every_row("how", ["", "touchy"])
 def test_what_noise_raises_is_not_the_games_fault(how: str, listed: bool) -> None:
     assert screen(config(how, listed)) is None
 
 
-@pytest.mark.parametrize(("listed", "what"), [(True, "the legal move [go]"), (False, "any action")])
+@every_row(("listed", "what"), [(True, "the legal move [go]"), (False, "any action")])
 def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_game(config("broken", listed))
@@ -131,7 +132,7 @@ def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> N
     assert "raises ValueError cannot count to three; mend it there" in str(raised.value)
 
 
-@pytest.mark.parametrize("listed", [True, False])
+@every_row("listed", [True, False])
 def test_a_seat_that_never_moves_is_found(listed: bool) -> None:
     with pytest.raises(
         ConfigError, match=r"seats = 2: .* never came to move in \d games: seat 1; set it to 1"
@@ -192,7 +193,7 @@ def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[s
     assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")
 
 
-@pytest.mark.parametrize("env", ["TicTacToe-v1", "Chess-v2-long", "Nope-v1"])
+@every_row("env", ["TicTacToe-v1", "Chess-v2-long", "Nope-v1"])
 def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_game(GameConfig(env=env), "games.0")

@@ -5,6 +5,7 @@ import time
 import nltk
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import GameConfig
 from unstable.games.check import check_game
 from unstable.games.game import Game
@@ -35,7 +36,7 @@ def has_nltk_data() -> bool:
 without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
 
 
-@pytest.mark.parametrize(("env", "seats"), WORD_GAMES.items())
+@every_row(("env", "seats"), WORD_GAMES.items())
 def test_word_games_play(env: str, seats: int) -> None:
     check_game(GameConfig(env=env, seats=seats))
 

@@ -200,7 +200,17 @@ def plain_policy(model):
 BANDIT_TEMPERATURE = 0.05
 
 
-def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
+def solve_bandit(model, updates, batch_size=64, algorithm=None, **options):
+    """A fresh learner plays the bandit from chance until it solves it; the learner, its losses."""
+    options = {"learning_rate": 5e-3, "micro_batch_size": batch_size} | options
+    learner = make_learner(model, algorithm=algorithm, updates=updates, **options)
+    losses, outcomes = play_bandit(learner, model, True, updates, batch_size)
+    assert outcomes[0] < 0.3
+    assert sum(outcomes[-5:]) / 5 >= 0.9
+    return learner, losses
+
+
+def play_bandit(learner, model, rewarded, updates, batch_size=32):
     """Emit 7 after the prompt 3 and 9 after 5, a group a prompt; losses and mean outcomes."""
     player = plain_policy(model)
     generator = torch.Generator().manual_seed(0)
@@ -208,7 +218,7 @@ def play_bandit(learner, model, folder, rewarded, updates, batch_size=32):
     prompts_BT = torch.tensor([[1, 3], [1, 5]]).repeat(batch_size // 2, 1)
     losses, outcomes = [], []
     for version in range(updates):
-        TrainedLora(player).load(learner.save(folder / f"{version:06d}"))
+        TrainedLora(player).load(learner.policy.trained.export("player"))
         with torch.no_grad():
             logits_BV = player(input_ids=prompts_BT).logits[:, -1]
             logprobs_BV = torch.log_softmax(logits_BV / BANDIT_TEMPERATURE, -1)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
+from tests.helpers.rows import every_row
 from unstable.commands.ratings import ratings
 from unstable.config import ConfigError, RunConfig, dump, parse
 from unstable.league.curriculum import Curriculum, CurriculumState, EnvStats, progress, spread
@@ -73,7 +74,7 @@ def known(rule: str, **more: Any) -> Curriculum:
     return curriculum
 
 
-@pytest.mark.parametrize("rule", ["spread", "progress"])
+@every_row("rule", ["spread", "progress"])
 def test_a_rule_draws_what_its_formula_says(rule: str) -> None:
     curriculum = known(rule, share=0.75)
     envs = curriculum.stats()

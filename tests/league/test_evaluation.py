@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game, sampled, turn
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, parse
 from unstable.league.evaluation import (
     distinct_games,
@@ -80,12 +81,12 @@ def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
     assert (greedy.temperature, greedy.score, greedy.gain) == (0.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(("given", "read"), [(0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0])])
+@every_row(("given", "read"), [(0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0])])
 def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float]) -> None:
     assert parse({"eval": {"temperature": given}}).eval.temperature == read
 
 
-@pytest.mark.parametrize("given", [[], [1.0, 1], -0.5, [0.5, -1], "hot"])
+@every_row("given", [[], [1.0, 1], -0.5, [0.5, -1], "hot"])
 def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
     with pytest.raises(ConfigError, match=r"^eval\.temperature[^\n]*$"):
         parse({"eval": {"temperature": given}})
@@ -252,7 +253,7 @@ def test_greedy_games_count_by_their_transcripts() -> None:
     assert row.needed is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("results", "distinct"),
     [
         ([played("ab"), played("ab"), played("ac")], 2),
@@ -309,7 +310,7 @@ def sure(score: float, other: float, games: int, times: int = 4000) -> float:
     return float(np.mean((low > 0) | (high < 0)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("won", "needed"), [(256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)]
 )
 def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(
@@ -328,7 +329,7 @@ def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(
     assert 0.77 < sure(share, other, row.needed) < 0.9
 
 
-@pytest.mark.parametrize(("differing", "needed"), [(0, 150), (1, 150), (64, 798)])
+@every_row(("differing", "needed"), [(0, 150), (1, 150), (64, 798)])
 def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(
     differing: int, needed: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_score, make_tracker, printed
 from unstable.config import ConfigError, Rule, RunConfig, parse
 from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
@@ -164,7 +165,7 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
     assert few.worse(3.0) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("rule", "before", "after"),
     [
         ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
@@ -395,7 +396,7 @@ def test_nothing_is_watched_without_an_action() -> None:
     assert watch.best == 0, "which checkpoints/best names all the same"
 
 
-@pytest.mark.parametrize("cut", [3, 7, 9, 20])
+@every_row("cut", [3, 7, 9, 20])
 def test_what_it_has_seen_is_a_value(cut: int) -> None:
     """Continued from JSON it goes on as if nothing had happened."""
     shares = [0.6, 0.7, 0.7, 0.7, 0.7, 0.7] + [0.3] * 30
@@ -442,7 +443,7 @@ def test_games_are_counted_by_what_was_played_against() -> None:
     assert entropy([1, 1, 2]) == pytest.approx(1.5 * math.log(2))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "message"),
     [
         ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),

@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, parse
 from unstable.league.curriculum import Curriculum
 from unstable.league.matchmaking import Matchmaker, VersionStats
@@ -89,7 +90,7 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("past", "formula"), RULES)
+@every_row(("past", "formula"), RULES)
 def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], list[float]]) -> None:
     expected = normal(formula())
     found = probabilities(past) or [1 / len(PAST)] * len(PAST)
@@ -314,7 +315,7 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
 # Mistakes
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("past", "problem"),
     [
         ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
@@ -335,7 +336,7 @@ def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
     assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("pinned", [["worst"], [-1], "best", [0.5]])
+@every_row("pinned", [["worst"], [-1], "best", [0.5]])
 def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
     with pytest.raises(ConfigError, match=r"^opponents\.pinned") as caught:
         config("uniform", pinned=pinned)

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers.builders import brief, game
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, parse
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.league.fit import ranking
@@ -31,7 +32,7 @@ def met(newest: int, chance: random.Random) -> list[GameResult]:
     return games
 
 
-@pytest.mark.parametrize("newest", [1, 9, 34])
+@every_row("newest", [1, 9, 34])
 def test_what_is_kept_says_what_all_games_say(newest: int) -> None:
     """In any order of one version's games, through a state's JSON, and in little room."""
     chance = random.Random(newest)
@@ -88,7 +89,7 @@ def of_past(specs: list[GameSpec], version: int) -> dict[int, int]:
     return dict(Counter(player for player in players if player is not None))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("games", "past", "met"),
     [
         (16, 32, {31: 8, 0: 8}),

@@ -4,10 +4,10 @@ import math
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.config import RunConfig
 from unstable.config.league import LeagueConfig, MeetConfig, MemberConfig
 from unstable.league.population import (
@@ -93,7 +93,7 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(
 # Restarts
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("role", "restart", "last", "anew"),
     [
         ("main", None, Tally(9, 0, 1), False),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.league.ratings import Registry, RegistryState
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.records.files import new_folder
@@ -96,7 +97,7 @@ def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
     assert rating(made, "main@0")[0] > 25
 
 
-@pytest.mark.parametrize("worth", [-1.0, 0.0])
+@every_row("worth", [-1.0, 0.0])
 def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
     made.record([game(("main@0", "random"), (worth, 0.0), forfeit=0)])

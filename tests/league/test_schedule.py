@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.helpers.rows import every_row
 from unstable.config import DrawConfig, RunConfig, parse
 from unstable.league import schedule as schedule_module
 from unstable.league import series
@@ -101,7 +102,7 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
         ScheduleState.model_validate_json(state.model_dump_json())
 
 
-@pytest.mark.parametrize(
+@every_row(
     "spoil",
     [
         lambda state: state["now"].update(next_game=10**12),

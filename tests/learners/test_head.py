@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from tests.helpers.families import make_family
+from tests.helpers.rows import every_row
 from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 
@@ -65,10 +66,10 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
     )
 
 
-@pytest.mark.parametrize("trained", [False, True], ids=["frozen", "trained"])
-@pytest.mark.parametrize("softcap", [None, 1.5])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("scale", [1.0, 0.4])
+@every_row("trained", [False, True])
+@every_row("softcap", [None, 1.5])
+@every_row("bias", [False, True])
+@every_row("scale", [1.0, 0.4])
 def test_figures_and_gradients_are_the_plain_ones(
     scale: float, bias: bool, softcap: float | None, trained: bool
 ) -> None:
@@ -90,6 +91,7 @@ def test_figures_and_gradients_are_the_plain_ones(
             hidden, Head(rest[0], rest[1] if bias else None, scale, softcap)
         ),
         inputs,
+        fast_mode=True,  # each derivative is held against the plain formula's above
     )
 
 
@@ -120,7 +122,7 @@ def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:
     assert largest == 2
 
 
-@pytest.mark.parametrize("trained", [False, True])
+@every_row("trained", [False, True])
 def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
     hidden, weight = HIDDEN.bfloat16(), WEIGHT.bfloat16()
     inputs = [hidden.requires_grad_(), weight.requires_grad_(trained)]
@@ -140,7 +142,7 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
         assert (own.double() - other).norm() < 0.02 * other.norm()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "scale", "softcap"),
     [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
     + [("falcon_h1", 1.7, None)],

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.config import ReinforceConfig
 from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms.reinforce import Reinforce
@@ -62,7 +63,7 @@ def test_loss_by_hand():
     assert logprobs.grad.tolist() == pytest.approx([-0.2, 0.1, -1.2])
 
 
-@pytest.mark.parametrize("difference", [-120.0, 120.0])
+@every_row("difference", [-120.0, 120.0])
 def test_absurd_ratios_stay_finite(difference):
     logprobs = torch.tensor([min(0.0, difference)], requires_grad=True)
     behaviour = torch.tensor([min(0.0, -difference)])
@@ -151,9 +152,9 @@ def test_importance_weights_by_hand():
     assert sequence_mask(logs, UNITS, 0.5, 2.0).tolist() == [1.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("difference", [-120.0, 120.0])
-@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
-@pytest.mark.parametrize("units", [None, torch.tensor([0, 0])])
+@every_row("difference", [-120.0, 120.0])
+@every_row("advantage", [-1.0, 0.0, 1.0])
+@every_row("units", [None, torch.tensor([0, 0])])
 def test_absurd_ratios_stay_finite_when_clipped(difference, advantage, units):
     logprobs = torch.tensor([min(0.0, difference), 0.0], requires_grad=True)
     old = torch.tensor([min(0.0, -difference), 0.0])
@@ -209,7 +210,7 @@ def plain_logprobs(hidden, head, targets, temperatures):
     return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 3, 7, 100])
+@every_row("chunk_rows", [1, 3, 7, 100])
 def test_chunked_logprobs_equal_log_softmax(chunk_rows):
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 5, generator=generator, requires_grad=True)

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.helpers.rows import every_row
 from unstable.config import DPOConfig, IPOConfig, KTOConfig, SimPOConfig, SLiCConfig
 from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms.dpo import DPO
@@ -35,7 +36,7 @@ MEAN_MARGINS = (CHOSEN - REFERENCE_CHOSEN) / CHOSEN_LENGTHS - (
 OWN_MARGINS = CHOSEN / CHOSEN_LENGTHS - REJECTED / REJECTED_LENGTHS
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("losses", "expected"),
     [
         (logistic_losses(0.1 * MARGINS), [0.62095705, 0.71845965, 0.95858909]),
@@ -51,7 +52,6 @@ OWN_MARGINS = CHOSEN / CHOSEN_LENGTHS - REJECTED / REJECTED_LENGTHS
             [1.34328247, 0.92407698, 0.92407698],
         ),
     ],
-    ids=["dpo", "cdpo", "slic", "ipo", "simpo", "smoothed simpo"],
 )
 def test_pairs_have_the_losses_of_trl_0_12_2(losses, expected):
     assert losses.tolist() == pytest.approx(expected, abs=1e-7)
@@ -141,7 +141,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@every_row("name", ALGORITHMS)
 def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
     algorithm = ALGORITHMS[name]
     loss = algorithm.loss(tokens(LOGPROBS))
@@ -157,7 +157,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
     assert loss.turn_means["learn/rejected_logprob"].tolist() == [-2.0] * 3 + [-5.0] * 4
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, "kto"])
+@every_row("name", [*ALGORITHMS, "kto"])
 def test_the_gradient_is_that_of_the_loss(name):
     kto = KTO(KTOConfig(desirable_weight=0.7, undesirable_weight=1.3))
     kto.refer(LOGPROBS.numpy() - REFERENCE.numpy())

@@ -39,6 +39,7 @@ from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
 
 RANKS = 2
+PARALLEL = ("ddp", "fsdp")
 
 
 @pytest.fixture(scope="module")
@@ -170,38 +171,38 @@ KTO = {"name": "kto"}
 VRPO = {"name": "vrpo"}
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
     "algorithm", [REINFORCE, RLOO, GRPO, PPO, DPO, KTO, VRPO], ids=lambda chosen: chosen["name"]
 )
-def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm, parallel):
+def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm):
     batches = [batch_of(version, alike=algorithm is DPO) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2}
     whole, weights, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
     single, *_ = updates(Ranks(), model, batches, micro_batch_size=1, **options)
-    both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
-    for gradients, own_weights, rows in both:
-        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-        assert torch.equal(own_weights, both[0][1])
-        for own, expected in zip(rows, metrics, strict=True):
-            assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    for parallel in PARALLEL:
+        both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
+        for gradients, own_weights, rows in both:
+            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+            assert torch.equal(own_weights, both[0][1])
+            for own, expected in zip(rows, metrics, strict=True):
+                assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("by", ["adapter", "expert"])
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, by, parallel):
+def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, by):
     teacher = {"adapter": save_teacher(tmp_path), "divergence": "jsd"} if by == "adapter" else {}
     options = {"algorithm": {"name": "distill", "teacher": teacher}, "epochs": 2}
     batches = [with_moves(batch_of(version)) for version in (0, 1)]
     whole, _, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
-    both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
-    for gradients, own_weights, rows in both:
-        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-        assert torch.equal(own_weights, both[0][1])
-        assert rows[1] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
+    for parallel in PARALLEL:
+        both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
+        for gradients, own_weights, rows in both:
+            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+            assert torch.equal(own_weights, both[0][1])
+            assert rows[1] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
 
 
 WHOLE = [
@@ -210,19 +211,20 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("algorithm", WHOLE, ids=lambda chosen: chosen["name"])
-def test_two_ranks_train_all_weights_as_one(pair, model, algorithm, parallel):
+def test_two_ranks_train_all_weights_as_one(pair, model, algorithm):
     batches = [batch_of(version) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2, "ema": 0.9, "learning_rate": 1e-3}
     weights, moments, metrics, held = whole_updates(Ranks(), model, batches, **options)
-    both = pair.run(whole_updates, model, batches, micro_batch_size=2, parallel=parallel, **options)
-    torch.testing.assert_close(both[0][0], weights, atol=2e-5, rtol=1e-4)
-    torch.testing.assert_close(both[0][1], moments, atol=1e-5, rtol=1e-3)
     assert (moments != 0).float().mean() > 0.9
-    for _, _, rows, own in both:
-        assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
-        assert own == held if parallel == "ddp" else own < 0.6 * held
+    options |= {"micro_batch_size": 2}
+    for parallel in PARALLEL:
+        both = pair.run(whole_updates, model, batches, parallel=parallel, **options)
+        torch.testing.assert_close(both[0][0], weights, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(both[0][1], moments, atol=1e-5, rtol=1e-3)
+        for _, _, rows, own in both:
+            assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+            assert own == held if parallel == "ddp" else own < 0.6 * held
 
 
 def test_ranks_share_out_all_weights_that_one_alone_has_saved(pair, model, tmp_path):
@@ -243,7 +245,7 @@ def test_ranks_compute_with_rounded_weights(pair, model):
     batches = [batch_of(0)]
     _, moments, *_ = whole_updates(Ranks(), model, batches, **options)
     _, rounded, *_ = whole_updates(Ranks(), cast, batches, **options)
-    for parallel in ("ddp", "fsdp"):
+    for parallel in PARALLEL:
         _, found, *_ = pair.run(whole_updates, cast, batches, parallel=parallel, **options)[0]
         assert 0 < (found - moments).norm() < 2 * (rounded - moments).norm()
 
@@ -286,17 +288,16 @@ def supervised_steps(ranks, model, parts, **options):
     return gradients, trained(learner), losses
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_ranks_make_the_supervised_step_of_one(pair, model, parallel):
+def test_two_ranks_make_the_supervised_step_of_one(pair, model):
     samples = tokens_of(samples_of(0))
     parts = [samples, samples[:1], samples[1:]]  # of one sample there is nothing to share out
-    options = {"micro_batch_size": 4, "parallel": parallel}
     whole, _, expected = supervised_steps(Ranks(), model, parts)
-    both = pair.run(supervised_steps, model, parts, **options)
-    for gradients, weights, losses in both:
-        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-        assert torch.equal(weights, both[0][1])
-        assert losses == pytest.approx(expected, rel=1e-4)
+    for parallel in PARALLEL:
+        both = pair.run(supervised_steps, model, parts, micro_batch_size=4, parallel=parallel)
+        for gradients, weights, losses in both:
+            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+            assert torch.equal(weights, both[0][1])
+            assert losses == pytest.approx(expected, rel=1e-4)
 
 
 def scores_under(ranks, model, adapter, samples, **options):
@@ -329,21 +330,21 @@ def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_rank_without_work_of_its_own_keeps_step(pair, model, parallel):
+def test_a_rank_without_work_of_its_own_keeps_step(pair, model):
     # Three trajectories one at a time: two on one rank; then one, and nothing for the other.
     batches = [make_batch(samples_of(0)[:3], 0), make_batch(samples_of(1)[:1], 1)]
     options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
     whole, _, metrics = updates(Ranks(), model, batches, **options)
-    for gradients, _, rows in pair.run(updates, model, batches, parallel=parallel, **options):
-        torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-        assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+    for parallel in PARALLEL:
+        for gradients, _, rows in pair.run(updates, model, batches, parallel=parallel, **options):
+            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+            assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
 
 
 def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
     batches = [batch_of(0), batch_of(1)]
     losses = {}
-    for parallel in ("ddp", "fsdp"):
+    for parallel in PARALLEL:
         both = pair.run(updates, model, batches, tmp_path / parallel, parallel=parallel)
         losses[parallel] = [row["learn/loss"] for row in both[0][2]]
     assert losses["fsdp"] == pytest.approx(losses["ddp"], rel=1e-5)

@@ -18,6 +18,7 @@ from tests.helpers.learners import (
     tokens_of,
     trained,
 )
+from tests.helpers.rows import every_row
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
 from unstable.learners.checkpoint import AVERAGE
@@ -345,7 +346,7 @@ def test_the_largest_atoms_by_hand():
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
-@pytest.mark.parametrize(("share", "expected"), [(1.0, -0.025), (0.5, -0.025), (0.25, 0.425)])
+@every_row(("share", "expected"), [(1.0, -0.025), (0.5, -0.025), (0.25, 0.425)])
 def test_the_largest_are_no_fair_choice(share, expected):
     """The figures of docs/algorithms.md: a sure 1, against 3 in three of ten, played equally."""
     rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
@@ -398,7 +399,7 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
 # What is refused.
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("learner", "message"),
     [
         (

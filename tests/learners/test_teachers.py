@@ -22,12 +22,14 @@ from tests.helpers.learners import (
     play_bandit,
     save_model,
     save_teacher,
+    solve_bandit,
     spy_on_gradients,
     token_sample,
     trained,
     with_moves,
 )
 from tests.helpers.models import random_adapter, tiny_model
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, Divergence, parse
 from unstable.learners.model.head import Head
@@ -76,7 +78,7 @@ TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's
 ]
 
 
-@pytest.mark.parametrize(("chosen", "values", "slopes"), TRL, ids=lambda each: str(each)[:24])
+@every_row(("chosen", "values", "slopes"), TRL)
 def test_divergences_are_those_of_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
@@ -149,7 +151,7 @@ def test_a_reference_and_a_teacher_each_have_their_gradient(chunk_rows):
         torch.testing.assert_close(*slopes)
 
 
-@pytest.mark.parametrize("divergence", ["reverse", "forward", "jsd"])
+@every_row("divergence", ["reverse", "forward", "jsd"])
 def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
     aims = {"teacher": Aim(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
@@ -340,16 +342,14 @@ def test_what_is_distilled_has_no_advantages(model, teacher):
 
 def test_a_bandits_teacher_is_imitated_without_any_reward(model, tmp_path):
     taught = {"name": "reinforce", "normalize": "none"}
-    first = make_learner(model, algorithm=taught, learning_rate=5e-3, updates=40)
-    _, outcomes = play_bandit(first, model, tmp_path / "teacher", True, 40, batch_size=64)
-    assert sum(outcomes[-5:]) / 5 >= 0.9
+    first, _ = solve_bandit(model, updates=40, algorithm=taught)
     first.save(tmp_path / "adapter")
     for divergence in ("reverse", "forward"):
         given = {"adapter": str(tmp_path / "adapter"), "divergence": divergence}
-        learner = make_learner(
-            model, algorithm={"name": "distill", "teacher": given}, learning_rate=5e-3, updates=15
-        )
-        _, outcomes = play_bandit(learner, model, tmp_path / divergence, False, 15, batch_size=64)
+        algorithm = {"name": "distill", "teacher": given}
+        options = {"learning_rate": 5e-3, "micro_batch_size": 64, "updates": 15}
+        learner = make_learner(model, algorithm=algorithm, **options)
+        _, outcomes = play_bandit(learner, model, False, 15, batch_size=64)
         assert outcomes[0] < 0.3
         assert sum(outcomes[-3:]) / 3 >= 0.85
 
@@ -378,7 +378,7 @@ def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
 # What is refused, in one line, before a model is loaded.
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("algorithm", "message"),
     [
         (

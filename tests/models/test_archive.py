@@ -259,12 +259,13 @@ def test_two_first_starts_unpack_once(adapter, model, tmp_path):
     """The second waits for the first, and then finds the folder there."""
     path, folder = packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora"
     code = "import sys; from pathlib import Path; from unstable.models.archive import unpack_newer"
-    code += "; unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"
+    code += "; print(flush=True); unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"
     command = [sys.executable, "-c", code, str(path), str(folder)]
     with one_process(folder):
-        other = subprocess.Popen(command)
+        other = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert other.stdout.readline()
         with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(timeout=6)
+            other.wait(timeout=1)
         unpack(path, folder)
         (folder / "mine").touch()
     assert other.wait(timeout=60) == 0

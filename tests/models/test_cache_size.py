@@ -1,6 +1,5 @@
 """A cache's size, by config alone, is that of the cache which a model fills."""
 
-import pytest
 import torch
 from transformers import (
     DynamicCache,
@@ -11,6 +10,7 @@ from transformers import (
     RwkvConfig,
 )
 
+from tests.helpers.rows import every_row
 from unstable.models.cache_size import CacheSize, cache_size
 
 HIDDEN, LAYERS, HEADS = 32, 2, 4
@@ -35,7 +35,7 @@ def test_convolutions_hold_what_they_reach_back_to() -> None:
     assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
 
 
-@pytest.mark.parametrize("length", [3, 30])
+@every_row("length", [3, 30])
 def test_a_state_space_model_holds_states_alone(length: int) -> None:
     config = Mamba2Config(
         hidden_size=HIDDEN,

@@ -16,6 +16,7 @@ from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
 from tests.helpers.loop import make_context
 from tests.helpers.models import random_adapter
 from tests.helpers.recorded_versions import KINDS, parity, recorded, run_of
+from tests.helpers.rows import every_row
 from tests.helpers.tables import table
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -198,7 +199,7 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(
             assert found == pytest.approx(turn.logprobs, abs=LOGPROBS)
 
 
-@pytest.mark.parametrize(("kind", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
+@every_row(("kind", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
 def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path: Path) -> None:
     """transformers' own sdpa would leave the cap out, without a word."""
     model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))

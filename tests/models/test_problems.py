@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig
 from unstable.models.base import check_model
 from unstable.models.describe import model_line
@@ -88,7 +89,7 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "spoil", "line"), MISTAKES, ids=[name for name, *_ in MISTAKES])
+@every_row(("name", "spoil", "line"), MISTAKES)
 def test_a_mistake_is_one_line(
     name: str, spoil: Spoil, line: str, tiny_folder: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tests.helpers.models import SPECIAL, tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.commands.prepare import settle
 from unstable.config import ConfigError, ModelConfig, load
 from unstable.models.base import load_tokenizer
@@ -53,7 +54,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("template", [None, "{{ bos_token }}{{ messages[-1].content }}", "?"])
+@every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", "?"])
 def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(
     template: str | None, tmp_path: Path
 ) -> None:

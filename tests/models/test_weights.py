@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig
 from unstable.models import weights
 from unstable.models.weights import ready_weights
@@ -69,7 +70,7 @@ def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
         ready_weights(ModelConfig(name=NAME), interrupt, child(tmp_path, "time.sleep(600)"))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("there", "cached"),
     [
         (["model.safetensors"], True),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.machines import QWEN
+from tests.helpers.rows import every_row
 from unstable.cli import run
 from unstable.config import ConfigError, ModelConfig
 from unstable.models.known import KNOWN
@@ -26,7 +27,7 @@ PARAMETERS = {
 """As the models' own pages count them."""
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@every_row("name", KNOWN)
 def test_a_known_model_has_as_many_parameters_as_its_page_says(name: str) -> None:
     assert read_shape(ModelConfig(name=name)).parameters == PARAMETERS[name]
 
@@ -40,7 +41,7 @@ def test_a_known_model_is_what_its_own_config_says() -> None:
     assert {key: written[key] for key in known} == dict(known)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "cards", "cores"),
     [
         ("h200", ["NVIDIA H200"], 16),
@@ -72,7 +73,7 @@ def test_a_machine_is_what_its_file_says(tmp_path: Path) -> None:
     assert machine_named(str(path)).gpus == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "words"),
     [
         ("cores: 4\n", "memory is missing"),
@@ -90,7 +91,7 @@ def test_a_mistake_in_a_machines_file_is_one_line(tmp_path: Path, text: str, wor
     assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1"])
+@every_row("name", ["8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1"])
 def test_what_is_no_machine_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="--machine = "):
         machine_named(name)

@@ -8,6 +8,7 @@ from tests.helpers.families import save_family
 from tests.helpers.learners import VOCAB, make_batch, make_learner, make_sample
 from tests.helpers.machines import VERSIONS, machine
 from tests.helpers.models import tiny_model
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig, load
 from unstable.engines.embedded.needs import embedded_memory
 from unstable.engines.needs import NEEDS
@@ -27,7 +28,7 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@every_row("dtype", ["float32", "bfloat16"])
 def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
@@ -92,7 +93,7 @@ def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
     assert plan(config, [machine(1)], NEEDS).engine == "vllm"
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@every_row("whole", [False, True])
 def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
     """Nor the other way round; the embedded engine does."""
     folder = tmp_path / "rival"

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.helpers.machines import machine
+from tests.helpers.rows import every_row
 from unstable.commands.doctor import examine
 from unstable.config import load
 from unstable.planning import machine as machine_module
@@ -22,7 +23,7 @@ def test_this_machine_has_what_its_system_says() -> None:
     assert here.summary.startswith(f"{here.cores} cores, ")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("limit", "used", "cached", "expected"),
     [
         (None, 0, 0, (100, 70)),
@@ -51,7 +52,7 @@ def test_a_containers_memory_counts(
     assert machine_module._memory() == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("files", "expected"),
     [
         ({}, 8),
@@ -90,7 +91,7 @@ def test_packages_are_those_that_python_imports(
     assert machine_module._packages() == {"some-thing": "2.0"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("chosen", "expected"),
     [
         (None, ["0", "1", "2"]),
@@ -160,7 +161,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.summary.endswith("1 x Tesla T4")
 
 
-@pytest.mark.parametrize("error", [NoDriverError(), NoLibraryError()])
+@every_row("error", [NoDriverError(), NoLibraryError()])
 def test_without_a_driver_there_is_no_card(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +190,7 @@ def test_cards_that_do_not_answer_are_no_silent_absence(
     assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("chosen", [None, ""])
+@every_row("chosen", [None, ""])
 def test_a_card_that_nothing_can_ask_is_no_silent_absence(
     chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_tracker, printed
 from unstable.cli import run
 from unstable.config import RunConfig, load
@@ -52,7 +53,7 @@ def test_who_waits_tells_what_took_how_long() -> None:
     assert measured(rows(0.1, 3.4, 0.5), sync=False) == (None, 3.9, 4.0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("actors", "mode", "found", "ends"),
     [
         (
@@ -113,7 +114,7 @@ def test_the_mean_length_is_over_requests_and_of_the_newest_rows() -> None:
     assert request_tokens(with_requests(*[9000] * 5, *[70] * MOST)) == 70
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("games", "batch", "tokens", "better"),
     [
         (100, 4096, 600, 384),  # more than vLLM's front end takes

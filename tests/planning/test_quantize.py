@@ -7,6 +7,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.helpers.machines import machine
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig, load
 from unstable.engines.needs import NEEDS
 from unstable.models.shape import read_shape
@@ -34,7 +35,7 @@ def test_linear_layers_alone_are_counted_in_fewer_bits() -> None:
     assert [round(size, 1) for size in sizes] == [16.4, 9.6, 6.2]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "packages", "cards", "options", "message"),
     [
         ("8bit", BARE, 0, {}, f"'8bit': torchao {NOT_THERE}"),
@@ -58,7 +59,7 @@ def test_what_cannot_be_is_said_in_one_line(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "packages", "cards", "engine"),
     [
         ("none", BARE, 1, "vllm"),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.helpers.machines import QWEN, machine
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, load
 from unstable.engines.needs import NEEDS
 from unstable.planning.shares import Share, check_at_once, most_at_once, shares
@@ -25,7 +26,7 @@ def test_shares_are_equal_and_have_nothing_in_common() -> None:
     assert shares(machine(1, cores=4), 4, range(4))[2] == Share((2,), ())  # and sees no card
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("configs", "there", "most"),
     [
         ([tiny()], machine(cores=8), 8),  # taking turns, a core is enough
@@ -48,7 +49,7 @@ def test_as_many_at_once_as_cores_cards_and_memory_allow(
             check_at_once(config, there, most, NEEDS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("config", "there", "count", "said"),
     [
         (tiny(), machine(cores=2), 3, "at_once = 3: there are 2 cores; set it to a lower"),

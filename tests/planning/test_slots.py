@@ -4,8 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterator
 
-import pytest
-
+from tests.helpers.rows import every_row
 from unstable.config import load
 from unstable.engines.needs import NEEDS
 from unstable.planning.case import LEAST_SLOTS, versions_at_once, versions_in_play
@@ -54,7 +53,7 @@ def waiting_share(
     return waited / (number * steps / 2)
 
 
-@pytest.mark.parametrize(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
+@every_row(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
 def test_a_slot_for_every_version_leaves_no_place_waiting(
     slots: int, least: float, most: float
 ) -> None:
@@ -65,7 +64,7 @@ def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiti
     assert waiting_share(LEAST_SLOTS) > 0.05 >= waiting_share(versions_in_play(load("default")))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "quantize"),
     [("Qwen/Qwen3-1.7B", "none")]
     + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")],

@@ -2,9 +2,8 @@
 
 import random
 
-import pytest
-
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.config import GameConfig, ModelConfig
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -34,7 +33,7 @@ def after(config: GameConfig, *actions: str, seed: int = 0) -> Game:
     return game
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "actions", "position"),
     [
         ("TicTacToe", [], "012345678"),
@@ -60,7 +59,7 @@ def test_positions_are_the_seats_own_view(name, actions, position):
     assert after(GAMES[name], *actions).observe().position == position
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("actions", "rest"),
     [
         ([], "1/3 +0: check bet"),
@@ -107,7 +106,7 @@ def test_what_was_guessed_is_shown_with_its_answer():
     assert game.observe().position == f"4 different of 1-6: {shown}"
 
 
-@pytest.mark.parametrize("name", GAMES)
+@every_row("name", GAMES)
 def test_every_legal_move_can_be_answered(name):
     """Over random games: what `write_answer` writes is read back and accepted by the env."""
     config, chance = GAMES[name], random.Random(3)
@@ -124,7 +123,7 @@ def test_every_legal_move_can_be_answered(name):
             assert not game.step(prompts.style.read_action(answer).text).invalid
 
 
-@pytest.mark.parametrize("name", GAMES)
+@every_row("name", GAMES)
 def test_what_changes_comes_last_and_is_short(name):
     """With the real model's tokenizer: two turns share all but the position and what follows."""
     prompts = PromptBuilder(load_tokenizer(ModelConfig()), prompt_style(GAMES[name]), {}, 4096)

@@ -1,15 +1,15 @@
 """Which of the oldest items are left out: half of the room at once, and by the items alone."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.prompts.cutting import cut_points, left_out
 
 SIZES = st.lists(st.integers(1, 20), max_size=30)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sizes", "step", "points"),
     [
         ([], 5, [0]),

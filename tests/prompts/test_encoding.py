@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 from transformers import TokenizersBackend
 
+from tests.helpers.rows import every_row
 from unstable.config import GameConfig, ModelConfig
 from unstable.datasets.sources import jsonl_examples
 from unstable.games.game import Game
@@ -130,8 +130,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@every_row("kind", KINDS)
+@every_row("text", TEXTS.values())
 def test_a_prompt_has_the_templates_control_tokens_and_no_other(kind, text):
     tokenizer = tokenizer_of(kind)
     for style in STYLES:
@@ -190,7 +190,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
 GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.catalog.kuhn:KuhnPoker")
 
 
-@pytest.mark.parametrize("style", STYLES)
+@every_row("style", STYLES)
 def test_real_games_keep_their_ids(style):
     """With the tokenizer of the shipped start, each turn of a random game of each kind."""
     tokenizer = tokenizer_of(SMOLLM2)

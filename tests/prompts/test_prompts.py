@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import TokenizersBackend
 
 from tests.helpers.models import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.prompts import (
     PARSERS,
     STYLES,
@@ -43,7 +44,7 @@ def style(parser: str, *, reasoning: bool = False) -> PromptStyle:
     return PromptStyle("own", system="", request="", reasoning=reasoning, parser=parser)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("parser", "text", "action", "formatted"),
     [
         ("brackets", "[4]", "[4]", True),
@@ -128,13 +129,13 @@ def test_reasoning_is_removed(secret, answer):
     assert cleaned == split_thought(answer)[1]
 
 
-@pytest.mark.parametrize("parser", BUILT_IN)
+@every_row("parser", BUILT_IN)
 def test_long_answers_are_parsed_at_once(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
         style(parser).read_action(piece * 20_000)
 
 
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+@every_row("style", STYLES.values())
 def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
     prompt = builder(style.name).build(
         observation(notice="Not so.", brief="In brief.", position="X12")

@@ -7,6 +7,7 @@ from tokenizers import AddedToken
 from transformers import TokenizersBackend
 
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ThoughtsConfig, load
 from unstable.prompts import STYLES, PromptBuilder, Tags, find_tags, split_thought
 from unstable.prompts.thoughts import KNOWN, THINK
@@ -41,7 +42,7 @@ def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
     assert builder(PLAIN, tags=["<a>", "</a>"]).style.tags == Tags("<a>", "</a>")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "thought", "rest"),
     [
         ("[4]", "", "[4]"),
@@ -161,7 +162,7 @@ def test_events_make_room_where_thoughts_are_kept():
     assert "plan" in PLAIN.decode(cut.ids) and "event 0\n" not in PLAIN.decode(cut.ids)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("options", "line"),
     [
         ({"tags": ["<think>"]}, "not two different tags"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from unstable.prompts import ChatTemplate, read_tool_calls
 
 KNOWS = (
@@ -39,8 +40,8 @@ def made(template: str | None = KNOWS, **arguments: Any) -> tuple[ChatTemplate, 
     return ChatTemplate(tokenizer, arguments), tokenizer
 
 
-@pytest.mark.parametrize("thinks", [True, False])
-@pytest.mark.parametrize("template", [KNOWS, None])
+@every_row("thinks", [True, False])
+@every_row("template", [KNOWS, None])
 def test_what_comes_after_a_call_goes_on_from_what_was_sampled(template, thinks):
     """Its ids are the chat's, from what ends the answer, and no text of a tool ends anything."""
     found, tokenizer = made(template, thinks=thinks)
@@ -71,7 +72,7 @@ def test_a_template_that_puts_it_otherwise_or_refuses_it_is_not_gone_on_with():
         strict.encode([*ASKED, OUTPUTS[0]], [ADD])
 
 
-@pytest.mark.parametrize("template", [KNOWS, None])
+@every_row("template", [KNOWS, None])
 def test_no_key_of_a_calls_arguments_is_control(template):
     found, tokenizer = made(template)
     call = {"function": {"name": "add", "arguments": {"<|end|>": [{"<|user|>": "<|system|>"}]}}}
@@ -83,7 +84,7 @@ def test_no_key_of_a_calls_arguments_is_control(template):
     assert '{"<|end|>": [{"<|user|>": "<|system|>"}]}' in tokenizer.decode(ids)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "parameters",
     [
         {"<|end|>": {}},
@@ -104,7 +105,7 @@ def test_a_parameter_may_be_called_type():
     assert json.dumps(tool) in tokenizer.decode(found.encode(ASKED, [tool]))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "calls"),
     [
         ('so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', [("add", {"a": 1})]),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, keep_secret
 from unstable.records.files import hide_in_line, json_line
 from unstable.records.games import game_record, line_pieces, line_record, whole_line
@@ -27,8 +28,8 @@ def said(text: str) -> GameResult:
     return played
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("terms", [TERMS[:1], TERMS, []])
+@every_row("text", TEXTS)
+@every_row("terms", [TERMS[:1], TERMS, []])
 def test_the_line_is_that_of_the_record_to_the_byte(text: str, terms: list[RewardConfig]) -> None:
     played = said(text)
     trajectories = Rewards(terms).trajectories(played)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.loop import make_context, publish_start
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines, make_game, make_trajectories, take_in
 from unstable.config import ConfigError
 from unstable.records import files
@@ -325,7 +326,7 @@ def test_what_is_no_game_is_refused_with_its_place() -> None:
 # Lines
 
 
-@pytest.mark.parametrize("found", [2, 0, "1", None, [1]])
+@every_row("found", [2, 0, "1", None, [1]])
 def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, found: Any) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n\n{{"format":1,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
@@ -344,7 +345,7 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
         assert read_rows(path) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "complaint"),
     [('{"a":', "not JSON"), ("[1]", "a list; write an object a line"), ("3", "a int")],
 )
@@ -371,7 +372,7 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
     assert json.loads(line) == {"format": 1, **record}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("make", "why"),
     [
         (lambda path: path.symlink_to(path.with_name("other")), "a link"),
@@ -576,7 +577,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         assert json.loads(json_line(record)) == {"format": 1, **record}
 
 
-@pytest.mark.parametrize("advantages", [[], [0.1], [0.1, 0.2, 0.3]])
+@every_row("advantages", [[], [0.1], [0.1, 0.2, 0.3]])
 def test_every_sample_has_an_advantage_of_its_own(advantages: list[float]) -> None:
     batch = Batch(version=4, groups=(Group(trajectories=(trajectory(8, 0, 30, 2),)),))
     with pytest.raises(ValueError, match="argument 2"):
@@ -613,8 +614,8 @@ def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+@every_row("replace", [False, True])
+@every_row("error", [KeyError, KeyboardInterrupt])
 def test_a_block_that_raises_leaves_nothing_behind(
     tmp_path: Path, replace: bool, error: type[BaseException]
 ) -> None:
@@ -743,7 +744,7 @@ def test_two_at_once_leave_one_whole_copy(tmp_path: Path, replace: bool) -> None
     assert len(list(tmp_path.iterdir())) == 30
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o755), (0o077, 0o700), (0o027, 0o750)])
+@every_row(("umask", "mode"), [(0o022, 0o755), (0o077, 0o700), (0o027, 0o750)])
 def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode: int) -> None:
     """Others may read a run's folder, though scratch folders are for their owner alone."""
     former = os.umask(umask)
@@ -757,7 +758,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
     assert modes == [mode, mode]
 
 
-@pytest.mark.parametrize("key", ["game", "outcomes", "seats"])
+@every_row("key", ["game", "outcomes", "seats"])
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]
@@ -765,8 +766,8 @@ def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
         read_game("here:3", row)
 
 
-@pytest.mark.parametrize("content", [b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo"])
-@pytest.mark.parametrize("block", [1, 3, 2**20])
+@every_row("content", [b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo"])
+@every_row("block", [1, 3, 2**20])
 def test_a_file_is_whole_up_to_its_last_line_that_ended(
     content: bytes, block: int, tmp_path: Path
 ) -> None:

@@ -1,9 +1,9 @@
 """Metric names by what their figures are of, numbers as they are read: each made in one place."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from unstable.records.reading import by_key, joined, measured
 from unstable.records.text import bounds, duration, fixed, number, percent, signed
 from unstable.types.metrics import (
@@ -40,7 +40,7 @@ def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: flo
     assert name.count("/") == 4
 
 
-@pytest.mark.parametrize("name", ["eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", ""])
+@every_row("name", ["eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", ""])
 def test_other_names_are_no_evaluations(name: str) -> None:
     assert EvalKey.parse(name) is None
 

@@ -232,25 +232,20 @@ def test_a_game_that_a_person_played_opens_in_the_viewer(browser: Any, tmp_path:
     found.page.close()
 
 
-@pytest.mark.parametrize(
-    "turn, marked, said",
-    [
-        ({"action": "[4]", "invalid": False}, False, "it was played."),
-        ({"action": "[0]", "invalid": False}, True, "played was −1."),
-        ({"action": "I play [4]", "invalid": False}, False, "not among the listed actions."),
-        ({"action": "[9]", "invalid": True}, True, "not legal."),
-    ],
-)
-def test_only_a_refused_action_is_called_not_legal(
-    browser: Any, page_file: Path, turn: dict[str, Any], marked: bool, said: str
-) -> None:
+def test_only_a_refused_action_is_called_not_legal(browser: Any, page_file: Path) -> None:
     found = Opened(browser, page_file, 1400)
     script = """turn => {
       const position = { action_values: { "[4]": 1, "[0]": -1 } };
       return [mistaken(turn, position), solution(turn, position).querySelector("p").textContent];
     }"""
-    shown, verdict = found.page.evaluate(script, turn)
-    assert shown == marked and verdict.endswith(said)
+    for turn, marked, said in (
+        ({"action": "[4]", "invalid": False}, False, "it was played."),
+        ({"action": "[0]", "invalid": False}, True, "played was −1."),
+        ({"action": "I play [4]", "invalid": False}, False, "not among the listed actions."),
+        ({"action": "[9]", "invalid": True}, True, "not legal."),
+    ):
+        shown, verdict = found.page.evaluate(script, turn)
+        assert shown == marked and verdict.endswith(said), turn
     found.page.close()
 
 

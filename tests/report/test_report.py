@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, printed
 from unstable import cli
 from unstable.commands.report import report_at_end
@@ -186,7 +187,7 @@ def test_thinned_points_keep_the_mean_and_the_end() -> None:
     assert len(few) == 100 and few[-1] == {"x": 999, "y": 994.5}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "changes, paths",
     [
         ({}, []),
@@ -237,7 +238,7 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
     return root
 
 
-@pytest.mark.parametrize(
+@every_row(
     "make, message",
     [
         (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),

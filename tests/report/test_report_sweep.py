@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.rows import every_row
 from unstable.models.hub import cache_folder
 from unstable.report.page import plot_library, write_page
 from unstable.report.sweep import (
@@ -107,7 +108,7 @@ def test_table_and_record_hold_every_setting_and_run() -> None:
     assert record["settings"][0]["difference"] is None
 
 
-@pytest.mark.parametrize("count", [1, 3, 12])
+@every_row("count", [1, 3, 12])
 def test_the_page_shows_curves_of_the_first_and_the_best(count: int, tmp_path: Path) -> None:
     found = results(many(count), MEASURE)
     fields = {each.setting: {"learner.epochs": 1} for each in found}

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, run_updates
 from unstable.commands.report import state
 from unstable.config import dump
@@ -45,7 +45,7 @@ def gained(*gains: tuple[float, float, float]) -> Run:
     return run_of([row])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "first, last, kind, why",
     [
         ((0.4540, 0.4541), (0.4657, 0.4678), "same", "about the same: less than 10 % apart"),
@@ -76,7 +76,7 @@ def test_worse_is_what_is_better_backwards_in_time(
         assert kind == "same"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "signs, answer",
     [
         ((1, 1), "It learned."),
@@ -151,7 +151,7 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
     assert "Set otherwise than by default" in titles(page) and "Guard" not in titles(page)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "ending, reason, line",
     [
         ("ended", "all updates made", "State of the run: ended (all updates made)."),

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.config import load
 from unstable.league.evaluation import evaluation_scores
 from unstable.records.files import write_lines
@@ -121,7 +120,7 @@ def test_the_table_names_the_better_run(tmp_path: Path) -> None:
     assert difference_rows(runs[:1]) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("names", "expected"),
     [
         (

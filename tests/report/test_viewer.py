@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import answering
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_game, make_trajectories
 from unstable.commands import report as runtime
 from unstable.config import GameConfig, ModelConfig, parse
@@ -105,7 +106,7 @@ def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
     assert second["rewards"] is None and "logprobs" not in second
 
 
-@pytest.mark.parametrize(
+@every_row(
     "players, trained, against, kinds, seat",
     [
         (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
@@ -165,7 +166,7 @@ def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) ->
 # Positions
 
 
-@pytest.mark.parametrize("env", ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0"])
+@every_row("env", ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0"])
 def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
     chance = Random(4)
     for seed in range(6):

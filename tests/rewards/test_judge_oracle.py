@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
 from tests.helpers.judged import counts, judged
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
 from unstable.rewards.oracles.base import Reply as ModelReply
 from unstable.rewards.terms import Rewards
@@ -205,7 +206,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("args", "why"), WRONG)
+@every_row(("args", "why"), WRONG)
 def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=rf"^buffer.rewards.0.{why}") as error:
         parse({"buffer": {"rewards": [{"term": "judge", "args": args}]}})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.builders import completion, game, sampled, turn
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, load
 from unstable.rewards.built_in import BUILT_IN
 from unstable.rewards.terms import Rewards
@@ -45,7 +46,7 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
     assert (trajectory.outcome, trajectory.forfeit) == (-1.0, True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("term", "args", "expected"),
     [
         ("length", {}, [0, 5, 7, 12]),
@@ -82,7 +83,7 @@ def _answer(count: int) -> Completion:
     return completion(token_ids=[5] * count, logprobs=[-1.0] * count)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("term", "args", "line"),
     [
         ("length", {"of": "though"}, "args.of"),
@@ -127,7 +128,7 @@ def test_wrong_arguments_and_values_are_refused() -> None:
         Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("term", "message"),
     [
         ("outcom", "did you mean 'outcome'?"),

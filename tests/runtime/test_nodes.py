@@ -13,6 +13,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from tests.helpers.machines import machine
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, parse
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -41,7 +42,7 @@ def node(name: str = "10.0.0.2", **changes: Any) -> Node:
     return Node(name, f"id of {name}", own, own.machine, is_drivers=False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("here", "there", "line"),
     [
         ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
@@ -276,7 +277,7 @@ def test_processes_that_share_a_card_are_in_one_group_with_a_part_each(
         reserved(monkeypatch, Placement("a", ("0", "1")), card)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("names", "auth", "changes", "refused"),
     [
         (("10.0.0.1", "10.0.0.2"), "token", {}, False),

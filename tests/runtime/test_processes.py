@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.helpers.rows import every_row
 from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ConfigError, parse
 from unstable.engines.base import Engine
@@ -161,7 +162,7 @@ async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
         await probe(*[right] * 7, deaf)
 
 
-@pytest.mark.parametrize(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
+@every_row(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
 def test_engines_of_one_card_start_one_after_another(
     cards: tuple[str | None, ...], most: int
 ) -> None:

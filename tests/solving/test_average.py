@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.liars import Liars
+from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, drawn, kuhn
 from unstable.config import ConfigError, GameConfig
 from unstable.solving.average import averaged
@@ -13,8 +14,8 @@ from unstable.solving.table import TableRow, policy_of, read_tables, tabulated, 
 from unstable.solving.tree import Tree, grow
 
 
-@pytest.mark.parametrize(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
-@pytest.mark.parametrize("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
+@every_row(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
+@every_row("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
 def test_the_average_wins_what_its_parts_win_on_average(
     game: GameConfig, legal: float, forfeits: bool
 ) -> None:
@@ -59,8 +60,8 @@ def test_an_open_game_has_no_average() -> None:
         averaged(tree, [drawn(tree, 0)], forfeits=True)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".json"])
-@pytest.mark.parametrize("env", ["kuhn", "Nim-v0", "average"])
+@every_row("ending", [".csv", ".json"])
+@every_row("env", ["kuhn", "Nim-v0", "average"])
 def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str) -> None:
     tree = grow(GameConfig(env=env, args={"piles": [1, 2]})) if env == "Nim-v0" else kuhn()
     policy = drawn(tree, 3, legal=0.9)
@@ -94,7 +95,7 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
             policy_of(kuhn(), changed, "T")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text", "words"),
     [
         ("a.txt", "", "ends with .csv or .json"),

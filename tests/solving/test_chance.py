@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.liars import ROLLS, Liars
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig
 from unstable.games.other_draws import refused
 from unstable.solving.best_response import assess
@@ -30,7 +31,7 @@ def test_uniform_play_in_liars_dice_is_worth_what_openspiel_says(roll: str) -> N
     assert tree.nodes == 1144
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("roll", "named"),
     [
         ("choices", r"draws by random\.choices"),

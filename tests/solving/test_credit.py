@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.helpers.rows import every_row
 from tests.helpers.trees import drawn, kuhn
 from unstable.config import GameConfig
 from unstable.solving.best_response import Policy, table_at
@@ -38,9 +39,9 @@ def games(
             yield p * q, here + visits, payoffs
 
 
-@pytest.mark.parametrize("name", TREES)
-@pytest.mark.parametrize("legal", [1.0, 0.9])
-@pytest.mark.parametrize("forfeits", [False, True])
+@every_row("name", TREES)
+@every_row("legal", [1.0, 0.9])
+@every_row("forfeits", [False, True])
 def test_a_moves_worth_is_the_mean_of_all_games_with_it(
     name: str, legal: float, forfeits: bool
 ) -> None:

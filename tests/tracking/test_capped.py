@@ -3,9 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_tracker, printed, take_in
 from unstable.config import parse
 from unstable.tracking.advice import CAPPED_GAMES, Capped
@@ -32,7 +31,7 @@ def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("every", [2, 3])
+@every_row("every", [2, 3])
 def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(number % every == 0)]) for number in range(200))

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from rich.console import Console
 
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     ENGINE,
     make_config,
@@ -53,7 +54,7 @@ def render(view: View, width: int, height: int) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@every_row(("width", "height"), SIZES)
 def test_it_fills_the_terminal_and_shows_the_numbers(
     tmp_path: Path, width: int, height: int
 ) -> None:
@@ -78,7 +79,7 @@ def test_it_fills_the_terminal_and_shows_the_numbers(
     assert "board 2" in text
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@every_row(("width", "height"), SIZES)
 def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
@@ -93,7 +94,7 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
     assert "0.912–0.950 → 0.320" in wide_pane(read)
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@every_row(("width", "height"), SIZES)
 def test_what_is_won_from_the_worst_past_version_stands_below_it(
     tmp_path: Path, width: int, height: int
 ) -> None:
@@ -122,7 +123,7 @@ def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Pat
     assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@every_row(("width", "height"), SIZES)
 def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -145,7 +146,7 @@ def wide_pane(view: View) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 10), (120, 12), (30, 40)])
+@every_row(("width", "height"), [(40, 10), (120, 12), (30, 40)])
 def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -157,13 +158,13 @@ def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height:
     assert shown[3] == "4 games, 2 failed" and shown[4] == "random 0.60"
 
 
-@pytest.mark.parametrize(("width", "height"), [*SIZES, (20, 5), (300, 100)])
+@every_row(("width", "height"), [*SIZES, (20, 5), (300, 100)])
 def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))
     assert len(render(tracker.view, width, height).splitlines()) == height
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@every_row(("width", "height"), SIZES)
 def test_ratings_and_scores_may_come_before_the_first_training_game(
     tmp_path: Path, width: int, height: int
 ) -> None:
@@ -337,7 +338,7 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
         assert "\x1b[?1049h" not in file.getvalue() and "update 1/3" in file.getvalue()
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60)])
+@every_row(("width", "height"), [(80, 24), (200, 60)])
 def test_no_pane_is_empty_before_there_is_anything_to_show(
     tmp_path: Path, width: int, height: int
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.pages import blocks
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     lines,
     make_config,
@@ -106,7 +107,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     return tracker, RunFolder(root)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sink", "seen"),
     [
         (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
@@ -116,7 +117,6 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
         (Rows(), [(0, 0), (1, 2), (2, 2)]),
         (Ends(), [("all updates made", None), "closed"]),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_sink_sees_what_it_has_a_method_for(
     tmp_path: Path, sink: Noting, seen: list[Any]
@@ -224,7 +224,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
     sys.exit("no key")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("callback", "line"),
     [
         (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.helpers.builders import completion, sampled
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     lines,
     make_config,
@@ -573,7 +574,7 @@ def test_the_room_loads_neither_torch_nor_wandb() -> None:
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "text"),
     [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")],
 )

@@ -1,10 +1,10 @@
 """Who plays and who won: what evaluation, ratings and tables all rest on."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game
+from tests.helpers.rows import every_row
 from unstable.types import BASE, PlayerId
 
 NAMES = st.text(max_size=12)
@@ -33,7 +33,7 @@ def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
     assert PlayerId.parse(player.name) == player
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name",
     ["openai:some@3", "checkpoint:warm@2", "a@b", "@3", "main", "main@", "main@-1", "main@3@4"]
     + [
@@ -59,7 +59,7 @@ def test_players_are_values() -> None:
     assert PlayerId.parse("base") == BASE
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("outcomes", "forfeit", "standings"),
     [
         ((1, -1), None, ["win", "loss"]),
