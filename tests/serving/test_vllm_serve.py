@@ -1,4 +1,4 @@
-"""What vLLM serves at the endpoint: SmolLM2 in float32 on its CPU build, one engine for all."""
+"""What vLLM serves at the endpoint: SmolLM2 in float32 on its CPU build."""
 
 import asyncio
 from typing import Any
@@ -9,16 +9,14 @@ import pytest
 import pytest_asyncio
 
 from tests.helpers.serving import HI, Endpoint, endpoint
-from tests.helpers.vllm import Scorer, needs_vllm
-from unstable.config import AdapterConfig, ModelConfig, parse
-from unstable.engines.make import make_engine
+from tests.helpers.vllm import MODEL, Scorer, Served, needs_vllm
 from unstable.engines.probe import ProbeAnswer, probe_adapters
 from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion
 
-pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
+pytest_plugins = "tests.helpers.smollm2_on_vllm"
+pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="session")]
 
-MODEL = ModelConfig(dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
 MADE = probe_adapters(read_shape(MODEL), MODEL.lora)[0] if needs_vllm.args[0] is False else None
 ASKED: dict[str, Any] = {"messages": HI, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
 
@@ -28,23 +26,15 @@ def version() -> Adapter:
     return Adapter(name="main@0", weights=MADE.weights, config=MADE.config)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory):
-    config = parse(
-        {
-            "model": MODEL.model_dump(),
-            "actors": {
-                **{"engine": "vllm", "games_in_flight": 4, "max_loras": 1, "max_cpu_loras": 1},
-                "enforce_eager": True,
-            },
-            "sampling": {"max_tokens": 400, "max_prompt_tokens": 112},
-            "tracking": {"top_logprobs": 2},
-        }
-    )
-    engine, _ = await make_engine(config, tmp_path_factory.mktemp("vllm") / "engine.log")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(smollm2: Served):
+    config, engine = smollm2
     await engine.load(version())
-    async with endpoint(config, engine) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "close", engine.forget_prefixes)  # the session closes it
+        async with endpoint(config, engine) as found:
+            yield found
+    await engine.unload("main@0")
 
 
 async def whole(served: Endpoint, **request: Any) -> Any:
