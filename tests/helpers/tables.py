@@ -30,7 +30,10 @@ SOURCES = {
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
     "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
-    "vllm": ("unstable/engines/vllm/engine.py", "unstable/engines/vllm/core.py", "constraints.txt"),
+    "vllm": (
+        *(f"unstable/engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")),
+        *("unstable/engines/vllm/worker.py", "constraints.txt"),
+    ),
 }
 """The files whose change makes each table run whole."""
 
