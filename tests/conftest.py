@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Before torch reads it: threads that spin while they wait lose far more to a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores share them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
 

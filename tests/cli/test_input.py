@@ -120,9 +120,10 @@ def test_zips_that_say_nonsense_of_their_base(tmp_path: Path) -> None:
 # The real command line.
 
 FORKS = """
-import atexit, json, os, sys
+import atexit, gc, json, os, sys
 import unstable.commands.session
 from unstable.cli import main
+gc.freeze()  # so that a fork does not copy all pages as it ends
 for number, line in enumerate(sys.stdin):
     if os.fork() == 0:
         for name, descriptor in (("modules", 1), ("error", 2)):
@@ -183,7 +184,7 @@ def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None
 # Whatever else.
 
 whatever = settings(
-    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 PATHS = sorted({option.path.replace(".N", ".0") for option in fields(RunConfig)})
 JUNK = st.recursive(
@@ -201,9 +202,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@whatever
 @given(st.dictionaries(st.sampled_from(PATHS), JUNK, min_size=1, max_size=4))
 def test_any_values_are_refused_in_one_line_or_are_a_config_that_reads_back(
     tmp_path: Path, overrides: dict[str, Any]
@@ -222,9 +221,7 @@ def test_any_values_are_refused_in_one_line_or_are_a_config_that_reads_back(
 SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.glob("*.yaml"))]
 
 
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@whatever
 @given(st.data(), st.booleans())
 def test_any_bytes_are_refused_in_one_line_or_are_a_config(
     tmp_path: Path, data: st.DataObject, of_a_run: bool
