@@ -186,6 +186,16 @@ def test_code_of_a_model_is_not_run(exploded: Path, tmp_path: Path) -> None:
 
 
 MODULE = "import os\nos.mkdir({path!r})\n"
+TWO_DOCTORS = """
+import sys
+from unstable.cli import main
+for words in (["."], ["--config", "config.yaml"]):
+    sys.argv = ["unstable", "doctor", *words]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code)
+"""
 
 
 def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
@@ -195,13 +205,10 @@ def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
     for name in ("json", "yaml", "rich", "torch", "textarena", "unstable"):
         (tmp_path / f"{name}.py").write_text(MODULE.format(path=str(exploded)))
     (tmp_path / "config.yaml").write_text("seed: 3\n")
-    code = "from unstable.cli import main; main()"
-    command = [sys.executable, "-P", "-c", code, "doctor"]
-    for arguments in (["."], ["--config", "config.yaml"]):
-        done = subprocess.run(
-            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-P", "-c", TWO_DOCTORS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n0\n") == 2
     assert not exploded.exists()
 
 

@@ -322,6 +322,7 @@ def compiled_updates(ranks, model, batches, **options):
     return gradients, len(runs)
 
 
+@pytest.mark.slow
 def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
     whole, *_ = updates(Ranks(), model, [batch_of(0)])
     options = {"parallel": "fsdp", "gradient_checkpointing": "on"}

@@ -176,6 +176,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     assert_ended(family)
 
 
+@pytest.mark.slow
 async def test_the_error_of_one_rank_is_raised_and_ends_all(
     ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
