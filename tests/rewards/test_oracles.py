@@ -95,7 +95,8 @@ WRONG: dict[str, tuple[Reply, str]] = {
 def unruly(server: Server, reply: Reply, **changes: Any) -> RewardConfig:
     server.replies = [reply]
     args = {"url": server.url, "max_bytes": 20_000}
-    return term(server, args=args, timeout=0.3, batch=1, retries=0, **changes)
+    timeout = 0.3 if reply.wait_s else 20.0
+    return term(server, args=args, timeout=timeout, batch=1, retries=0, **changes)
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG.values(), ids=list(WRONG))
