@@ -29,6 +29,7 @@ SOURCES = {
     "intervals": ("unstable/solving/sampled.py",),
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
     "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
+    "scripts": ("bench/gemma.sh", "bench/small_worlds.sh", "bench/untuned.sh"),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
     "vllm": (
         *(f"unstable/engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")),

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests.helpers.models import random_adapter
+from tests.helpers.tables import table
 from unstable.cli import run
 from unstable.commands.sweep.leagues import LeagueJob
 from unstable.commands.sweep.trials import trials_of
@@ -155,8 +156,10 @@ def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out or script == "curve.py"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [name for name in SCRIPTS if name.endswith(".sh")])
+@pytest.mark.parametrize(
+    "script",
+    table("scripts", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
+)
 def test_a_script_runs(script: str, tmp_path: Path) -> None:
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
