@@ -41,8 +41,8 @@ def main(folder: Path, budget_file: Path = BUDGET) -> int:
     print(f"{'all':12} {sum(parts.values()):8} {sum(budget['seconds'].values()):8}")
     print(f"\nthe {SHOWN} slowest tests")
     every = sorted((row for part in tests.values() for row in part), reverse=True)
-    for seconds, test in every[:SHOWN]:
-        print(f"{seconds:8.1f} s  {test}")
+    for duration, test in every[:SHOWN]:
+        print(f"{duration:8.1f} s  {test}")
 
     over = [
         f"part {name} took {seconds} s, more than {TOLERANCE} x its budget of {most} s"

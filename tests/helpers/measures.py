@@ -177,7 +177,7 @@ def tracing(*targets: tuple[type, str]) -> Iterator[dict[str, set[tuple[str, ...
     """
     paths: dict[str, set[tuple[str, ...]]] = {name: set() for _, name in targets}
     loop = asyncio.get_running_loop()
-    loop.set_task_factory(_remembering_creators)
+    loop.set_task_factory(_remembering_creators)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in targets:
             patch.setattr(owner, name, _recorded(getattr(owner, name), paths[name]))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -16,7 +17,7 @@ CORE = ["3", "7"]
 
 def selected() -> list[str]:
     """The rows of a table of 23 that this commit runs."""
-    found = []
+    found: list[Any] = []
     for parameter in table("gymnasium", ROWS, CORE):
         (mark,) = (mark for mark in parameter.marks if mark.name == "tables")
         found += parameter.values if runs(*mark.args) else ()
@@ -89,7 +90,9 @@ def test_the_report_names_what_exceeds_its_budget_by_half(
 
 def test_the_phases_of_a_test_add_up(tmp_path: Path) -> None:
     recorder = Durations(tmp_path / "durations.jsonl")
-    for name, phase, seconds in (("a", "setup", 1), ("b", "call", 4), ("a", "call", 2)):
+    phases: list[tuple[str, Literal["setup", "call"], int]]
+    phases = [("a", "setup", 1), ("b", "call", 4), ("a", "call", 2)]
+    for name, phase, seconds in phases:
         report = pytest.TestReport(name, ("", 0, ""), {}, "passed", None, phase, (), seconds)
         recorder.pytest_runtest_logreport(report)
     recorder.pytest_sessionfinish()
