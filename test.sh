@@ -10,8 +10,8 @@ install_unstable "$here" test
 cd "$here"
 side_by_side=(-n 2 --dist worksteal)
 if [[ "$*" == "-m slow" ]]; then
-  # Of the slow ones these are many small ones of one core; the others take both cores themselves.
-  many=(tests/games tests/models/test_families.py tests/repository/test_benches.py)
+  # Of the slow ones these are rows of tables, of one core each; the others take both cores.
+  many=(tests/games tests/models/test_families.py tests/solving)
   failed=0
   .venv/bin/python -m pytest "${side_by_side[@]}" "$@" "${many[@]}" || failed=1
   .venv/bin/python -m pytest "$@" "${many[@]/#/--ignore=}" || failed=1

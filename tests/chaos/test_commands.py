@@ -33,7 +33,7 @@ from unstable.records.reading import read_rows
 
 STEPS = 12
 """So many that a fast machine has not made them all before the last kill."""
-EVAL_GAMES = 200
+EVAL_GAMES = 100
 """So many that a signal comes before the last evaluation is over."""
 LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--num_actors", "2"]
 LONG += ["--eval.every", str(STEPS), "--eval.games", str(EVAL_GAMES)]
