@@ -390,7 +390,7 @@ async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_f
     assert Path(file) == log and reason in log.read_text()
 
 
-@pytest.mark.parametrize("merged", table("vllm", [False, True], core=[False]))
+@pytest.mark.parametrize("merged", table("vllm", [False, True], core=[]))
 async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged, tmp_path):
     """Greedy, in float32, in a process of its own; without the minutes of vLLM's compilation."""
     config = parse(
