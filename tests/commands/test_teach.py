@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.helpers.forms import game
 from tests.helpers.machines import machine
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
+from unstable.commands.sft import fine_tuned
 from unstable.config import ConfigError, ModelConfig, load, parse
 from unstable.datasets.examples import Example, Lessons
 from unstable.datasets.sources import random_positions
@@ -20,6 +22,8 @@ from unstable.models.base import load_tokenizer
 from unstable.planning.plan import plan
 from unstable.planning.resolve import resolve
 from unstable.prompts import PromptBuilder
+from unstable.records.folder import RunFolder
+from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import Segment, TokenSample
 
 
@@ -178,3 +182,40 @@ def test_a_position_is_shown_with_all_its_moves() -> None:
 
 def fewer(env: Any) -> list[str]:
     return ["[1]", "[2]", "[go home]"][: 1 + 2 * (env.state.game_state["count"] % 2)]
+
+
+def numbers(env: Any) -> list[str]:
+    return ["[1]", "[2]"]
+
+
+@pytest.mark.slow
+async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path) -> None:
+    asked = game("bracketed", forms="brackets", text="Answer [1] or [2].")
+    asked = asked.model_copy(update={"legal_moves": f"{__name__}:numbers", "max_turns": 8})
+    model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
+    whole = prepare(parse({"model": model, "games": [asked.model_dump()]})).config
+    teaching = teach._teaching(whole, whole.games)
+    task = Lessons(
+        train=[example(0)],
+        held_out=[],
+        epochs=9,
+        patience=9,
+        batch_size=teaching.learner.batch_size,
+        seed=0,
+        positions=teach.POSITIONS,
+        draw=partial(teach._positions, teaching),
+    )
+    config = prepare(fine_tuned(teaching, task)).config
+    folder = RunFolder(tmp_path)
+    learner = LocalLearner(config, folder)
+    actor = await LocalActor.start(config, folder, tmp_path / "engine.log")
+    shares: list[float] = []
+    for epoch in range(3):
+        for batch in task.batches(epoch) if epoch else []:
+            await learner.imitate(batch)
+        version = learner.learner.version
+        await learner.hold(version)
+        await learner.save(version)
+        shares += teach._legal(await teach._ask(config, [actor], version)).values()
+    await actor.close()
+    assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT
