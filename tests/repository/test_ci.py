@@ -55,6 +55,7 @@ def test_a_table_whose_source_changed_runs_whole(
 BUDGET = """
 [ci.seconds]
 quick = 100
+reason = "why it rose"
 [ci.slowest]
 quick = 10
 """
