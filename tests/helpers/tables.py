@@ -30,13 +30,21 @@ SOURCES = {
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
     "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
     "scripts": ("bench/gemma.sh", "bench/small_worlds.sh", "bench/untuned.sh"),
+    "studies": (
+        *("unstable/commands/several.py", "unstable/commands/sweep/runner.py"),
+        *("unstable/commands/sweep/sweep.py", "unstable/commands/league/runner.py"),
+        "unstable/commands/league/league.py",
+    ),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
     "vllm": (
         *(f"unstable/engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")),
         *("unstable/engines/vllm/worker.py", "constraints.txt"),
     ),
 }
-"""The files whose change makes each table run whole."""
+"""The files whose change makes each table run whole.
+
+"studies" are no rows but the two longest lifecycles: a sweep and a league that are killed.
+"""
 
 
 def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:

@@ -231,6 +231,7 @@ def small_sweep(settings: str, at_once: int | str) -> str:
     return re.sub("^grid: .*\n", settings, text, flags=re.MULTILINE)
 
 
+@pytest.mark.tables("studies", 0)
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_by_the_commands_of_the_page(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -273,6 +274,7 @@ def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
     assert said.splitlines()[-1].count("name: middle-") == 2
 
 
+@pytest.mark.tables("studies", 2)
 @pytest.mark.slow
 def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
