@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs unstable and what its tests need into .venv beside this file, once, and runs the tests.
 #   usage: bash test.sh [any option of pytest]      the quick ones
-#          bash test.sh -m slow                     the slow ones alone, of each table a part
+#          bash test.sh -m slow                     the slow ones alone, with a part of each table
 #          bash test.sh -m tables                   every row of every table
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
