@@ -23,6 +23,7 @@ from tests.helpers.cli import (
     unstable,
     wait_for,
 )
+from tests.helpers.locally import locally
 from tests.helpers.loop import played
 from tests.helpers.resume import TIMED, weights
 from tests.helpers.screens import PseudoTerminal
@@ -52,7 +53,8 @@ def killed(process: "subprocess.Popen[str]") -> str:
 @pytest.mark.slow
 def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Path) -> None:
     """One of two actors, then the driver, then the one that goes on; then its terminal closes."""
-    whole = in_process(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
+    with locally():
+        whole = in_process(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
     one, two = RunFolder(project / "whole"), RunFolder(project / "run")
 
@@ -125,7 +127,8 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     if begun := re.search(r"in order once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     words = ["--steps", str(last + 1), "--eval.games", "4"]
-    done = in_process(project, "train", "--resume", "run", *words)
+    with locally():
+        done = in_process(project, "train", "--resume", "run", *words)
     assert done.returncode == 0, done.stderr
     assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
     assert yaml.safe_load(folder.config.read_text())["loop"]["steps"] == last + 1

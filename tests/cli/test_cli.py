@@ -26,6 +26,7 @@ from tests.helpers.cli import (
     wait_for,
     written,
 )
+from tests.helpers.locally import locally
 from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.cli.commands import COMMANDS
@@ -40,7 +41,8 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A user's folder with a run of two updates, which tests read and do not change."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "small.yaml").write_text(SMALL.format(model=tiny_folder))
-    done = unstable(folder, "train", "--config", "small.yaml", "--run_dir", "run", "--seed", "5")
+    words = ["--games.0.env", "Nim-v0", "--games.0.args.piles", "[1,2,2]", "--seed", "5"]
+    done = unstable(folder, "train", "--config", "small.yaml", "--run_dir", "run", *words)
     assert done.returncode == 0, done.stderr + done.stdout
     assert no_developers_lines(done.stdout + done.stderr)
     assert "update 2/2" in done.stdout
@@ -55,7 +57,8 @@ def test_train_then_the_same_config_again(trained: Path) -> None:
         assert (trained / f"run/logs/{component}.log").is_file()
     saved = yaml.safe_load((trained / "run/config.yaml").read_text())
     assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
-    again = in_process(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
+    with locally():
+        again = in_process(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
     assert again.returncode == 0, again.stderr
     first, second = (read_rows(trained / name / "metrics.jsonl") for name in ("run", "again"))
     assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
@@ -66,21 +69,23 @@ def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
     """Against a bot and the versions before it, by chance and greedily, and to the bit."""
     words = ["--eval.opponents", "random", "past", "--games", "4", "--eval.constrained", "true"]
     words += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
-    judged = in_process(trained, "eval", "run@2", *words)
+    with locally():
+        judged = in_process(trained, "eval", "run@2", *words)
     assert judged.returncode == 0, judged.stderr
     assert "evaluation of version 2" in judged.stdout
     assert "100 % legal moves" in judged.stdout
     for opponent in ("random", "random, greedy", "past", "past, greedy"):
-        line = rf"version 2 · TicTacToe-v0 against {opponent}: score [^·]+ · \d+ won"
+        line = rf"version 2 · Nim-v0 against {opponent}: score [^·]+ · \d+ won"
         assert re.search(line, judged.stdout), judged.stdout
 
-    assert "exploitability of version 2 · TicTacToe-v0: " in judged.stdout
+    assert "exploitability of version 2 · Nim-v0: " in judged.stdout
     assert "4,520 decisions" in judged.stdout
-    exact = in_process(trained, "exploit", "run@2", "--past")
+    with locally():
+        exact = in_process(trained, "exploit", "run@2", "--past")
     assert exact.returncode == 0, exact.stderr
-    worst = r"worst case of version 2 · TicTacToe-v0: wins \S+( to \S+)? a game from version [01], "
+    worst = r"worst case of version 2 · Nim-v0: wins \S+( to \S+)? a game from version [01], "
     assert re.search(f"{worst}the least of 2 versions, 0 to 1", exact.stdout)
-    same = r"exploitability of version 2 · TicTacToe-v0: [0-9. to]+"
+    same = r"exploitability of version 2 · Nim-v0: [0-9. to]+"
     assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
 
 
@@ -109,7 +114,8 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
     assert process.returncode == 130, output
     assert "to go on    unstable train --resume offline" in output
     made = read_rows(metrics)[-1]["version"]
-    resumed = in_process(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
+    with locally():
+        resumed = in_process(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
     assert resumed.returncode == 0, resumed.stderr
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"update {made + 2}/{made + 2} · epoch " in resumed.stdout
@@ -122,7 +128,8 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
 def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path) -> None:
     shutil.copytree(trained / "run", trained / "origin")
     words = ["--fork", "origin@1", "--steps", "1", "--run_dir", "forked"]
-    forked = in_process(trained, "train", *words)
+    with locally():
+        forked = in_process(trained, "train", *words)
     assert forked.returncode == 0, forked.stderr
     origin, new = RunFolder(trained / "origin"), RunFolder(trained / "forked")
     assert weights(new, 0) == weights(origin, 1)
@@ -131,15 +138,17 @@ def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path
     assert config["model"]["init"].endswith("origin/checkpoints/000001")
 
     options = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
-    learned = in_process(trained, "exploit", "forked@1", *options)
+    with locally():
+        learned = in_process(trained, "exploit", "forked@1", *options)
     assert learned.returncode == 0, learned.stderr
-    assert "TicTacToe-v0 against target: score" in learned.stdout
+    assert "Nim-v0 against target: score" in learned.stdout
     assert weights(RunFolder(trained / "learned"), 0) == weights(new, 1)
-    bound = r"learned · TicTacToe-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
+    bound = r"learned · Nim-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
     assert re.search(bound, learned.stdout), learned.stdout
 
     shutil.rmtree(origin.checkpoint(1))
-    later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
+    with locally():
+        later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
     assert later.returncode == 0, later.stderr  # its origin may be gone
     (origin.checkpoint(2) / "learner.pt").unlink()
     with pytest.raises(ConfigError, match="its optimizer is not kept any more"):
@@ -285,7 +294,8 @@ def test_a_killed_actor_is_started_again_and_a_signal_leaves_a_folder_that_eval_
     played = [g for path in (project / "run/games").glob("train-*.jsonl") for g in rows(path)]
     assert all(game["turns"] for game in played)
     assert len(played) == len({game["game"] for game in played})
-    judged = in_process(project, "eval", "run", "--games", "2")
+    with locally():
+        judged = in_process(project, "eval", "run", "--games", "2")
     assert judged.returncode == 0, judged.stderr
     assert "TicTacToe-v0 against random" in judged.stdout
 

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.helpers.cli import no_developers_lines, unstable
+from tests.helpers.cli import in_process, no_developers_lines, unstable
+from tests.helpers.locally import locally
 from tests.helpers.loop import lines, make_context
 from tests.helpers.models import random_adapter, random_whole
 from unstable.commands.export import export
@@ -125,7 +126,8 @@ loop: {steps: 2, mode: sync}
 """
     (tmp_path / "full.yaml").write_text(config)
     done = [unstable(tmp_path, "train", "--config", "full.yaml", "--run_dir", "run")]
-    done.append(unstable(tmp_path, "eval", "run", "--games", "2"))
+    with locally():
+        done.append(in_process(tmp_path, "eval", "run", "--games", "2"))
     for each in done:
         assert each.returncode == 0 and no_developers_lines(each.stdout + each.stderr), each
     assert "all weights are trained" in done[0].stderr

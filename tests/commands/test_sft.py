@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from safetensors.torch import save
 
-from tests.helpers.cli import PATIENCE_S, background, no_developers_lines, unstable, wait_for
+from tests.helpers.cli import PATIENCE_S, background, in_process, no_developers_lines, wait_for
 from tests.helpers.datasets import recorded_game
+from tests.helpers.locally import locally
 from tests.helpers.loop import lines, make_actor
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.cli import run
@@ -387,7 +388,8 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
     assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
     assert 1 < done < 13
-    resumed = unstable(project, "sft", "--resume", "run")
+    with locally():
+        resumed = in_process(project, "sft", "--resume", "run")
     assert resumed.returncode == 0, resumed.stderr
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"epoch {done}/12" in resumed.stdout and "before training" not in resumed.stdout

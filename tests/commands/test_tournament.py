@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cli import background, rows, unstable, wait_for
+from tests.helpers.cli import background, in_process, rows, wait_for
+from tests.helpers.locally import locally
 from tests.helpers.serving import make_run, served_config
 from unstable.cli.command import run
 from unstable.commands.ratings import ratings
@@ -246,7 +247,8 @@ def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
     one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
     shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]
-    done = unstable(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
+    with locally():
+        done = in_process(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
     assert done.returncode == 0, done.stderr
     found = found_in(tmp_path / "met")
     names = {"one:0", "one:2", "two:2", "checkpoint:adapter", "base", "random"}

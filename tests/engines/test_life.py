@@ -6,12 +6,12 @@ it is installed, and else the embedded engine's.
 """
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli import no_developers_lines, unstable
+from tests.helpers.cli import in_process, no_developers_lines, unstable
+from tests.helpers.locally import locally
 from unstable.planning.machine import this_machine
 from unstable.records.reading import read_rows
 
@@ -66,7 +66,11 @@ def live(
 
 
 def _run(folder: Path, *words: str) -> str:
-    done: subprocess.CompletedProcess[str] = unstable(folder, "train", *words)
+    if engine_here() == "vllm":
+        done = unstable(folder, "train", *words)
+    else:
+        with locally():
+            done = in_process(folder, "train", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -12,7 +12,11 @@ VARIABLE = "UNSTABLE_DURATIONS"
 
 
 class Durations:
-    """A pytest plugin that adds up the phases of each test and appends them to a file."""
+    """A pytest plugin that adds up the phases of each test and appends them to a file.
+
+    It writes a test's line at its teardown, so that the file of a run that was killed has all
+    tests that ended before.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,11 +24,10 @@ class Durations:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            for test, seconds in self._seconds.items():
-                file.write(json.dumps({"test": test, "seconds": round(seconds, 3)}) + "\n")
+        if report.when == "teardown":
+            seconds = round(self._seconds.pop(report.nodeid), 3)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"test": report.nodeid, "seconds": seconds}) + "\n")
 
 
 def register(config: pytest.Config) -> None:

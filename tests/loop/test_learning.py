@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import unstable
+from tests.helpers.locally import locally
 from tests.helpers.loop import make_context
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.loop.train import train
@@ -189,10 +190,11 @@ async def test_a_short_run_learns_what_the_expert_plays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_processes_learn_from_an_expert_and_then_from_who_has(tmp_path: Path) -> None:
+def test_a_run_learns_from_an_expert_and_the_next_from_who_has(tmp_path: Path) -> None:
     def run(name: str, **changes: Any) -> Any:
         tracking = {"run_dir": str(tmp_path / name), "dashboard": "off"}
-        return unstable.train(unstable.parse(DISTILL | {"tracking": tracking} | changes))
+        with locally():
+            return unstable.train(unstable.parse(DISTILL | {"tracking": tracking} | changes))
 
     taught = run("expert", actors={"num": 1, "games_in_flight": 128})
     gained(taught, 0.7)

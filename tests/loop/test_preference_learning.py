@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import unstable
+from tests.helpers.locally import locally
 from tests.helpers.loop import make_context
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
@@ -48,10 +49,11 @@ async def test_branches_are_compared_while_play_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_real_processes_learns_from_branches(tmp_path: Path) -> None:
+def test_a_run_learns_from_branches(tmp_path: Path) -> None:
     tracking = {"run_dir": str(tmp_path / "run"), "dashboard": "off"}
     actors = {"num": 1, **NIM["actors"]}
-    folder = unstable.train(unstable.parse({**NIM, "actors": actors, "tracking": tracking}))
+    with locally():
+        folder = unstable.train(unstable.parse({**NIM, "actors": actors, "tracking": tracking}))
     before, *_, after = read_rows(folder.metrics)
     assert before[f"{OF}/low"] < 0.5 < before[f"{OF}/high"]  # as random play
     assert after[f"{OF}/low"] > before[f"{OF}/high"]

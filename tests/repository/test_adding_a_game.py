@@ -1,9 +1,7 @@
 """docs/adding_a_game.md, tried as it is written."""
 
-import os
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.helpers.cli import in_process
+from tests.helpers.locally import locally
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
 from unstable.games.game import Game
@@ -23,7 +23,6 @@ from unstable.solving.tree import grow
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")
-START = "from unstable.cli import main; main()"
 MODULES = ("my_games", "my_tricks", "my_cards")
 FILES = re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -89,15 +88,7 @@ def test_the_pages_seating_gives_each_role_its_number() -> None:
 def test_the_game_is_learned(folder: Path) -> None:
     """From a model that makes no legal move: taught the form, and better than random by half."""
     words = ["--eval.every", "60", "--run_dir", "run"]
-    done = subprocess.run(
-        [sys.executable, "-c", START, "train", "--config", "sticks.yaml", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_in(folder, "train", "--config", "sticks.yaml", *words)
     first, *_, last = read_rows(folder / "run/metrics.jsonl")
     of = "eval/my_games:Sticks/random/sampled"
     assert first[f"{of}/legal_moves"] > 0.9 and last[f"{of}/legal_moves"] > 0.9
@@ -127,14 +118,8 @@ def test_the_card_game_has_its_tree_and_its_questions(folder: Path) -> None:
 
 
 def run_in(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", START, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    with locally():
+        done = in_process(folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -161,11 +161,14 @@ def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture
     table("scripts", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
 )
 def test_a_script_runs(script: str, tmp_path: Path) -> None:
+    program = tmp_path / "unstable"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.helpers.locally "$@"\n')
+    program.chmod(0o755)
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
         **{"MODEL": "tiny", "NUMBER": "64", "EPOCHS": "1", "STEPS": "1"},
         "WORLDS": "kuhn3",
-        "UNSTABLE": str(Path(sys.executable).with_name("unstable")),
+        "UNSTABLE": str(program),
     }
     if script == "gemma.sh":
         write_evaluations(tmp_path / "worlds")

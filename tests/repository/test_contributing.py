@@ -15,10 +15,10 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 DIFFS = re.findall(r"^```diff\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 RUN = """
-from pathlib import Path
 import unstable
+from tests.helpers.locally import locally
 
-run = unstable.train(unstable.load("default", {
+config = unstable.load("default", {
     "model.name": "MODEL", "model.init": "fresh", "model.dtype": "float32",
     "model.adapter.rank": 4, "sampling.max_tokens": 6,
     "games": [{"env": "unstable.games.catalog.race:Race", "name": "Race"}],
@@ -30,7 +30,9 @@ run = unstable.train(unstable.load("default", {
     "buffer.rewards": [{"term": "outcome"}, {"term": "haste", "weight": 0.1}],
     "loop.steps": 1, "loop.mode": "sync",
     "tracking.run_dir": "run", "tracking.dashboard": "off",
-}))
+})
+with locally():
+    unstable.train(config)
 print(unstable.__file__)
 """
 

@@ -16,7 +16,8 @@ import pytest
 
 import unstable
 import unstable.games
-from tests.helpers.cli import background, ended, wait_for, written
+from tests.helpers.cli import background, wait_for, written
+from tests.helpers.locally import locally
 from tests.helpers.resume import rows, weights
 from tests.helpers.terminals import typed
 from unstable.cli import run
@@ -157,7 +158,8 @@ def test_the_script_of_the_python_api_trains(
 ) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
     monkeypatch.chdir(tmp_path)
-    exec(script, {})
+    with locally():
+        exec(script, {})
     out = capsys.readouterr().out
     assert "update 1 loss" in out and "outputs/mine [0, 1]" in out
 
@@ -247,9 +249,10 @@ def test_a_sweep_that_is_killed_goes_on_by_the_commands_of_the_page(
     sweep = SweepFolder(project / "outputs/rates")
     mirror = sweep.run("mirror-seed1")
     kill_once(lambda: written(mirror.metrics) > 3, project, new)
-    process = background(project, ["sweep", "whole.yaml", "--out", "whole"])
-    assert run(resumed) == 0
-    ended(process, 0)
+    with locally():
+        assert run(["sweep", "whole.yaml", "--out", "whole"]) == 0
+        capsys.readouterr()
+        assert run(resumed) == 0
     said = capsys.readouterr()
     assert "mirror-seed1 goes on" in said.err and "exploiter" in said.out
     assert run(retried) == 0 and capsys.readouterr().out == said.out
@@ -301,14 +304,16 @@ def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
     second = league.run("main-2")
     kill_once(lambda: bool(second.versions()) and len(rows(second)) > 1, project, new)
     assert not league.run("scout-2").root.exists()
-    assert run(resumed) == 0
+    with locally():
+        assert run(resumed) == 0
     said = capsys.readouterr().out
     assert "against scout" in said
     for words in (retried, shown):
         assert run(words) == 0 and capsys.readouterr().out == said
 
     own = {"tracking.run_dir": str(project / "whole"), "tracking.dashboard": "off"}
-    whole = unstable.train(load(str(second.config), own))
+    with locally():
+        whole = unstable.train(load(str(second.config), own))
     last = max(whole.versions())
     assert weights(second, last) == weights(whole, last) and rows(second) == rows(whole)
     assert [*played_in(second)] == [*played_in(whole)]
@@ -320,7 +325,8 @@ def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
     assert [each["state"] for each in told] == ["done"] * 4
     assert told[3]["against"]["main"]["score"]["mean"] >= 0
     (tournament,) = (line for line in said.splitlines() if line.startswith("all against all: "))
-    assert run([*shlex.split(tournament.partition(": ")[2])[1:], "--games", "60"]) == 0
+    with locally():
+        assert run([*shlex.split(tournament.partition(": ")[2])[1:], "--games", "60"]) == 0
     found = capsys.readouterr().out
     assert "main/generation-1" in found and "scout/generation-2" in found
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.helpers.cli import children, ended, goes_on, in_process, start, wait_for
+from tests.helpers.locally import locally
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
 
@@ -153,7 +154,8 @@ def test_a_reward_term_that_never_ends_fails_its_games_and_then_the_run(project:
     config["buffer"] = {"rewards": [{"term": "mine:stuck", "timeout": 1}]}
     config["loop"]["max_failures"] = 2
     (project / "mine.yaml").write_text(yaml.safe_dump(config))
-    done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
+    with locally():
+        done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
     assert done.returncode == 1
     line = error_line(done.stderr)
     assert "reward term mine:stuck: not over in timeout = 1 s" in line

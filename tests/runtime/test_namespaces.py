@@ -21,6 +21,7 @@ import pytest
 
 from tests.helpers.cli import PATIENCE_S, in_process
 from tests.helpers.learners import save_model
+from tests.helpers.locally import locally
 from tests.helpers.namespaces import PORT, Host, Network, lacking, network
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
@@ -114,7 +115,8 @@ def until(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) 
 def alone(folder: Path, **changes: Any) -> RunFolder:
     """The same training on one machine."""
     folder.mkdir()
-    done = in_process(folder, *words(**changes))
+    with locally():
+        done = in_process(folder, *words(**changes))
     assert done.returncode == 0, done.stderr
     return RunFolder(folder / "outputs/run")
 

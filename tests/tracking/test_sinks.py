@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.locally import locally
 from tests.helpers.pages import blocks
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
@@ -438,7 +439,8 @@ def test_the_pages_examples_run_through_the_real_loop(
     assert script.count('"tiny", {') == 1
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    exec(script.replace('"tiny", {', f'"tiny", {{{small}'), {})
+    with locally():
+        exec(script.replace('"tiny", {', f'"tiny", {{{small}'), {})
     events = r"^(?:update \d(?= loss)|evaluated \d|over: .*)"
     said = re.findall(events, capsys.readouterr().out, re.MULTILINE)
     assert said == [

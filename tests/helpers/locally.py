@@ -1,0 +1,112 @@
+"""Commands whose actors and learner live in this process: only Ray is left out.
+
+The processes of a run take some 30 seconds of processor time before the first game, so only tests
+of processes start them. `python -m tests.helpers.locally` is the command line `unstable` so.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from unstable.config import RunConfig
+from unstable.loop.protocols import Actor
+from unstable.planning.machine import Placement
+from unstable.planning.plan import Plan
+from unstable.records.folder import RunFolder
+from unstable.runtime.judge import judging
+from unstable.runtime.local import LocalActor, LocalLearner
+from unstable.runtime.processes import Started
+from unstable.tracking.status import Waits
+from unstable.types import SealedBatch, Update
+
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = f"""
+import runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+runpy.run_module("tests.helpers.locally", run_name="__main__")
+"""
+
+
+class OwnLearner(LocalLearner):
+    """A learner that computes with as many threads as its process would, and so to the same bits."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
+        super().__init__(config, folder)
+        self._threads = threads
+
+    async def update(self, batch: SealedBatch) -> Update:
+        with threads(self._threads):
+            return await super().update(batch)
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Have torch compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.asynccontextmanager
+async def acting(
+    config: RunConfig,
+    placements: Sequence[Placement],
+    folder: RunFolder,
+    at: Callable[[str], None],
+) -> AsyncIterator[Sequence[Actor]]:
+    """Actors of this process, in place of `runtime.processes.acting`."""
+    at("starting: loading the model")
+    config = config.with_ledgers(folder.endpoint)
+    async with contextlib.AsyncExitStack() as stack:
+        actors = []
+        for index in range(len(placements)):
+            own = config.of_actor(index)
+            log = folder.log(f"engine-{index}")
+            actors.append(await LocalActor.start(own, folder, log, judging(own, folder)))
+            stack.push_async_callback(actors[-1].close)
+        yield actors
+
+
+@contextlib.asynccontextmanager
+async def processes(
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    at: Callable[[str], None],
+    waits: Waits | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[Started]:
+    """Actors and a learner of this process, in place of `runtime.processes.processes`."""
+    async with acting(config, plan.actors, folder, at) as actors:
+        learner = OwnLearner(config, folder, plan.learner_threads)
+        yield Started([*actors], learner, asyncio.Queue())
+
+
+@contextlib.contextmanager
+def locally() -> Iterator[None]:
+    """Have the commands of this process, and those of their children, start neither Ray nor actors.
+
+    Engines compute with one thread, as in the processes of actors.
+    """
+    with (
+        threads(1),
+        patch("unstable.runtime.processes.processes", processes),
+        patch("unstable.runtime.processes.acting", acting),
+        patch("unstable.runtime.child._PROGRAM", PROGRAM),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    from unstable.cli import main
+
+    with locally():
+        main()
