@@ -177,6 +177,7 @@ def report(rows: list[dict[str, float]], folder: RunFolder) -> None:
         )
 
 
+@pytest.mark.tables("soak", 1)
 @pytest.mark.slow
 def test_what_a_run_holds_does_not_grow_with_its_games(tiny_folder: Path, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")

@@ -23,7 +23,6 @@ from unstable.runtime.processes import Started
 from unstable.tracking.status import Waits
 from unstable.types import SealedBatch, Update
 
-
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = f"""
 import runpy, sys
@@ -33,7 +32,7 @@ runpy.run_module("tests.helpers.locally", run_name="__main__")
 
 
 class OwnLearner(LocalLearner):
-    """A learner that computes with as many threads as its process would, and so to the same bits."""
+    """A learner with as many threads as its process would have, and so with the same bits."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
         super().__init__(config, folder)

@@ -1,8 +1,10 @@
-"""Table tests: one case per game, model or setting of something that this project does not own.
+"""Tests that take turns: rows of tables over other libraries, and long lifecycles of wings.
 
-Each run of the slow tests plays a table's core, which covers every feature, and a quarter of the
-other rows, selected by the commit. A table runs whole under `-m tables`, and wherever one of its
-sources differs from the recorded one.
+A table has one case per game, model or setting of something that this project does not own; a wing
+is a part of the package that a training run does without. Each run of the slow tests plays a
+table's core, which covers every feature, and a quarter of the other rows and lifecycles, selected
+by the commit. All of them run under `-m tables`, and wherever one of their sources differs from the
+recorded one.
 
     python -m tests.helpers.tables             print what a run of the slow tests selects here
     python -m tests.helpers.tables --record    record the sources, after a green run of `-m tables`
@@ -24,16 +26,19 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "tests/data/tables.json"
 QUARTERS = 4
 SOURCES = {
+    "benches": ("bench",),
     "families": ("unstable/models/support.py", "constraints.txt"),
     "gymnasium": ("unstable/games/bridges/gymnasium.py", "constraints.txt"),
     "intervals": ("unstable/solving/sampled.py",),
+    "learning": ("docs/adding_a_game.md",),
+    "nodes": tuple(f"unstable/runtime/{name}.py" for name in ("cluster", "crew", "nodes")),
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
     "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
-    "scripts": ("bench/gemma.sh", "bench/small_worlds.sh", "bench/untuned.sh"),
+    "serving": ("unstable/serving",),
+    "soak": ("tests/chaos/test_soak.py",),
     "studies": (
-        *("unstable/commands/several.py", "unstable/commands/sweep/runner.py"),
-        *("unstable/commands/sweep/sweep.py", "unstable/commands/league/runner.py"),
-        "unstable/commands/league/league.py",
+        *("unstable/commands/several.py", "unstable/commands/sweep"),
+        "unstable/commands/league",
     ),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
     "vllm": (
@@ -41,10 +46,7 @@ SOURCES = {
         *("unstable/engines/vllm/worker.py", "constraints.txt"),
     ),
 }
-"""The files whose change makes each table run whole.
-
-"studies" are no rows but the two longest lifecycles: a sweep and a league that are killed.
-"""
+"""The files and folders whose change makes each table or wing run whole."""
 
 
 def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
@@ -107,8 +109,17 @@ def changed() -> frozenset[str]:
 def digests() -> Iterator[tuple[str, str]]:
     """Each table's name and a digest of its sources."""
     for name, paths in SOURCES.items():
-        texts = b"\0".join((ROOT / path).read_bytes() for path in paths)
+        files = (file for path in paths for file in _files(ROOT / path))
+        texts = b"\0".join(file.read_bytes() for file in files)
         yield name, hashlib.sha256(texts).hexdigest()[:16]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The path, or the sources of a folder in order."""
+    if path.is_dir():
+        yield from sorted(each for each in path.rglob("*.*") if each.suffix in (".py", ".sh"))
+    else:
+        yield path
 
 
 def plan() -> str:

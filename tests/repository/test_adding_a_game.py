@@ -84,6 +84,7 @@ def test_the_pages_seating_gives_each_role_its_number() -> None:
     assert {"teams", "seating"} <= set(fields) <= set(GameConfig.model_fields)
 
 
+@pytest.mark.tables("learning", 3)
 @pytest.mark.slow
 def test_the_game_is_learned(folder: Path) -> None:
     """From a model that makes no legal move: taught the form, and better than random by half."""

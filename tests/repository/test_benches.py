@@ -141,8 +141,9 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [name for name in SCRIPTS if name.endswith(".py")])
+@pytest.mark.parametrize(
+    "script", table("benches", [name for name in SCRIPTS if name.endswith(".py")], ["rollout.py"])
+)
 def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture[str]) -> None:
     match script:
         case "curve.py":
@@ -158,7 +159,7 @@ def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     "script",
-    table("scripts", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
+    table("benches", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
 )
 def test_a_script_runs(script: str, tmp_path: Path) -> None:
     program = tmp_path / "unstable"

@@ -66,6 +66,7 @@ def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
         driver.kill()
 
 
+@pytest.mark.tables("nodes", 3)
 def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
     for options, line in (
@@ -78,6 +79,7 @@ def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
         assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.tables("nodes", 1)
 def test_a_run_leaves_a_cluster_as_it_was_and_a_node_may_leave_the_run(
     cluster: Cluster, bystander: psutil.Process, tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def check_whole(folder: RunFolder, steps: int) -> None:
     assert {game for game, _ in trained} <= games(folder).keys()
 
 
+@pytest.mark.tables("nodes", 0)
 def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path: Path) -> None:
     """No disk is shared, and one of them is unplugged while it plays."""
     head, _, third = cluster(net, 3)
@@ -180,6 +181,7 @@ def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path
         assert re.search(r"process \d+ on .* plays", run.folder.log(f"actor-{index}").read_text())
 
 
+@pytest.mark.tables("nodes", 2)
 def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) -> None:
     """The driver's machine has no processors for Ray: what learns is elsewhere, and files come."""
     head, *others = cluster(net, 3, head_cpus=0)

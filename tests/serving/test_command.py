@@ -118,6 +118,7 @@ def test_a_dead_engine_ends_the_command(
     assert "served 0 of 1 requests (1 failed)" in capsys.readouterr().out
 
 
+@pytest.mark.tables("serving", 3)
 @pytest.mark.slow
 def test_what_the_page_shows_runs_as_written(
     place: Path, capsys: pytest.CaptureFixture[str]

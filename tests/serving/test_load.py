@@ -110,6 +110,7 @@ def asked(number: int) -> dict[str, Any]:
     return {"model": model, "messages": messages, "max_tokens": 4 + number % 9, "seed": number}
 
 
+@pytest.mark.tables("serving", 1)
 @pytest.mark.slow
 async def test_64_clients_get_their_own_answers_for_a_while(
     tmp_path: Path, tiny_folder: Path
