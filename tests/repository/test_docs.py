@@ -394,7 +394,7 @@ def test_the_tutorials_commands_lead_to_a_model_to_play_against(
         for option, value in zip(less[::2], less[1::2], strict=True):  # in place of what is given
             place = words.index(option) if option in words else len(words)
             words[place : place + 2] = [option, value]
-        with typed("1\n" * 20):
+        with typed("1\n" * 20), locally():
             assert run(words) == 0
         said = capfd.readouterr().out
         assert name != "doctor" or "ok       would make 30 updates" in said
