@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.helpers.cli import in_process, no_developers_lines, unstable
+from tests.helpers.cli import in_process, no_developers_lines
 from tests.helpers.locally import locally
 from tests.helpers.loop import lines, make_context
 from tests.helpers.models import random_adapter, random_whole
@@ -116,7 +116,7 @@ def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_by_commands(tmp_path: Path) -> None:
-    """Processes of their own are probed, play and learn; afterwards a version is evaluated."""
+    """Engine and learner are probed, play and learn; afterwards a version is evaluated."""
     config = """
 model: {name: tiny, init: fresh, dtype: float32, adapter: none}
 actors: {num: 1, games_in_flight: 8}
@@ -125,8 +125,8 @@ eval: {every: 2, games: 2}
 loop: {steps: 2, mode: sync}
 """
     (tmp_path / "full.yaml").write_text(config)
-    done = [unstable(tmp_path, "train", "--config", "full.yaml", "--run_dir", "run")]
     with locally():
+        done = [in_process(tmp_path, "train", "--config", "full.yaml", "--run_dir", "run")]
         done.append(in_process(tmp_path, "eval", "run", "--games", "2"))
     for each in done:
         assert each.returncode == 0 and no_developers_lines(each.stdout + each.stderr), each

@@ -8,18 +8,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from unstable.config import RunConfig
-from unstable.loop.protocols import Actor
 from unstable.planning.machine import Placement
 from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.runtime.processes import Started
+from unstable.runtime.processes import Started, _probe
 from unstable.tracking.status import Waits
 from unstable.types import SealedBatch, Update
 
@@ -60,7 +60,7 @@ async def acting(
     placements: Sequence[Placement],
     folder: RunFolder,
     at: Callable[[str], None],
-) -> AsyncIterator[Sequence[Actor]]:
+) -> AsyncIterator[Sequence[Any]]:
     """Actors of this process, in place of `runtime.processes.acting`."""
     at("starting: loading the model")
     config = config.with_ledgers(folder.endpoint)
@@ -85,7 +85,9 @@ async def processes(
 ) -> AsyncIterator[Started]:
     """Actors and a learner of this process, in place of `runtime.processes.processes`."""
     async with acting(config, plan.actors, folder, at) as actors:
-        learner = OwnLearner(config, folder, plan.learner_threads)
+        learner: Any = OwnLearner(config, folder, plan.learner_threads)
+        for doubt in await _probe(config, [*actors], learner):
+            say(f"note: {doubt}")
         yield Started([*actors], learner, asyncio.Queue())
 
 

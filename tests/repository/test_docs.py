@@ -2,10 +2,8 @@
 
 import doctest
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 
 import unstable
 import unstable.games
-from tests.helpers.cli import background, wait_for, written
+from tests.helpers.cli import background, in_process, wait_for, written
 from tests.helpers.locally import locally
 from tests.helpers.resume import rows, weights
 from tests.helpers.terminals import typed
@@ -31,7 +29,6 @@ from unstable.records.league import LeagueFolder
 from unstable.records.sweep import SweepFolder
 
 ROOT = Path(__file__).parent.parent.parent
-START = "from unstable.cli import main; main()"
 
 
 def page(name: str) -> str:
@@ -43,15 +40,9 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 def command(folder: Path, *words: str) -> str:
-    """What a command prints that is started in a folder; it ends well."""
-    done = subprocess.run(
-        [sys.executable, "-c", START, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    """What a command prints in a folder; it ends well."""
+    with locally():
+        done = in_process(folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

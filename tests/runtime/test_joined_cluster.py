@@ -14,7 +14,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, unstable
+from tests.helpers.cli import PATIENCE_S, command, in_process, no_developers_lines
 from tests.helpers.namespaces import NOTICED
 from unstable.records.folder import RunFolder
 
@@ -73,7 +73,8 @@ def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
         (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
         (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
     ):
-        done = unstable(tmp_path, "train", *OPTIONS, *wait, *options, RAY_ADDRESS=cluster.address)
+        words = ["train", *OPTIONS, *wait, *options]
+        done = in_process(tmp_path, *words, RAY_ADDRESS=cluster.address)
         assert done.returncode == 2, done.stderr
         assert line in done.stderr.splitlines()[-1]
         assert not (tmp_path / "outputs").exists()
