@@ -1,5 +1,6 @@
 """Fixtures: a tiny model on disk, which every part takes by `model.name`."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -37,7 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     durations.register(config)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unknown = tables.take_turns(items)
+    if unknown and not any("::" in each for each in config.args):
+        raise pytest.UsageError(f"tests/data/turns.toml names unknown rows: {sorted(unknown)}")
     tables.deselect(config, items)
     if torch.cuda.is_available():
         return
@@ -45,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("gpu"):  # keywords hold the names of folders as well
             reason = "no GPU on this machine, or -m gpu was not given"
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the collector of garbage leave alone what lives as long as the process."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session")

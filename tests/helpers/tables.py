@@ -14,6 +14,8 @@ import hashlib
 import json
 import subprocess
 import sys
+import tomllib
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "tests/data/tables.json"
+TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8"))
 QUARTERS = 4
 SOURCES = {
     "benches": ("bench",),
@@ -47,6 +50,7 @@ SOURCES = {
     ),
 }
 """The files and folders whose change makes each table or wing run whole."""
+SOURCES |= {f"{name} by turns": tuple(each["sources"]) for name, each in TURNS.items()}
 
 
 def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
@@ -67,6 +71,33 @@ def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
         )
         for row in rows
     ]
+
+
+def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
+    """Mark the rows of quick tests that take turns, as `tests/data/turns.toml` has it.
+
+    Returns the rows that the file names of a test among `items` and that are not there.
+    """
+    import pytest
+
+    places = {
+        f"tests/{test}": (name, quick)
+        for name, each in TURNS.items()
+        for test, quick in each["tests"].items()
+    }
+    unseen = set()
+    seen = set()
+    for item in items:
+        test, _, row = item.nodeid.partition("[")
+        if test in places:
+            name, quick = places[test]
+            unseen |= {f"{test}[{each}]" for each in quick}
+            seen.add(item.nodeid)
+            if row.removesuffix("]") not in quick:
+                item.add_marker(pytest.mark.slow)
+                quarter = zlib.crc32(item.nodeid.encode()) % QUARTERS
+                item.add_marker(pytest.mark.tables(f"{name} by turns", quarter))
+    return unseen - seen
 
 
 def deselect(config: "pytest.Config", items: "list[pytest.Item]") -> None:

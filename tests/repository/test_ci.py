@@ -9,7 +9,7 @@ import pytest
 from scripts.ci_report import main
 from tests.helpers import tables
 from tests.helpers.durations import Durations
-from tests.helpers.tables import ROOT, SOURCES, runs, table
+from tests.helpers.tables import ROOT, SOURCES, TURNS, runs, table
 
 ROWS = [str(number) for number in range(23)]
 CORE = ["3", "7"]
@@ -52,6 +52,13 @@ def test_a_table_whose_source_changed_runs_whole(
     tables.changed.cache_clear()
 
 
+def test_tests_that_take_turns_exist() -> None:
+    for each in TURNS.values():
+        for test in each["tests"]:
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
+
+
 BUDGET = """
 [ci.seconds]
 quick = 100
@@ -89,13 +96,13 @@ def test_the_report_names_what_exceeds_its_budget_by_half(
     assert printed.out.index(" b\n") < printed.out.index(" a\n"), "the slowest test comes first"
 
 
-def test_the_phases_of_a_test_add_up(tmp_path: Path) -> None:
+def test_the_phases_of_a_test_that_is_over_add_up(tmp_path: Path) -> None:
     recorder = Durations(tmp_path / "durations.jsonl")
-    phases: list[tuple[str, Literal["setup", "call"], int]]
+    phases: list[tuple[str, Literal["setup", "call", "teardown"], int]]
     phases = [("a", "setup", 1), ("b", "call", 4), ("a", "call", 2)]
+    phases += [("a", "teardown", 0), ("b", "teardown", 0), ("c", "call", 5)]
     for name, phase, seconds in phases:
         report = pytest.TestReport(name, ("", 0, ""), {}, "passed", None, phase, (), seconds)
         recorder.pytest_runtest_logreport(report)
-    recorder.pytest_sessionfinish()
     rows = map(json.loads, (tmp_path / "durations.jsonl").read_text().splitlines())
     assert {row["test"]: row["seconds"] for row in rows} == {"a": 3, "b": 4}
