@@ -74,9 +74,8 @@ def in_process(folder: Path, *arguments: str, **variables: str) -> "CompletedPro
 @contextlib.contextmanager
 def _restored(folder: Path) -> Iterator[None]:
     """Undo what `main` changes in its process, and forget the modules of the user's folder."""
-    root = logging.getLogger()
-    loggers = [root, *map(logging.getLogger, logs.NOISE)]
-    levels, handlers = [logger.level for logger in loggers], [*root.handlers]
+    loggers = [*map(logging.getLogger, ("", "unstable", *logs.NOISE))]
+    before = [(logger, logger.level, [*logger.handlers]) for logger in loggers]
     try:
         with (
             patch.object(sys, "path", [*sys.path]),
@@ -85,9 +84,9 @@ def _restored(folder: Path) -> Iterator[None]:
         ):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level, handlers in before:
             logger.setLevel(level)
-        root.handlers[:] = handlers
+            logger.handlers[:] = handlers
         for name, module in [*sys.modules.items()]:
             file = getattr(module, "__file__", None)
             if file is not None and Path(file).is_relative_to(folder.resolve()):
