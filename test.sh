@@ -10,11 +10,9 @@ install_unstable "$here" test
 cd "$here"
 side_by_side=(-n 2 --dist worksteal)
 if [[ "$*" == "-m slow" ]]; then
-  # Of the slow ones these are rows of tables, of one core each; the others take both cores.
-  many=(tests/games tests/models/test_families.py tests/solving)
   failed=0
-  .venv/bin/python -m pytest "${side_by_side[@]}" "$@" "${many[@]}" || failed=1
-  .venv/bin/python -m pytest "$@" "${many[@]/#/--ignore=}" || failed=1
+  .venv/bin/python -m pytest "${side_by_side[@]}" -m "slow and one_core" || failed=1
+  .venv/bin/python -m pytest -m "slow and not one_core" || failed=1
   exit "$failed"
 fi
 if [[ "$*" == "-m tables" ]]; then

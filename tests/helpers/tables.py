@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "tests/data/tables.json"
 TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8"))
 QUARTERS = 4
+ONE_CORE = ("tests/games/", "tests/models/test_families.py", "tests/solving/")
+"""Where slow tests use one core each, as the rows of quick tests do; others use all cores."""
 SOURCES = {
     "benches": ("bench",),
     "families": ("unstable/models/support.py", "constraints.txt"),
@@ -76,6 +78,8 @@ def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
 def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
     """Mark the rows of quick tests that take turns, as `tests/data/turns.toml` has it.
 
+    Tests of one core are marked as well.
+
     Returns the rows that the file names of a test among `items` and that are not there.
     """
     import pytest
@@ -89,12 +93,15 @@ def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
     seen = set()
     for item in items:
         test, _, row = item.nodeid.partition("[")
+        if test.startswith(ONE_CORE):
+            item.add_marker(pytest.mark.one_core)
         if test in places:
             name, quick = places[test]
             unseen |= {f"{test}[{each}]" for each in quick}
             seen.add(item.nodeid)
             if row.removesuffix("]") not in quick:
                 item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.one_core)
                 quarter = zlib.crc32(item.nodeid.encode()) % QUARTERS
                 item.add_marker(pytest.mark.tables(f"{name} by turns", quarter))
     return unseen - seen
