@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs unstable and what its tests need into .venv beside this file, once, and runs the tests.
 #   usage: bash test.sh [any option of pytest]      the quick ones
-#          bash test.sh -m slow                     the slow ones alone, with a part of each table
-#          bash test.sh -m tables                   every row of every table
+#          bash test.sh -m slow                     the slow ones alone, with a part of those that take turns
+#          bash test.sh -m tables                   all that take turns: rows of tables, long lifecycles
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/scripts/install.sh"
