@@ -163,7 +163,7 @@ def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture
 )
 def test_a_script_runs(script: str, tmp_path: Path) -> None:
     program = tmp_path / "unstable"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.helpers.locally "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.helpers.locally "$@"\n')
     program.chmod(0o755)
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
