@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "gpu" not in config.getoption("-m"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    torch.set_num_threads(1)  # more lose time on models as small as the tests'; processes have more
     durations.register(config)
 
 

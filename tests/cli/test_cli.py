@@ -98,6 +98,7 @@ def test_a_first_version_has_no_past(trained: Path) -> None:
         run(["exploit", str(trained / "run"), "--past", "--learn"])
 
 
+@pytest.mark.tables("loop by turns", 0)
 @pytest.mark.slow
 def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained: Path) -> None:
     """With Ray, as a person does it."""

@@ -359,6 +359,7 @@ def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:
     assert len(prompts) == 6
 
 
+@pytest.mark.tables("loop by turns", 2)
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
     tiny_folder: Path, project: Path
