@@ -103,7 +103,7 @@ class Host:
         """Have Ray run there: a cluster of its own, or as a node of another host's."""
         at = [f"--address={head.address}:{PORT}"] if head else ["--head", f"--port={PORT}"]
         if head is None:
-            at.append("--include-dashboard=false")
+            at += ["--include-dashboard=false", "--ray-client-server-port=0"]
         ray = str(Path(sys.executable).parent / "ray")
         common = ["--block", f"--node-ip-address={self.address}", "--num-cpus=4", "--num-gpus=0"]
         common += ["--object-store-memory=100000000", "--disable-usage-stats"]
