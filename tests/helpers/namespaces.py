@@ -31,6 +31,8 @@ def lacking() -> str | None:
     """Why there can be none here; None where there can."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
+    if " " in sys.executable:
+        return "`ray start --head` fails from a path with a space: its client's server does not start"
     name = f"unst{os.getpid()}x"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
     subprocess.run(["ip", "netns", "del", name], capture_output=True)
@@ -103,7 +105,7 @@ class Host:
         """Have Ray run there: a cluster of its own, or as a node of another host's."""
         at = [f"--address={head.address}:{PORT}"] if head else ["--head", f"--port={PORT}"]
         if head is None:
-            at += ["--include-dashboard=false", "--ray-client-server-port=0"]
+            at.append("--include-dashboard=false")
         ray = str(Path(sys.executable).parent / "ray")
         common = ["--block", f"--node-ip-address={self.address}", "--num-cpus=4", "--num-gpus=0"]
         common += ["--object-store-memory=100000000", "--disable-usage-stats"]
