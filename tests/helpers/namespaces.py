@@ -32,7 +32,7 @@ def lacking() -> str | None:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     if " " in sys.executable:
-        return "`ray start --head` fails from a path with a space: its client's server does not start"
+        return "`ray start --head` fails from a path with a space, for its client server"
     name = f"unst{os.getpid()}x"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
     subprocess.run(["ip", "netns", "del", name], capture_output=True)
