@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "gpu" not in config.getoption("-m"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)  # more lose time on models as small as the tests'; processes have more
+    torch.set_num_threads(1)  # the tests' models are so small that more threads are slower
     durations.register(config)
 
 
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have the collector of garbage leave alone what lives as long as the process."""
+    """Exempt the imported packages from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

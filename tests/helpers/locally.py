@@ -1,7 +1,7 @@
-"""Commands whose actors and learner live in this process: only Ray is left out.
+"""Run commands with their actors and learner in this process, without Ray.
 
-The processes of a run take some 30 seconds of processor time before the first game, so only tests
-of processes start them. `python -m tests.helpers.locally` is the command line `unstable` so.
+A run's processes take some 30 seconds of processor time to start, so only the tests of processes
+start them. `python -m tests.helpers.locally` takes the arguments of `unstable`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ runpy.run_module("tests.helpers.locally", run_name="__main__")
 
 
 class OwnLearner(LocalLearner):
-    """A learner with as many threads as its process would have, and so with the same bits."""
+    """A learner that computes with its process's number of threads, and so the same bits."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
         super().__init__(config, folder)
@@ -45,7 +45,7 @@ class OwnLearner(LocalLearner):
 
 @contextlib.contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Have torch compute with so many threads."""
+    """Set torch's number of threads for the duration of the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -93,9 +93,9 @@ async def processes(
 
 @contextlib.contextmanager
 def locally() -> Iterator[None]:
-    """Have the commands of this process, and those of their children, start neither Ray nor actors.
+    """Keep commands of this process and of its children from starting Ray and processes of actors.
 
-    Engines compute with one thread, as in the processes of actors.
+    Engines compute with one thread, as they do in the processes of actors.
     """
     with (
         threads(1),

@@ -30,13 +30,14 @@ TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8
 QUARTERS = 4
 ONE_CORE = ("tests/games/", "tests/models/test_families.py", "tests/solving/")
 """Where slow tests use one core each, as the rows of quick tests do; others use all cores."""
+NODES = ("cluster", "crew", "files", "node_actor", "node_logs", "nodes", "placement")
 SOURCES = {
     "benches": ("bench",),
     "families": ("unstable/models/support.py", "constraints.txt"),
     "gymnasium": ("unstable/games/bridges/gymnasium.py", "constraints.txt"),
     "intervals": ("unstable/solving/sampled.py",),
     "learning": ("docs/adding_a_game.md",),
-    "nodes": tuple(f"unstable/runtime/{name}.py" for name in ("cluster", "crew", "nodes")),
+    "nodes": tuple(f"unstable/runtime/{name}.py" for name in NODES),
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
     "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
     "serving": ("unstable/serving",),
@@ -76,11 +77,9 @@ def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
 
 
 def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
-    """Mark the rows of quick tests that take turns, as `tests/data/turns.toml` has it.
+    """Mark the rows that `tests/data/turns.toml` lets take turns, and the slow tests of one core.
 
-    Tests of one core are marked as well.
-
-    Returns the rows that the file names of a test among `items` and that are not there.
+    Returns the rows that the file names of tests among `items` but that do not exist.
     """
     import pytest
 
@@ -89,8 +88,7 @@ def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
         for name, each in TURNS.items()
         for test, quick in each["tests"].items()
     }
-    unseen = set()
-    seen = set()
+    unseen, seen = set(), set()
     for item in items:
         test, _, row = item.nodeid.partition("[")
         if test.startswith(ONE_CORE):
@@ -119,6 +117,7 @@ def deselect(config: "pytest.Config", items: "list[pytest.Item]") -> None:
 
 def runs(name: str, quarter: int | None) -> bool:
     """Return whether this commit runs a row of a table; a row of the core has no quarter."""
+    assert name in SOURCES, f"{name}: no such table"
     return quarter in (None, quarter_of(commit())) or name in changed()
 
 
