@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.cluster_utils import Cluster
 
 from tests.helpers.cli import PATIENCE_S, command, in_process, no_developers_lines
@@ -41,11 +42,16 @@ while True:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head, to which a test may add a node that is gone at its end."""
+    """A head, to which a test may add a node that is gone at its end.
+
+    Ray reads its mode of authentication once in a process, so it is reset before and after.
+    """
     with patch.dict(os.environ, NOTICED | {"RAY_AUTH_MODE": "disabled"}):
+        reset_auth_token_state()
         made = Cluster(initialize_head=True, head_node_args=dict(ARGS, include_dashboard=False))
         yield made
         made.shutdown()
+    reset_auth_token_state()
 
 
 @pytest.fixture
