@@ -1,7 +1,6 @@
 """`unstable sft` whole, in this process: examples, learner, games, files; Ray alone is left out."""
 
 import asyncio
-import contextlib
 import json
 import math
 import re
@@ -9,7 +8,7 @@ import shutil
 import signal
 import time
 import zipfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import xor
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.helpers.datasets import recorded_game
 from tests.helpers.locally import locally
 from tests.helpers.loop import lines, make_actor
 from tests.helpers.models import tiny_model, tiny_tokenizer
+from tests.helpers.recorded import MortalLearner, processes
 from unstable.cli import run
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.runs import newest_score, runs
@@ -35,14 +35,11 @@ from unstable.loop.sft import HELD_OUT_LOSS
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import describe_base
 from unstable.models.base import load_model
-from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.report.report import write_report
 from unstable.report.run import read_runs
 from unstable.report.verdict import latest, verdict
-from unstable.runtime.local import LocalLearner
-from unstable.runtime.processes import Started
-from unstable.types import GameResult, Observation, PlayerId, TokenSample, Update
+from unstable.types import GameResult, Observation, PlayerId
 
 NIM = {"env": "Nim-v0", "args": {"piles": [3, 2]}, "prompt": f"{__name__}:brief"}
 
@@ -52,27 +49,8 @@ def brief(observation: Observation) -> str:
     return observation.board
 
 
-class MortalLearner(LocalLearner):
-    """A learner of this process; `dies_at` is the step at which it does, `dies_of` its error."""
-
-    dies_at: int | None = None
-    dies_of: type[BaseException] = KeyboardInterrupt
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        if self.learner.version == self.dies_at:
-            raise self.dies_of
-        return await super().imitate(samples)
-
-
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextlib.asynccontextmanager
-    async def processes(
-        config: RunConfig, plan: Plan, folder: RunFolder, at: Any, say: Any
-    ) -> AsyncIterator[Started]:
-        learner = MortalLearner(config, folder)
-        yield Started([make_actor(config, folder)], learner, asyncio.Queue())
-
     monkeypatch.setattr("unstable.runtime.processes.processes", processes)
 
 

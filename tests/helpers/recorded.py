@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.processes import Started
-from unstable.types import SealedBatch, Update
+from unstable.types import SealedBatch, TokenSample, Update
 
 NIM: dict[str, Any] = {
     "model": {"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 8}},
@@ -27,19 +27,27 @@ NIM: dict[str, Any] = {
 
 
 class MortalLearner(LocalLearner):
-    """A learner of this process; `dies_at` is the version at whose update it does."""
+    """A learner of this process that raises `dies_of` as it is to go on from version `dies_at`."""
 
     dies_at: int | None = None
+    dies_of: type[BaseException] = KeyboardInterrupt
 
     async def update(self, batch: SealedBatch) -> Update:
-        if self.learner.version == self.dies_at:
-            raise KeyboardInterrupt
+        self._die()
         return await super().update(batch)
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        self._die()
+        return await super().imitate(samples)
+
+    def _die(self) -> None:
+        if self.learner.version == self.dies_at:
+            raise self.dies_of
 
 
 @contextlib.asynccontextmanager
 async def processes(
-    config: RunConfig, plan: Plan, folder: RunFolder, *shown: Any
+    config: RunConfig, plan: Plan, folder: RunFolder, *shown: Any, **said: Any
 ) -> AsyncIterator[Started]:
     """An actor and a learner of this process, in place of `runtime.processes.processes`."""
     yield Started([make_actor(config, folder)], MortalLearner(config, folder), asyncio.Queue())
