@@ -1,9 +1,12 @@
 """Small real models for tests: random weights, made in milliseconds, no hub."""
 
 import copy
+import json
+import math
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +14,10 @@ from safetensors.torch import load, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, TokenizersBackend
 
-from unstable.config import AdapterConfig
+from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
+from unstable.models.shape import weight_shapes
 from unstable.types import Adapter, Completion, TopLogprobs
 
 CHAT_TEMPLATE = (
@@ -64,8 +68,16 @@ def tiny_tokenizer() -> TokenizersBackend:
 
 
 def hollow_files(folder: Path) -> None:
-    """Weights without a tensor and a tokenizer without a word, beside a config: enough to plan."""
-    (folder / "model.safetensors").write_bytes(save({}))
+    """Write weights of zeros that take no disk, and an empty tokenizer, beside a config."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in weight_shapes(ModelConfig(name=str(folder))).items():
+        start, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
 
 

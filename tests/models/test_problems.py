@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig
@@ -48,6 +49,13 @@ def names_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def renamed(folder: Path, prefix: str) -> None:
+    """Begin the names of all tensors with `prefix`, as `torch.compile` does."""
+    file = folder / "model.safetensors"
+    tensors = {prefix + name: tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 VISION = {"vision_config": {"hidden_size": 8}, "model_type": "gemma3"}
 REMOTE = {"model_type": "my_model", "auto_map": {"AutoConfig": "code.Config"}}
 MISTAKES: list[tuple[str, Spoil, str]] = [
@@ -81,6 +89,28 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
         "its model.safetensors is damaged (its header is cut off); get it again",
     ),
     ("a shard", names_a_shard, "its model-1.safetensors is missing; put it there"),
+    (
+        "a layer without weights",
+        sets(num_hidden_layers=3),
+        "its files lack the tensor model.layers.2.input_layernorm.weight and 8 more, which its "
+        "config.json describes; save the model again, or",
+    ),
+    (
+        "names of a compiled model",
+        lambda f: renamed(f, "_orig_mod."),
+        "its files lack the tensor lm_head.weight and 20 more, which its config.json describes, "
+        "and hold _orig_mod.lm_head.weight; save",
+    ),
+    (
+        "a width",
+        sets(intermediate_size=100),
+        "...down_proj.weight as [32, 64], and its config",
+    ),
+    ("heads", sets(num_attention_heads=5), "its config cannot be read (...number of attention"),
+    ("no heads", sets(num_attention_heads=0), "its config cannot be read (integer modulo by zero"),
+    ("negative", sets(hidden_size=-64), "transformers cannot build the model that its config.json"),
+    ("text for a number", sets(hidden_size="32"), "its config cannot be read (..., got str"),
+    ("many layers", sets(num_hidden_layers=10**9), "its config.json describes 1000000000 layers"),
     (
         "no weights",
         lambda f: (f / "model.safetensors").unlink(),

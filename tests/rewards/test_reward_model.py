@@ -83,7 +83,10 @@ async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
-async def test_what_does_not_fit_is_said(folder: Path, tmp_path: Path) -> None:
+async def test_what_does_not_fit_is_said(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    Rewards([term(folder)]).check(lambda url: None)
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.path = .* score\.weight"):
+        Rewards([term(tiny_folder)]).check(lambda url: None)
     found = await judged(Rewards([term(folder, label=2)]), [game()])
     assert "label = 2: the model has 2 outputs" in str(found[0])
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.path = .*: has no config.json"):

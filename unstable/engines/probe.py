@@ -22,8 +22,8 @@ from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine
 from unstable.models.adapters import make_lora
 from unstable.models.base import load_model
-from unstable.models.merge import without_bars
 from unstable.models.shape import ModelShape, read_shape
+from unstable.models.tensors import quietly
 from unstable.types import Adapter, Completion, TokenSample
 
 _PROMPTS = 2
@@ -74,7 +74,7 @@ def probes(model: ModelConfig) -> Probes:
 
 def _whole_probes(model: ModelConfig) -> Probes:
     """The base's weights as they are, and twice with noise, in `model.dtype`."""
-    with without_bars():
+    with quietly():
         weights = {name: each.contiguous() for name, each in load_model(model).named_parameters()}
 
     def noisy(number: int) -> Adapter:

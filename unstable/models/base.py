@@ -11,6 +11,7 @@ from unstable.models.gguf_files import SUFFIX, check_gguf, find_gguf, unpacked_g
 from unstable.models.hub import silence
 from unstable.models.problems import TOKENIZER, check_class, check_folder, check_kind
 from unstable.models.templates import set_template, template_text
+from unstable.models.tensors import load_whole, misreadings, reason, unused_in
 from unstable.models.wheels import WHEELS, find_weights, unpacked_wheel
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     )
 
 Decoder = Callable[[list[int]], str]
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What transformers raises at files that are not as it expects them."""
+_QUANTIZED = "quantization_config"
 
 
 def check_model(config: ModelConfig) -> None:
@@ -53,11 +53,25 @@ def check_model(config: ModelConfig) -> None:
     loaded = load_config(config)
     check_kind(loaded.to_dict(), config.name)
     check_class(loaded.to_dict(), config.name)
-    if config.quantize != "none" and getattr(loaded, "quantization_config", None) is not None:
+    if config.quantize != "none" and getattr(loaded, _QUANTIZED, None) is not None:
         raise ConfigError(
             f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "
             "set model.quantize to none"
         )
+    unused_tensors(config)
+
+
+def unused_tensors(config: ModelConfig) -> tuple[str, ...]:
+    """Names of the tensors of a local folder for which the model has no use; reads no weights.
+
+    Raises `ConfigError` where a tensor is missing or has another shape than the config describes.
+    Those of another model, or of a quantized one, are checked as it is loaded.
+    """
+    path = Path(config.name).expanduser()
+    is_own = config.name not in WHEELS and config.name not in tiny.SHIPPED
+    if not is_own or not has_weights(path) or getattr(load_config(config), _QUANTIZED, None):
+        return ()
+    return unused_in(path, f"model.name = {shown(config.name)}")
 
 
 def load_config(config: ModelConfig) -> "PretrainedConfig":
@@ -72,15 +86,15 @@ def load_config(config: ModelConfig) -> "PretrainedConfig":
     try:
         # A model's own code is never run, nor is anybody asked whether it may be.
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except _UNREADABLE as error:
-        problem = _first_line(error)
+    except misreadings() as error:
+        problem = reason(error)
     if not local and (why := _hub_silence()) is not None:
         problem = f"the hub cannot be reached, {why}"
     elif not local:
         try:
             return AutoConfig.from_pretrained(path, trust_remote_code=False)
-        except _UNREADABLE as error:
-            problem = _first_line(error)
+        except misreadings() as error:
+            problem = reason(error)
     remedy = "give the folder of a model" if local else "check the name and the network"
     raise ConfigError(
         f"model.name = {shown(config.name)}: its config cannot be read ({problem}); {remedy}, or "
@@ -93,12 +107,6 @@ def _hub_silence() -> str | None:
     from transformers.utils.hub import constants
 
     return None if constants.HF_HUB_OFFLINE else silence(constants.ENDPOINT)
-
-
-def _first_line(error: Exception) -> str:
-    """What went wrong, in some 200 characters at most."""
-    text = str(error).strip().splitlines() or [type(error).__name__]
-    return text[0][:200]
 
 
 def model_path(config: ModelConfig) -> str:
@@ -121,8 +129,12 @@ def gguf_file(name: str) -> Path | None:
     path = Path(name).expanduser()
     if path.is_file():
         return path if path.suffix == SUFFIX else None
-    has_weights = path.is_dir() and (any(path.glob("*.safetensors")) or any(path.glob("*.bin")))
-    return None if has_weights or not path.is_dir() else find_gguf(path)
+    return None if has_weights(path) or not path.is_dir() else find_gguf(path)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds a model's weights in Hugging Face form."""
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
 def computes_bfloat16() -> bool:
@@ -158,10 +170,10 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path(config), trust_remote_code=False)
-    except _UNREADABLE as error:
+    except misreadings() as error:
         raise ConfigError(
             f"model.name = {shown(config.name)}: its tokenizer cannot be read "
-            f"({_first_line(error)}); give a model with a tokenizer of its own"
+            f"({reason(error)}); give a model with a tokenizer of its own"
         ) from None
     set_template(tokenizer, config)
     return tokenizer
@@ -203,8 +215,11 @@ def load_model(
     text = load_config(config).get_text_config()
     if attention is None and getattr(text, "attn_logit_softcapping", None):
         attention = "eager"  # transformers' other implementations leave the cap out
-    model = AutoModelForCausalLM.from_pretrained(
-        model_path(config), dtype=dtype, attn_implementation=attention, **options
+    model = load_whole(
+        *(AutoModelForCausalLM, model_path(config), f"model.name = {shown(config.name)}"),
+        dtype=dtype,
+        attn_implementation=attention,
+        **options,
     )
     compute_alike(model)
     # What adapters name as their base: the name that a person gave, not this machine's path.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unstable.config import ModelConfig
-from unstable.models.base import model_path
+from unstable.models.base import model_path, unused_tensors
 from unstable.models.shape import known_config, read_shape
 from unstable.models.support import support_of
 from unstable.models.templates import PLAIN, has_own_template
@@ -24,6 +24,8 @@ def model_line(model: ModelConfig, dtype: str) -> str:
         f"{shape.parameters / 1e6:,.0f} M parameters in {precision}",
         f"{shape.layers} layers of {shape.hidden}, a vocabulary of {shape.vocabulary:,}",
     ]
+    if unused := unused_tensors(model):
+        parts.append(f"{len(unused)} tensors of its files are not used, such as {unused[0]}")
     return "; ".join([*parts, *_template_words(model)])
 
 

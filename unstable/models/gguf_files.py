@@ -19,6 +19,7 @@ from typing import Any
 
 from unstable.config import ConfigError, shown
 from unstable.models.hub import cache_folder
+from unstable.models.tensors import load_whole, misreadings, reason
 from unstable.records.files import new_folder, one_process
 
 SUFFIX = ".gguf"
@@ -27,8 +28,6 @@ _NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q",
 _TEXT, _LIST = 8, 9  # the other kinds of values
 _ALIGNMENT = 32  # bytes; a file may name another
 _SPARE_BYTES = 200_000_000  # of disk, besides the weights
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError)
-"""What transformers raises at files that are not as it expects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +103,15 @@ def unpacked(parts: Sequence[Path], folder: Path, name: str) -> Path:
                 # On stderr: what `unstable config` prints must stay YAML.
                 print(f"unpacking {name} into {folder.parent}, once", file=sys.stderr)
                 with new_folder(folder) as scratch:
-                    _dequantize(_joined(parts, scratch.parent), header, scratch)
+                    _dequantize(_joined(parts, scratch.parent), header, scratch, place)
     except OSError as error:
         raise ConfigError(f"{place} ({error.strerror or error}); {remedy}") from None
-    except _UNREADABLE as error:
-        problem = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    except ConfigError:
+        raise
+    except misreadings() as error:
         raise ConfigError(
-            f"model.name = {shown(name)}: transformers cannot read this GGUF file ({problem}); "
-            "give the model's folder in Hugging Face form"
+            f"model.name = {shown(name)}: transformers cannot read this GGUF file "
+            f"({reason(error)}); give the model's folder in Hugging Face form"
         ) from None
     return folder
 
@@ -127,7 +127,7 @@ def _joined(parts: Sequence[Path], scratch: Path) -> Path:
     return whole
 
 
-def _dequantize(weights: Path, header: Header, folder: Path) -> None:
+def _dequantize(weights: Path, header: Header, folder: Path, place: str) -> None:
     import torch
     import transformers
 
@@ -141,8 +141,11 @@ def _dequantize(weights: Path, header: Header, folder: Path) -> None:
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars, of no use to anybody
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            **source, **options, dtype=torch.bfloat16
+        model = load_whole(
+            *(transformers.AutoModelForCausalLM, str(weights.parent), place),
+            **options,
+            gguf_file=weights.name,
+            dtype=torch.bfloat16,
         )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -1,7 +1,5 @@
 """A version as a model of its own: the base with the adapter in it, or with all weights its own."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +7,7 @@ from unstable.config import ConfigError, ModelConfig
 from unstable.models import tiny
 from unstable.models.adapters import lora_pairs
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.models.tensors import quietly
 from unstable.models.wheels import WHEELS
 from unstable.types import Adapter
 
@@ -43,7 +42,7 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
     Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
     cannot be merged.
     """
-    with without_bars():
+    with quietly():
         base = load_model(model.model_copy(update={"quantize": "none"}))
         if adapter.is_whole:
             replace_weights(base, adapter)
@@ -57,20 +56,6 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
     mode = (folder / "config.json").stat().st_mode
     for path in folder.glob("*.safetensors"):  # written for their owner's eyes alone
         path.chmod(mode)
-
-
-@contextlib.contextmanager
-def without_bars() -> Iterator[None]:
-    """No progress of transformers is shown meanwhile."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def replace_weights(model: "PreTrainedModel", whole: Adapter) -> None:

@@ -8,6 +8,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +38,7 @@ def check_folder(folder: Path, name: str) -> None:
     place = f"model.name = {shown(name)}"
     content = _json_object(folder / CONFIG, place)
     check_kind(content, name)
-    _check_weights(folder, place)
+    _check_layers(content, _check_weights(folder, place), place)
     if not any((folder / file).is_file() for file in _TOKENIZERS):
         raise ConfigError(
             f"{place}: the folder has no tokenizer; put the model's {TOKENIZER} there"
@@ -148,7 +149,8 @@ def _json_object(path: Path, place: str) -> dict[str, Any]:
     return content
 
 
-def _check_weights(folder: Path, place: str) -> None:
+def _check_weights(folder: Path, place: str) -> float:
+    """Return the number of tensors in the folder; infinite where they are not in safetensors."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob(_PICKLED)):
         raise ConfigError(
@@ -159,13 +161,29 @@ def _check_weights(folder: Path, place: str) -> None:
     named = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
     if lacking := sorted(named - {file.name for file in files}):
         raise ConfigError(f"{place}: its {lacking[0]} is missing; put it there")
+    tensors = 0 if files else math.inf
     for file in files:
-        if (problem := _damage(file)) is not None:
-            raise ConfigError(f"{place}: its {file.name} is damaged ({problem}); get it again")
+        found = _tensors(file)
+        if isinstance(found, str):
+            raise ConfigError(f"{place}: its {file.name} is damaged ({found}); get it again")
+        tensors += found
+    return tensors
 
 
-def _damage(path: Path) -> str | None:
-    """What is wrong with a file in safetensors, by its header and size; None if nothing is."""
+def _check_layers(content: Mapping[str, Any], tensors: float, place: str) -> None:
+    """Refuse more layers than there are tensors, before anything builds them."""
+    text = content.get("text_config")
+    for config in (content, text if isinstance(text, dict) else {}):
+        layers = config.get("num_hidden_layers", 0)
+        if isinstance(layers, int) and layers > tensors:
+            raise ConfigError(
+                f"{place}: its {CONFIG} describes {layers} layers, and its files hold {tensors} "
+                f"tensors; correct {CONFIG}"
+            )
+
+
+def _tensors(path: Path) -> int | str:
+    """The number of tensors in a safetensors file by its header, or what is wrong with the file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -178,7 +196,7 @@ def _damage(path: Path) -> str | None:
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return "its header is no JSON of tensors"
     expected = 8 + length + max(ends, default=0)
-    return None if size == expected else f"it has {size} bytes of {expected}"
+    return len(ends) if size == expected else f"it has {size} bytes of {expected}"
 
 
 def _check_vocabulary(folder: Path, content: Mapping[str, Any], place: str) -> None:

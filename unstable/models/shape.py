@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unstable.config import AdapterConfig, AnyAdapter, ConfigError, ModelConfig
 from unstable.models.base import decoder_of, load_config
 from unstable.models.known import KNOWN
+from unstable.models.tensors import misreadings, reason
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -92,11 +93,10 @@ def _read_shape(name: str) -> ModelShape:
     config = known_config(name)
     try:
         return shape_of(config)
-    except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    except misreadings() as error:
         raise ConfigError(
             f"model.name = {name!r}: is no causal language model that transformers can build "
-            f"({reason}); use another"
+            f"({reason(error)}); use another"
         ) from None
 
 

@@ -28,6 +28,10 @@ class RewardModel(Oracle):
         self._thread: ThreadPoolExecutor | None = None
 
     @property
+    def _place(self) -> str:
+        return f"{self.field}.args.path = {shown(self._config.path)}"
+
+    @property
     def settings(self) -> Any:
         told = self._config.model_dump(exclude={"device"})
         return {**told, "files": files_of(self._config.folder)}
@@ -58,26 +62,45 @@ class RewardModel(Oracle):
         return await call(ask)
 
     def check(self, silence: Silence) -> None:
-        folder, place = self._config.folder, f"{self.field}.args.path = {shown(self._config.path)}"
+        folder, place = self._config.folder, self._place
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{place}: has no config.json; give a model's folder")
         if not any(folder.glob("*.safetensors")):
             raise ConfigError(f"{place}: has no .safetensors; give a whole model's folder")
+        self._classifier(device_map={"": "meta"})
 
     async def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
         self._model = self._tokenizer = self._thread = None
 
+    def _classifier(self, **options: Any) -> Any:
+        """Load the model; raises `ConfigError` for a missing tensor, such as that of its head."""
+        from transformers import AutoModelForSequenceClassification
+
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            self._config.folder,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+        misfits = {each[0] for each in found["mismatched_keys"]}
+        if wrong := sorted({*found["missing_keys"], *misfits}):
+            problem = "hold in another shape" if wrong[0] in misfits else "lack"
+            raise ConfigError(
+                f"{self._place}: its files {problem} the tensor {wrong[0]} of a sequence "
+                "classifier; give the folder of a whole reward model"
+            )
+        return model
+
     def _load(self) -> None:
         import torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoTokenizer
 
-        folder = str(self._config.folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True
-        )
+        tokenizer = AutoTokenizer.from_pretrained(str(self._config.folder), local_files_only=True)
+        model = self._classifier()
         if self._config.label >= model.config.num_labels:
             raise ValueError(
                 f"{self.field}.args.label = {self._config.label}: the model has "
