@@ -69,7 +69,7 @@ async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
 def test_stop_tokens_are_the_same_without_the_model(tiny_folder):
     config = ModelConfig(name=str(tiny_folder))
     tokenizer = load_tokenizer(config)
-    expected = stop_token_ids(load_model(config), tokenizer)
+    expected = stop_token_ids(load_model(config), config, tokenizer)
     assert named_stop_token_ids(config, tokenizer) == expected == {0}
 
 

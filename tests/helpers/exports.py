@@ -41,7 +41,7 @@ def make_run(root: Path, config: RunConfig, adapter: Adapter) -> RunFolder:
 
 def _engine(config: RunConfig) -> EmbeddedEngine:
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    return EmbeddedEngine(model, stop_token_ids(model, tokenizer))
+    return EmbeddedEngine(model, stop_token_ids(model, config.model, tokenizer))
 
 
 async def _play(config: RunConfig, adapter: Adapter) -> GameResult:

@@ -34,7 +34,7 @@ def make_actor(config: RunConfig, folder: RunFolder) -> LocalActor:
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     engine = EmbeddedEngine(
         model,
-        stop_token_ids(model, tokenizer),
+        stop_token_ids(model, config.model, tokenizer),
         top_logprobs=config.tracking.top_logprobs,
     )
     return LocalActor(config, folder, engine, tokenizer)

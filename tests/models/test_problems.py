@@ -142,8 +142,8 @@ def test_added_tokens_beyond_the_embedding_are_no_mistake(
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     content = json.loads((folder / "tokenizer.json").read_text())
-    content["added_tokens"].append({"id": 500, "content": "<image>"})
-    content["model"]["vocab"]["<image>"] = 500
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 132, "content": "<image>"})
+    content["model"]["vocab"]["<image>"] = 132
     (folder / "tokenizer.json").write_text(json.dumps(content))
     check_model(ModelConfig(name=str(folder)))
 

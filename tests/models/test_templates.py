@@ -1,5 +1,7 @@
 """A model is put in its tokenizer's own chat template, the plain one, or a user's; with one BOS."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ from tests.helpers.models import SPECIAL, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import settle
 from unstable.config import ConfigError, ModelConfig, load
-from unstable.models.base import load_tokenizer
+from unstable.models.base import check_model, load_tokenizer, named_stop_token_ids
 from unstable.models.merge import write_tokenizer
 from unstable.prompts import PromptBuilder, load_style
 
 CHAT = [{"role": "system", "content": "Be good."}, {"role": "user", "content": "1 or 2?"}]
+LAST = "<{{ messages[-1]['content'] }}"
 PLAIN = "Be good.\n\n1 or 2?\n\nAnswer:\n"
 
 
@@ -54,7 +57,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == tokenizer.eos_token_id
 
 
-@every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", "?"])
+@every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", LAST])
 def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(
     template: str | None, tmp_path: Path
 ) -> None:
@@ -65,23 +68,24 @@ def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(
 
 def test_a_template_of_the_config_takes_the_place_of_the_tokenizers(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
-    file.write_text("<{{ messages[-1]['content'] }}>")
+    file.write_text(LAST)
     own = tiny_tokenizer()
-    arguments = saved(tmp_path / "own", own, chat_template={"enable_thinking": False})
+    own.chat_template = "{% if short %}!{% endif %}" + own.chat_template
+    arguments = saved(tmp_path / "own", own, chat_template={"short": False})
     assert prompt(arguments)[0] == 1  # <|system|>, as its own template has it
-    for asked, text in {"plain": PLAIN, str(file): "<1 or 2?>", "[{{ 1 }}]": "[1]"}.items():
+    for asked, text in {"plain": PLAIN, str(file): "<1 or 2?"}.items():
         model = saved(tmp_path / "own", own, chat_template=asked)
         assert load_tokenizer(model).decode(prompt(model)) == text
 
 
 def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
-    file.write_text("<{{ messages[-1]['content'] }}>")
+    file.write_text(LAST)
     model = saved(tmp_path / "base", base_tokenizer(bos=True), chat_template=str(file))
     fields = {"model.name": model.name, "model.chat_template": str(file)}
     kept = settle(load("default", fields)).model
     file.unlink()
-    assert kept.chat_template == "<{{ messages[-1]['content'] }}>"
+    assert kept.chat_template == LAST
     (tmp_path / "export").mkdir()
     write_tokenizer(kept, tmp_path / "export")
     other = AutoTokenizer.from_pretrained(tmp_path / "export")
@@ -89,9 +93,59 @@ def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_pat
     assert ids == prompt(kept) and ids[0] == 2
 
 
-def test_a_template_that_cannot_be_used_is_a_line(tmp_path: Path) -> None:
-    lines = {"{% raise_exception %}": "no template in Jinja", "{{ raise_exception('no') }}": "no"}
-    for asked, line in lines.items():
-        with pytest.raises(ConfigError, match=line) as error:
-            load_tokenizer(saved(tmp_path, base_tokenizer(), chat_template=asked))
-        assert "\n" not in str(error.value)
+SHOWN = "does not show a user's message as it is"
+CONTENT = "{% for m in messages %}{{ m.content }}"
+
+
+@every_row(
+    ("asked", "line"),
+    [
+        ("{% raise_exception %}", "is no template in Jinja"),
+        ("{{ raise_exception('no') }}", "cannot be rendered (no"),
+        ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
+        ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
+        ("{# no game #}hello", SHOWN),
+        ("{{ messages[0].content | length }}", SHOWN),
+        ("{{ messages[0].content[:5] }}", SHOWN),
+        ("{{ messages[0].content | upper }}", SHOWN),
+        (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
+        ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
+        ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
+        ({"messages": []}, "model.chat_template.messages: is set by unstable"),
+        ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_a_line(
+    asked: str | dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
+    with pytest.raises(ConfigError, match=re.escape(line)) as error:
+        load_tokenizer(saved(tmp_path, tokenizer, chat_template=asked))
+    assert "\n" not in str(error.value)
+
+
+def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
+    """Base models name the end of a text alone, and their chat template ends answers otherwise."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
+    model = saved(tmp_path, tokenizer)
+    ids = named_stop_token_ids(model, load_tokenizer(model))
+    assert ids >= {tokenizer.eos_token_id, 1}
+    built = PromptBuilder(load_tokenizer(model), load_style("answer"), {}, 4096)
+    assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
+
+
+def test_a_token_without_a_row_in_the_embedding_is_a_line(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """Fine-tuners add tokens and forget to resize the embedding."""
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|new|>"]})
+    tokenizer.chat_template = "<|new|>" + tokenizer.chat_template
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        ConfigError, match=r"writes '<\|new\|>', token 132, .* has 132 rows; "
+    ):
+        check_model(ModelConfig(name=str(tmp_path / "model")))

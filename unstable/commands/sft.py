@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
@@ -37,17 +37,16 @@ from unstable.datasets.examples import (
     write_examples,
 )
 from unstable.datasets.gather import check_data, gather_examples
-from unstable.games.services import game_info, prompt_style
+from unstable.games.services import game_info
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, Tracker, fine_tune, never
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
-from unstable.models.base import load_tokenizer, model_path, named_stop_token_ids
+from unstable.models.base import load_tokenizer, model_path
 from unstable.models.weights import ready_weights
 from unstable.planning.resolve import UNDECIDED
-from unstable.prompts import PromptBuilder
 from unstable.records.environment import write_environment
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
@@ -78,7 +77,6 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     _check_zip(config)
     model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
     tokenizer = load_tokenizer(config.model)
-    _check_stop_token(config, tokenizer)
     sides = split_by_prompt(gather_examples(config, tokenizer), config.sft.held_out, config.seed)
     if not sides[0]:
         raise ConfigError(
@@ -124,21 +122,6 @@ def _check_zip(config: RunConfig) -> None:
         )
     weight_files(config.model)
     check_target(Path(config.sft.zip).expanduser(), "sft.zip")
-
-
-def _check_stop_token(config: RunConfig, tokenizer: Any) -> None:
-    """What answers are trained to end with must be what engines stop at."""
-    game = config.games[0]
-    prompts = PromptBuilder(
-        tokenizer, prompt_style(game), config.model.template_arguments, max_prompt_tokens=1
-    )
-    if prompts.template.stop_token_id not in named_stop_token_ids(config.model, tokenizer):
-        token = tokenizer.decode([prompts.template.stop_token_id])
-        raise ConfigError(
-            f"model.name = {config.model.name!r}: its chat template ends an answer with {token!r}, "
-            "where no engine stops; name its id in the model's generation_config.json, as "
-            "eos_token_id"
-        )
 
 
 def _task(config: RunConfig, sides: Split) -> FineTuning:

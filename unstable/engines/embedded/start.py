@@ -16,7 +16,7 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
     model = load_model(config.model)
     return EmbeddedEngine(
         model,
-        stop_token_ids(model, tokenizer),
+        stop_token_ids(model, config.model, tokenizer),
         max_requests=config.actors.games_in_flight,
         max_length=max_length(config),
         top_logprobs=config.tracking.top_logprobs,
