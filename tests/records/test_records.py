@@ -30,8 +30,10 @@ from unstable.records.files import (
     write_lines,
     write_whole,
 )
+from unstable.records.folder import RunFolder
 from unstable.records.games import answer_tokens, batch_records, game_record, read_game
-from unstable.records.reading import read_rows
+from unstable.records.reading import Skipped, read_rows
+from unstable.records.scan import scan_games
 from unstable.types import (
     Answer,
     Batch,
@@ -431,6 +433,26 @@ def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> Non
         torn.write(b'{"a":')
     LineFile(path).close()  # which is enough
     assert objects(path) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
+    """A run that is being written, or was killed, ends so."""
+    skipped, folder = Skipped(), RunFolder(tmp_path)
+    path = folder.games("train", 1)
+    path.parent.mkdir()
+    path.write_bytes(json_line(game_record(game(), [], 1, 0)) + b'{"format":1,"game":')
+    assert len([*scan_games(folder, skipped)]) == 1 and len(skipped) == 0
+
+
+def test_a_rewound_folder_has_nothing_of_later_versions(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    kept = [folder.games("train", 1), folder.games("eval", 1), folder.samples(1)]
+    later = [folder.games("train", 2), folder.games("eval", 3), folder.samples(2)]
+    for path in (*kept, *later):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"{}\n")
+    folder.rewind(1, {})
+    assert all(path.exists() for path in kept) and not any(path.exists() for path in later)
 
 
 class FullDisk:
