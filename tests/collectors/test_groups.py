@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,13 @@ from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
-from unstable.collectors.branches import Forks
+from unstable.collectors.branches import Forks, play_branches
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.engines.base import EngineDiedError
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.rewards.terms import Rewards
-from unstable.types import GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types import Answer, GameFailure, GameResult, GameSpec, PlayerId, Turn
 
 GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
 REWARDS = Rewards([RewardConfig()])
@@ -196,6 +198,8 @@ async def test_branches_share_history_chance_and_opponents_and_differ_after_the_
     places, differ = set(), 0
     for result in results:
         assert isinstance(result, GameResult)
+        if not result.branches:  # it ended before the turn that was drawn
+            continue
         first = result.spec.game_id
         assert [game.spec.game_id for game in result.games] == list(range(first, first + 4))
         (place,) = {branch.fork for branch in result.branches}
@@ -273,12 +277,37 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
     chance = random.Random(0)
     chosen = []
     for _ in range(400):
-        turn = forks.choose("env", 0, 4, chance)
+        turn = forks.choose("env", 0, chance)
         chosen.append(turn)
+        forks.count("env", 0, 4)
         forks.learn("env", 0, turn, [1.0, -1.0] if turn == 2 else [1.0, 1.0])
     counts = [chosen.count(turn) for turn in range(4)]
     assert counts[2] > 200
     assert min(counts) >= 5
+    again = Forks("uncertain")
+    again.restore(forks.state())
+    assert again.state() == forks.state()
+    draws = [each.choose("env", 0, random.Random(9)) for each in (forks, again)]
+    assert draws[0] == draws[1]
+
+
+@every_row("rule", ["uniform", "uncertain"])
+async def test_each_turn_that_is_reached_is_forked_as_often_whatever_follows(rule: str) -> None:
+    """Half of the deals give the seat one turn, the other half three."""
+    forks, forked, turns = Forks(rule), Counter[tuple[int, int]](), {0: 1, 1: 3}
+
+    async def play(
+        spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
+    ) -> GameResult:
+        if not spec.branches:
+            forked[spec.seed, len(shared) // 2] += 1
+        return replace(game(turns=2 * turns[spec.seed]), spec=spec)
+
+    for number in range(3000):
+        spec = game(game_id=3 * number).spec
+        await play_branches(replace(spec, seed=number % 2, branches=2), play, 7, forks)
+    assert forked[0, 0] == pytest.approx(forked[1, 0], rel=0.1)
+    assert min(forked[1, 1], forked[1, 2]) > 300 and set(forked) == {(0, 0), (1, 0), (1, 1), (1, 2)}
 
 
 # The whole loop

@@ -145,7 +145,5 @@ def test_a_token_without_a_row_in_the_embedding_is_a_line(
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|new|>"]})
     tokenizer.chat_template = "<|new|>" + tokenizer.chat_template
     tokenizer.save_pretrained(tmp_path / "model")
-    with pytest.raises(
-        ConfigError, match=r"writes '<\|new\|>', token 132, .* has 132 rows; "
-    ):
+    with pytest.raises(ConfigError, match=r"writes '<\|new\|>', token 132, .* has 132 rows; "):
         check_model(ModelConfig(name=str(tmp_path / "model")))

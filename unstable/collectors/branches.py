@@ -2,7 +2,11 @@
 
 They share history, env chance and opponents, so that what differs in their outcomes is owed to what
 was sampled from the fork on. A fork replays the game's actions from its seed: no env is copied. The
-first game only says where to fork; all that is compared was played after it.
+first game only leads to the fork; all that is compared was played after it.
+
+The number of the turn is drawn before that game is played. A draw among the turns that the game had
+would depend on what follows the fork: deals that lead to long games would be forked less often at
+each of their turns, and what is hidden there would not be distributed as it is in play.
 """
 
 import asyncio
@@ -19,46 +23,59 @@ from unstable.types.seeds import derive_seed
 
 DECAY = 0.8
 """How much of a turn's estimated spread remains when a group forked there has ended."""
+MEMORY = 0.95
+"""How much of the share of games that reach a turn remains with each further game."""
 LEAST_SPREAD = 0.05
 """Where branches always ended alike they are tried now and then: the policy changes."""
 
 
 class Forks:
-    """Chooses the turn to fork at, among the `count` turns of a seat.
+    """Chooses the turn of a seat to fork at, before the game is played.
 
-    uniform: any of them. uncertain: in proportion to how differently earlier groups ended, by the
-    standard deviation of their outcomes in each (env, seat, number of the turn), at first 1.
+    A turn is drawn in proportion to the share of earlier games that reached it. With the rule
+    "uncertain" that is multiplied by how differently its groups ended: the standard deviation of
+    outcomes in each (env, seat, number of the turn), at first 1.
     """
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
+        self._reached: dict[tuple[str, int], dict[int, float]] = {}
         self._spreads: dict[tuple[str, int], dict[int, float]] = {}
 
-    def choose(self, env: str, seat: int, count: int, chance: random.Random) -> int:
-        """The number of the turn, from 0."""
-        if self._rule == "uniform":
-            return chance.randrange(count)
-        spreads = self._spreads.get((env, seat), {})
-        weights = [max(LEAST_SPREAD, spreads.get(turn, 1.0)) for turn in range(count)]
-        return chance.choices(range(count), weights)[0]
+    def choose(self, env: str, seat: int, chance: random.Random) -> int:
+        """Return the number of the turn, from 0."""
+        reached = self._reached.get((env, seat), {0: 1.0})
+        spreads = self._spreads.get((env, seat), {}) if self._rule == "uncertain" else {}
+        weights = [
+            share * max(LEAST_SPREAD, spreads.get(turn, 1.0)) for turn, share in reached.items()
+        ]
+        return chance.choices([*reached], weights)[0]
+
+    def count(self, env: str, seat: int, turns: int) -> None:
+        """Take in how many turns a seat had in a game."""
+        reached = self._reached.setdefault((env, seat), {0: 1.0})
+        for turn in range(max(turns, len(reached))):
+            share = reached.get(turn, 0.0)
+            reached[turn] = share + (1 - MEMORY) * ((turn < turns) - share)
 
     def learn(self, env: str, seat: int, turn: int, outcomes: Sequence[float]) -> None:
         """Take in how the branches of a fork ended for the seat."""
         spreads = self._spreads.setdefault((env, seat), {})
         spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
 
-    def state(self) -> list[tuple[str, int, int, float]]:
-        """Spreads: env, seat, turn, spread."""
+    def state(self) -> list[tuple[str, int, int, float, float]]:
+        """Return rows of env, seat, turn, share of games that reached it, and spread."""
         return [
-            (*place, turn, spread)
-            for place, spreads in self._spreads.items()
-            for turn, spread in spreads.items()
+            (*place, turn, share, self._spreads.get(place, {}).get(turn, 1.0))
+            for place, reached in self._reached.items()
+            for turn, share in reached.items()
         ]
 
-    def restore(self, state: Iterable[tuple[str, int, int, float]]) -> None:
+    def restore(self, state: Iterable[tuple[str, int, int, float, float]]) -> None:
         """Continue from what `state` returned."""
-        self._spreads = {}
-        for env, seat, turn, spread in state:
+        self._reached, self._spreads = {}, {}
+        for env, seat, turn, share, spread in state:
+            self._reached.setdefault((env, seat), {})[turn] = share
             self._spreads.setdefault((env, seat), {})[turn] = spread
 
 
@@ -89,16 +106,17 @@ async def play_branches(
 ) -> GameResult:
     """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
 
-    `explore` says what the branches begin with. A game in which that seat had no turn has none.
-    Raises what a branch raised, and `EngineDiedError` before anything else.
+    `explore` says what the branches begin with. A game that ends before the turn that was drawn has
+    none. Raises what a branch raised, and `EngineDiedError` before anything else.
     """
-    parent = await play(spec)
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
-    turns = parent.seat_turns(seat)
-    if not turns:
-        return parent
     chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))
-    number = forks.choose(spec.env, seat, len(turns), chance)
+    number = forks.choose(spec.env, seat, chance)
+    parent = await play(spec)
+    turns = parent.seat_turns(seat)
+    forks.count(spec.env, seat, len(turns))
+    if number >= len(turns):
+        return parent
     shared = parent.turns[: turns[number].index]
     first = await explore(spec, turns[number])
     specs = [

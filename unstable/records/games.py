@@ -303,22 +303,12 @@ def _with_branches(
                 break
             branches.append(ahead[1])
             ahead = None
-        if _is_whole(result, len(branches)) and not (is_branching and result.spec.member):
+        is_whole = len(branches) in (0, result.spec.branches)  # one too short for its fork has none
+        if is_whole and not (is_branching and result.spec.member):
             result.branches = [game_of(branch) for branch in branches]
             rewards = chain(*(_read_rewards(each) for each in (parent, *branches)))
             yield place, Recorded(result, dict(rewards))
         ahead = next(rows, None) if ahead is None else ahead
-
-
-def _is_whole(result: GameResult, branches: int) -> bool:
-    """Whether so many branches are all; a game in which no trained seat had a turn has none."""
-    if branches:
-        return branches == result.spec.branches
-    return not (result.spec.branches and any(map(result.seat_turns, _trained(result))))
-
-
-def _trained(result: GameResult) -> list[int]:
-    return [seat for seat, spec in enumerate(result.spec.seats) if spec.trained]
 
 
 def _read_rewards(row: Record) -> Iterator[tuple[tuple[int, int], dict[str, Reward]]]:

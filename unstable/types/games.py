@@ -206,8 +206,8 @@ class GameResult:
     def trained(self) -> list["GameResult"]:
         """The games that are trained on: itself, or its branches.
 
-        What was forked is not among them: it was played before the fork was drawn among its turns,
-        so that games which end soon after are too many.
+        What was forked is not among them: it gets to the fork by definition, and its continuation
+        was not played beside theirs.
         """
         return self.branches if self.spec.branches else [self]
 
@@ -278,4 +278,5 @@ class ActorState:
     trained_turns: int
     ended: dict[str, int]  # games that an env has ended by accepted steps, by env
     raised: dict[str, int]  # games at which it has raised, or that failed
-    forks: list[tuple[str, int, int, float]]  # env, seat, turn, spread of outcomes
+    # Of each env, seat and turn: the share of games that reached it, the spread of outcomes.
+    forks: list[tuple[str, int, int, float, float]]
