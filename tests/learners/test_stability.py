@@ -316,14 +316,24 @@ def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(
     gradients = spy_on_gradients(monkeypatch)
     terms = {"entropy": 0.1, "kl_loss": 0.1, "teacher": {"adapter": teacher}}
     outcome = {"outcome": 1.0} if name == "rft" else {}
-    for weight in (1.0, 0.25, 0.0):
+    for weight in (1.0, 0.5, 0.25):
         algorithm = {"name": name, "truncated_weight": weight} | terms | PREFERENCES.get(name, {})
         learner = make_learner(model, algorithm=algorithm)
         learner.update(batch_of(cut=(1, 2, 5), **outcome))
     policy = [gradient for gradient in gradients if len(gradient) == len(gradients[0])]
-    whole, quarter, none = policy[:3]
-    assert (whole - none).norm() > 0.01 * whole.norm() > 0
-    torch.testing.assert_close(quarter, none + 0.25 * (whole - none), atol=1e-6, rtol=1e-4)
+    whole, half, quarter = policy[:3]
+    assert (whole - half).norm() > 0.005 * whole.norm() > 0
+    torch.testing.assert_close(quarter, half + 0.5 * (half - whole), atol=1e-6, rtol=1e-4)
+
+
+def test_turns_that_are_dropped_count_in_no_mean(model, monkeypatch):
+    gradients, cut = spy_on_gradients(monkeypatch), (1, 2, 5)
+    for weight in (1e-9, 0.0):
+        algorithm = {"name": "rloo", "aggregation": "token", "truncated_weight": weight}
+        make_learner(model, algorithm=algorithm).update(batch_of(cut=cut))
+    sizes = [sample.tokens.num_scored for sample in batch_of(cut=cut).samples]
+    kept = sum(size for index, size in enumerate(sizes) if index not in cut)
+    torch.testing.assert_close(gradients[1], gradients[0] * sum(sizes) / kept, atol=1e-6, rtol=1e-4)
 
 
 # The largest advantages.

@@ -80,9 +80,13 @@ class Algorithm:
         return np.where(cut_S, self.config.truncated_weight, 1.0)
 
     def examples(self, batch: FlatBatch, advantages_S: Floats) -> Examples:
-        """What optimizer steps are made of; by default the batch's turns that are `trained`."""
-        chosen = np.flatnonzero(self.trained(batch, advantages_S))
-        return Examples.turns(batch, advantages_S, self.weights(batch), chosen)
+        """What optimizer steps are made of; by default the batch's turns that are `trained`.
+
+        Turns of weight 0 are left out, so that means are over what is trained on.
+        """
+        weights_S = self.weights(batch)
+        chosen = np.flatnonzero(self.trained(batch, advantages_S) & (weights_S > 0))
+        return Examples.turns(batch, advantages_S, weights_S, chosen)
 
     def refer(self, log_ratios_P: Floats) -> None:
         """Take in how much likelier each answer that is trained on is than to the reference.
