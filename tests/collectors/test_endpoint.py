@@ -1,5 +1,6 @@
 """Endpoints over real HTTP: what fails for a while is asked again, what costs is counted."""
 
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from unstable.config import ConfigError, parse
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
+from unstable.rewards.oracles.service import Service
 from unstable.types import GameFailure, GameResult, PlayerId, SpentError
 
 
@@ -44,6 +46,25 @@ async def test_what_fails_for_a_while_is_asked_again(
     timeout = 1.0 if failures[0].wait_s else 60.0  # what is to be in time may take its time
     assert await ask(server, timeout=timeout, max_retries=3) == "[4]"
     assert server.asked == len(failures) + 1
+
+
+async def test_no_proxy_gets_what_is_for_this_machine(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Server()
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "example.org")
+    try:
+        assert await ask(server) == "[4]"
+        judge = Service("reward term http", server.url, "A_KEY", 10_000, "url")
+        assert "choices" in await judge.post({})
+        await judge.close()
+        assert (server.asked, proxy.asked) == (2, 0)
+        assert os.environ["no_proxy"] == "example.org,localhost,127.0.0.1,::1"
+    finally:
+        proxy.close()
 
 
 def refuses(name: str) -> Reply:

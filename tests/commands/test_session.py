@@ -216,6 +216,32 @@ def test_a_second_signal_does_not_wait_for_the_end() -> None:
     assert time.monotonic() - began < 10
 
 
+async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() -> None:
+    """Whose loop runs in the main thread, as this test's does."""
+
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
+    ended: list[str] = []
+
+    async def run() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(20)
+        finally:
+            ended.append("in order")
+
+    assert session.run_to_end(answer()) == 42
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.run_to_end(run())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended == ["in order"]
+
+
 async def test_what_does_not_start_in_time_names_its_log(tmp_path: Path) -> None:
     config = parse({"loop": {"start_timeout": 0.01}})
     with pytest.raises(TimeoutError) as error:

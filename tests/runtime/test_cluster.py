@@ -147,6 +147,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_ray_gets_a_short_folder_where_tmpdir_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    for long in ("/tmp/" + 60 * "x", "/tmp/" + 120 * "x"):
+        monkeypatch.setenv("RAY_TMPDIR", long)
+        with cluster._private_names() as names:
+            assert names["_temp_dir"] == "/tmp/ray"
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    with cluster._private_names() as names:
+        assert "_temp_dir" not in names
+
+
 def test_rays_token_is_its_owners_alone(home: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -193,36 +195,56 @@ def run_to_end(
     """`asyncio.run` of a run's coroutine, which Ctrl-C, SIGTERM and SIGHUP cancel.
 
     `show` is then called with a line. Ctrl-C lets it finish the step that defers `interrupt`. Then
-    it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once.
+    it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once. If this thread
+    has a running event loop, as in a notebook, the run gets a thread of its own.
     """
     stop: KeyboardInterrupt | None = None
+    cancel: Callable[[], object] | None = None
+
+    def end(number: int, _: object) -> None:
+        nonlocal stop
+        if stop is not None:
+            raise stop
+        name, first = signal.Signals(number).name, ""
+        if number == signal.SIGINT and interrupt is not None:
+            interrupt.wanted, first = True, interrupt.deferred_by
+        stop = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
+        if cancel is not None and not first:
+            cancel()
+        once = first and f" once {first} is finished"
+        show(f"{name}: the run ends in order{once}; a second one ends it now")
 
     async def cancelled_by_signals() -> T:
+        nonlocal cancel
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-
-        def end(number: int, _: object) -> None:
-            nonlocal stop
-            if stop is not None:
-                raise stop
-            name, first = signal.Signals(number).name, ""
-            if number == signal.SIGINT and interrupt is not None:
-                interrupt.wanted, first = True, interrupt.deferred_by
-            stop = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
-            if not first:
-                loop.call_soon_threadsafe(task.cancel)
-            once = first and f" once {first} is finished"
-            show(f"{name}: the run ends in order{once}; a second one ends it now")
-
+        cancel = partial(loop.call_soon_threadsafe, task.cancel)
         with handled(end):
             return await main
 
     try:
-        return asyncio.run(cancelled_by_signals())
+        return _run(cancelled_by_signals(), partial(end, signal.SIGINT, None))
     except asyncio.CancelledError:
         if stop is not None:
             raise stop from None
         raise
+
+
+def _run(main: Coroutine[Any, Any, T], interrupt: Callable[[], None]) -> T:
+    """`asyncio.run`, in a thread if this one has a running loop; Ctrl-C then calls `interrupt`."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main)
+    with ThreadPoolExecutor(1, thread_name_prefix="run") as thread:
+        result = thread.submit(asyncio.run, main)
+        while True:
+            try:
+                return result.result()
+            except KeyboardInterrupt:
+                if result.done():
+                    raise
+                interrupt()
 
 
 @contextlib.contextmanager

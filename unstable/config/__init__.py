@@ -39,7 +39,14 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
-from unstable.config.escape import escape_control, has_secrets, hide_secrets, keep_secret, one_line
+from unstable.config.escape import (
+    escape_control,
+    has_secrets,
+    hide_secrets,
+    keep_secret,
+    one_line,
+    spare_loopback,
+)
 from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig

@@ -23,6 +23,13 @@ def keep_secret(variable: str) -> None:
     _SECRET_VARIABLES.add(variable)
 
 
+def spare_loopback() -> None:
+    """Keep requests to this machine, and the keys in them, from the proxy of the environment."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    hosts = [*filter(None, known.split(",")), "localhost", "127.0.0.1", "::1"]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
+
+
 def escape_control(text: str) -> str:
     r"""The text with each control character as JSON writes it; line feeds and tabs stay.
 

@@ -8,7 +8,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NoReturn
 
-from unstable.config import ConfigError, RunFailedError, one_line, shown
+from unstable.config import ConfigError, RunFailedError, one_line, shown, spare_loopback
 from unstable.config.plugins import faults_to
 
 PATIENCE_S = 5.0
@@ -22,13 +22,14 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
 
 
 def _opener() -> urllib.request.OpenerDirector:
+    spare_loopback()
     return urllib.request.build_opener(_NotFollowed)
 
 
 def silence(url: str) -> str | None:
     """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
 
-    The proxies of the environment are used, as the libraries do that ask for more.
+    The proxies of the environment are used for other hosts, as by the libraries that ask for more.
     """
     outcome: list[str | None] = ["it does not answer"]
 

@@ -64,12 +64,20 @@ class _Term(NamedTuple):
         with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
             return self.function(game, judged)
 
-    def reward(self, raw: float) -> Reward:
-        """What its value is worth; raises `ValueError` where that is not finite."""
-        if not math.isfinite(self.config.weight * raw):
-            name, weight = self.config.key, self.config.weight
-            raise ValueError(f"reward term {name} returned {raw}, of weight {weight}")
-        return Reward(raw=raw, weighted=self.config.weight * raw)
+    def reward(self, given: Any) -> Reward:
+        """Weigh a value, which may be a scalar of numpy or torch.
+
+        Raises `ValueError` for one that is no number, or that is not finite once it is weighted.
+        """
+        name, weight = self.config.key, self.config.weight
+        try:
+            raw = math.nan if isinstance(given, str | bytes) else float(given)
+        except (TypeError, ValueError, RuntimeError):
+            raw = math.nan
+        if not math.isfinite(weight * raw):
+            said = f"{shown(given)} ({type(given).__name__})"
+            raise ValueError(f"reward term {name} returned {said}, of weight {weight:g}")
+        return Reward(raw=raw, weighted=weight * raw)
 
 
 class _Call(NamedTuple):

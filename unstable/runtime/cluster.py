@@ -33,6 +33,8 @@ MARK = "UNSTABLE_RUN"
 """The variable by which Ray's processes are known for a run's own, should its driver be killed."""
 MEMORY = "the system most likely ran out of memory and killed it"
 """Why a process has gone without a word, as nearly all of them do that have."""
+MOST_FOLDER = 40
+"""Bytes of a folder's name; Ray adds 66 for a socket, and Linux allows 107."""
 REACH_S = 5.0
 """Seconds that a cluster's address has to answer."""
 
@@ -200,7 +202,23 @@ def _private_names() -> Iterator[dict[str, Any]]:
     Ray's private names: look here when Ray's version changes.
     """
     with _as_it_stands(True), _silent():  # it prints how a worker died, in thirty lines
-        yield {"_node_ip_address": LOOPBACK}
+        yield {"_node_ip_address": LOOPBACK, **_short_folder()}
+
+
+def _short_folder() -> dict[str, str]:
+    """A folder for Ray's sockets if the names of those in TMPDIR would be too long for Linux.
+
+    Raises `ConfigError` where nothing can be written there either.
+    """
+    folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if len(os.fsencode(folder)) <= MOST_FOLDER:
+        return {}
+    if not os.access("/tmp", os.W_OK):
+        raise ConfigError(
+            f"TMPDIR = {folder!r}: has more than {MOST_FOLDER} bytes, so Ray's sockets there would "
+            "have too long names; set RAY_TMPDIR to a folder with a shorter name"
+        )
+    return {"_temp_dir": "/tmp/ray"}
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from unstable.config import (
     hide_secrets,
     keep_secret,
     shown,
+    spare_loopback,
 )
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -50,6 +51,7 @@ class OpenAIPlayer(OpponentPlayer):
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # takes half a second
 
         keep_secret(opponent.api_key_env)
+        spare_loopback()
         self._opponent = opponent
         self._style = prompt_style(game)
         self._temperature = temperature

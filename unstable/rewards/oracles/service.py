@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from unstable.config import ConfigError, hide_secrets, keep_secret, shown
+from unstable.config import ConfigError, hide_secrets, keep_secret, shown, spare_loopback
 from unstable.rewards.oracles.base import OracleError, Silence
 from unstable.rewards.oracles.calling import bounded_pause
 
@@ -53,6 +53,7 @@ class Service:
         import httpx  # takes a third of a second
 
         if self._client is None:
+            spare_loopback()
             headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
             if self._key_env is not None:
                 headers["Authorization"] = f"Bearer {os.environ.get(self._key_env, '')}"
