@@ -357,6 +357,7 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("WANDB_RUN_ID", "my-run-1")  # as a launcher does
     config = make_config(tracking={"dashboard": "off", "wandb": "unstable-test"})
     root = tmp_path / "run"
     tracker = make_tracker(root, config)
@@ -365,7 +366,6 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
         tracker.add_eval_episode(result, version=0)
     run_updates(tracker)
     assert wandb.run.config["learner"]["batch_size"] == config.learner.batch_size
-    first_id = wandb.run.id
     report = RunFolder(root).report
     report.write_text("<p>a report")
     tracker.end("all updates made", report)
@@ -391,9 +391,12 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
     }
     assert "main@0" in rows[0]["text"] and "✓" in rows[0]["text"]
 
+    monkeypatch.delenv("WANDB_RUN_ID")
     resumed = make_tracker(root, config)
-    assert wandb.run.id == first_id
+    assert wandb.run.id == "my-run-1"
     resumed.close()
+    with pytest.raises(ConfigError, match=r"^tracking.wandb = 'unstable-test': .*tags"):
+        make_tracker(root, config.updated({"tracking.tags": ["x" * 70]}))
 
 
 # The page

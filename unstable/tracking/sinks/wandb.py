@@ -36,7 +36,7 @@ class WandbRun(Sink):
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         import wandb
 
-        # Run folders are named by mode, time and id, the id last; a resume finds it there.
+        # Folders are named [offline-]run-DATE_TIME-ID, and an id may hold hyphens.
         former = sorted((folder.root / "wandb").glob("*run-*-*"))
         try:
             self._run = wandb.init(
@@ -45,11 +45,11 @@ class WandbRun(Sink):
                 tags=config.tracking.tags,
                 dir=folder.root,
                 config=config.model_dump(mode="json"),
-                id=former[-1].name.rpartition("-")[2] if former else None,
+                id=former[-1].name.partition("run-")[2].partition("-")[2] if former else None,
                 resume="allow",
                 settings=wandb.Settings(silent=True, console="off"),
             )
-        except wandb.errors.Error as error:
+        except (wandb.errors.Error, ValueError) as error:
             raise ConfigError(
                 f"tracking.wandb = {config.tracking.wandb!r}: {' '.join(str(error).split())}; "
                 "run `wandb login`, set WANDB_MODE=offline, or leave tracking.wandb out"
