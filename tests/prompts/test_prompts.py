@@ -349,6 +349,26 @@ def test_users_styles():
     assert LOUD.render(observation()) == "THE RULES.\n\nWell?"
 
 
+@every_row(
+    "refusal",
+    [
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
+        "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
+    ],
+)
+def test_a_system_text_without_a_place_in_the_template_comes_before_the_users(refusal: str) -> None:
+    """Gemma's first templates and Mistral's refuse a system message, and others leave it out."""
+    tokenizer = tiny_tokenizer()
+    usual = PromptBuilder(tokenizer, STYLES["think"], {}, 2048)
+    system, user = usual.style.messages("The board.")
+    assert system["content"] in tokenizer.decode(usual.template.encode([system, user]))
+    tokenizer.chat_template = refusal + CHAT_TEMPLATE
+    chat = PromptBuilder(tokenizer, STYLES["think"], {}, 2048).template
+    assert chat.encode([system, user]) == chat.encode(
+        [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}]
+    )
+
+
 def test_the_template_gets_its_arguments_and_may_open_the_reasoning():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template += "{% if enable_thinking %}<think>\n{% endif %}"

@@ -38,11 +38,28 @@ class ChatTemplate:
         """Whether the template has a place for tools; else the first message tells of them."""
         return "tools" in str(getattr(self._tokenizer, "chat_template", ""))
 
+    @cached_property
+    def has_system(self) -> bool:
+        """Whether the template shows a system message; those of Gemma 1 and 2 refuse it."""
+        chat = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
+        try:
+            return _MARK in self._render(chat, ())
+        except ValueError:
+            return False
+
     def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """The chat as text, up to where its answer begins.
 
-        Raises `ValueError` for a chat that the template refuses.
+        A system message for which the template has no place comes before the user's first. Raises
+        `ValueError` for a chat that the template refuses.
         """
+        if [each["role"] for each in messages[:2]] == ["system", "user"] and not self.has_system:
+            system, user, *others = messages
+            text = f"{system['content']}\n\n{user['content']}"
+            messages = [{**user, "content": text}, *others]
+        return self._render(messages, tools)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
         from jinja2 import TemplateError  # it came with whatever made the tokenizer
 
         given = {"tools": list(tools)} if tools else {}

@@ -7,6 +7,7 @@ what it was asked for since then is asked once more.
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -372,9 +373,10 @@ class RemoteLearner:
 
 def _is_full(error: BaseException | None) -> bool:
     """Whether a rank has said that all of them can begin again with smaller micro-batches."""
-    from unstable.learners.micro_batches import BeginAgainError  # torch takes seconds
-
-    return isinstance(getattr(error, "cause", error), BeginAgainError)
+    # An error that came here has brought its module. To import it takes seconds, and fails once
+    # the process of W&B is gone, which has hooks on imports.
+    module = sys.modules.get("unstable.learners.micro_batches")
+    return module is not None and isinstance(getattr(error, "cause", error), module.BeginAgainError)
 
 
 def end(ranks: Sequence[Process]) -> None:

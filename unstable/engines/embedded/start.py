@@ -8,6 +8,7 @@ from unstable.config import RunConfig
 from unstable.engines.base import Engine, max_length
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.models.base import load_model, stop_token_ids
+from unstable.models.shape import read_shape
 
 
 async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
@@ -18,6 +19,6 @@ async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path
         model,
         stop_token_ids(model, config.model, tokenizer),
         max_requests=config.actors.games_in_flight,
-        max_length=max_length(config),
+        max_length=min(max_length(config), read_shape(config.model).max_length),
         top_logprobs=config.tracking.top_logprobs,
     )
