@@ -100,7 +100,7 @@ def test_on_the_processor(tmp_path: Path) -> None:
 )
 def test_on_a_card(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
     if engine_here() != "vllm":
-        pytest.skip("vLLM is not installed; pip install 'unstable[gpu]'")
+        pytest.skip("vLLM is not installed; pip install -e '.[gpu]'")
     before = _used()
     more = f"share_gpu: {share}, enforce_eager: true"
     live(tmp_path, model="smollm2-135m", mode=mode, more=more, adapter=adapter, rate=rate)

@@ -86,5 +86,5 @@ async def test_the_embedded_engine_on_a_processor(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.asyncio
 async def test_vllm_on_a_gpu(tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed; pip install 'unstable[gpu]'")
+    pytest.importorskip("vllm", reason="vLLM is not installed; pip install -e '.[gpu]'")
     await assert_scores_are_plain("vllm", "cuda", tmp_path)

@@ -45,7 +45,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rlcard", reason="pip install 'unstable[pettingzoo]'")
+    pytest.importorskip("rlcard", reason="pip install -e '.[pettingzoo]'")
     (tmp_path / "my_words.py").write_text(blocks("python")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     games = [GameConfig.model_validate(each) for each in yaml.safe_load(blocks("yaml")[0])["games"]]
@@ -63,7 +63,7 @@ def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_run_on_the_page_could_begin() -> None:
-    pytest.importorskip("gymnasium", reason="pip install 'unstable[gymnasium]'")
+    pytest.importorskip("gymnasium", reason="pip install -e '.[gymnasium]'")
     (game,) = parse(yaml.safe_load(blocks("yaml")[1])).games
     check_game(game)
     assert settled(game).action_form == "bare"

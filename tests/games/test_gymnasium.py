@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-gymnasium = pytest.importorskip("gymnasium", reason="pip install 'unstable[gymnasium]'")
+gymnasium = pytest.importorskip("gymnasium", reason="pip install -e '.[gymnasium]'")
 import numpy as np  # noqa: E402
 
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pettingzoo = pytest.importorskip("pettingzoo", reason="pip install 'unstable[pettingzoo]'")
+pettingzoo = pytest.importorskip("pettingzoo", reason="pip install -e '.[pettingzoo]'")
 import numpy as np  # noqa: E402
 from gymnasium.spaces import Box, Discrete  # noqa: E402
 

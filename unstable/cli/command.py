@@ -16,7 +16,7 @@ from unstable.cli.options import (
     VERSION,
 )
 from unstable.cli.table import carry_out, overview
-from unstable.config import ConfigError, RunFailedError, nearest, one_line
+from unstable.config import DISTRIBUTION, ConfigError, RunFailedError, nearest, one_line
 
 
 def main() -> NoReturn:
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if arguments else EXIT_USER_ERROR
     name, *rest = arguments
     if name in VERSION:
-        print(f"unstable {metadata.version('unstable')}")
+        print(f"unstable {metadata.version(DISTRIBUTION)}")
         return 0
     if name not in COMMANDS:
         raise ConfigError(f"command {name!r} is unknown; {nearest(name, list(COMMANDS))}")

@@ -31,6 +31,7 @@ from unstable.config.algorithms import (
     VRPOConfig,
 )
 from unstable.config.base import (
+    DISTRIBUTION,
     FORMAT,
     ConfigError,
     RunFailedError,

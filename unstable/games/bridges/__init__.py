@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from unstable.config import ConfigError
+from unstable.config import DISTRIBUTION, ConfigError
 from unstable.games.environment import Environment
 
 LIBRARIES = {
@@ -41,7 +41,7 @@ def bridged_class(env: str) -> type[Environment]:
     except ImportError as error:
         raise ConfigError(
             f"target = {env!r}: {package} is not installed ({error}); "
-            f"run: pip install 'unstable[{prefix}]'"
+            f"run: pip install '{DISTRIBUTION}[{prefix}]'"
         ) from None
     bridge = importlib.import_module(f"{__name__}.{prefix}")
     made: type[Environment] = bridge.environment_class(game)
