@@ -178,6 +178,13 @@ def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None
     )
     bare = tmp_path / "bare"
     shutil.copytree(tiny_folder, bare)
-    (bare / "chat_template.jinja").unlink()
+    dated = bare / "chat_template.jinja"
+    dated.write_text("{{ strftime_now('%d') }}" + dated.read_text())
+    assert "its chat template writes today's date" in model_line(ModelConfig(name=str(bare)), "x")
+    dated.unlink()
+    sets(num_hidden_layers=1)(bare)
+    assert "; 9 tensors of its files are not used, such as model.layers.1.input_layernorm" in (
+        model_line(ModelConfig(name=str(bare)), "x")
+    )
     assert "has no chat template, the plain one" in model_line(ModelConfig(name=str(bare)), "x")
     assert "gemma3_text" in model_line(ModelConfig(name="gemma3-270m"), "bfloat16")

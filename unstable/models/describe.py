@@ -6,7 +6,7 @@ from unstable.config import ModelConfig
 from unstable.models.base import model_path, unused_tensors
 from unstable.models.shape import known_config, read_shape
 from unstable.models.support import support_of
-from unstable.models.templates import PLAIN, has_own_template
+from unstable.models.templates import PLAIN, own_template
 from unstable.models.wheels import WHEELS
 
 
@@ -38,5 +38,8 @@ def _template_words(model: ModelConfig) -> list[str]:
         has_own = WHEELS[model.name].has_template
     else:
         folder = Path(model_path(model))
-        has_own = has_own_template(folder) if folder.is_dir() else True
+        template = own_template(folder) if folder.is_dir() else "unknown"
+        if "strftime_now" in template:
+            return ["its chat template writes today's date, so prompts differ from day to day"]
+        has_own = bool(template)
     return [] if has_own else ["its tokenizer has no chat template, the plain one is used"]

@@ -68,11 +68,12 @@ def _check_syntax(place: str, text: str) -> None:
         ) from None
 
 
-def has_own_template(folder: Path) -> bool:
-    """Whether the tokenizer in a folder has a chat template; reads no more than JSON."""
-    if any((folder / name).is_file() for name in _FILES):
-        return True
-    return bool((read_small_json(folder / "tokenizer_config.json") or {}).get("chat_template"))
+def own_template(folder: Path) -> str:
+    """Return the chat template of the tokenizer in a folder, empty without one; reads text alone."""
+    for name in _FILES:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8", errors="replace")
+    return str((read_small_json(folder / "tokenizer_config.json") or {}).get("chat_template") or "")
 
 
 def set_template(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
