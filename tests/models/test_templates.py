@@ -18,6 +18,7 @@ from unstable.models.merge import write_tokenizer
 from unstable.prompts import PromptBuilder, load_style
 
 CHAT = [{"role": "system", "content": "Be good."}, {"role": "user", "content": "1 or 2?"}]
+ONE_TEXT = [{"role": "user", "content": "Be good.\n\n1 or 2?"}]
 LAST = "<{{ messages[-1]['content'] }}"
 PLAIN = "Be good.\n\n1 or 2?\n\nAnswer:\n"
 
@@ -44,7 +45,8 @@ def prompt(model: ModelConfig) -> list[int]:
     tokenizer = load_tokenizer(model)
     built = PromptBuilder(tokenizer, load_style("answer"), model.template_arguments, 4096)
     ids = built.template.encode(CHAT)
-    assert ids == tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    chat = CHAT if built.template.has_system else ONE_TEXT
+    assert ids == tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     return ids
 
 
@@ -73,7 +75,7 @@ def test_a_template_of_the_config_takes_the_place_of_the_tokenizers(tmp_path: Pa
     own.chat_template = "{% if short %}!{% endif %}" + own.chat_template
     arguments = saved(tmp_path / "own", own, chat_template={"short": False})
     assert prompt(arguments)[0] == 1  # <|system|>, as its own template has it
-    for asked, text in {"plain": PLAIN, str(file): "<1 or 2?"}.items():
+    for asked, text in {"plain": PLAIN, str(file): "<Be good.\n\n1 or 2?"}.items():
         model = saved(tmp_path / "own", own, chat_template=asked)
         assert load_tokenizer(model).decode(prompt(model)) == text
 
@@ -89,7 +91,7 @@ def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_pat
     (tmp_path / "export").mkdir()
     write_tokenizer(kept, tmp_path / "export")
     other = AutoTokenizer.from_pretrained(tmp_path / "export")
-    ids: Any = other.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    ids: Any = other.apply_chat_template(ONE_TEXT, add_generation_prompt=True, return_dict=False)
     assert ids == prompt(kept) and ids[0] == 2
 
 

@@ -69,7 +69,7 @@ def _check_syntax(place: str, text: str) -> None:
 
 
 def own_template(folder: Path) -> str:
-    """Return the chat template of the tokenizer in a folder, empty without one; reads text alone."""
+    """Return the chat template of the tokenizer in a folder; empty if it has none."""
     for name in _FILES:
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8", errors="replace")
