@@ -106,6 +106,7 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
         ("{{ raise_exception('no') }}", "cannot be rendered (no"),
         ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
         ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
+        ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
         ("{# no game #}hello", SHOWN),
         ("{{ messages[0].content | length }}", SHOWN),
         ("{{ messages[0].content[:5] }}", SHOWN),
@@ -118,8 +119,9 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
     ],
 )
 def test_a_template_that_cannot_be_used_is_a_line(
-    asked: str | dict[str, Any], line: str, tmp_path: Path
+    asked: str | dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
     with pytest.raises(ConfigError, match=re.escape(line)) as error:

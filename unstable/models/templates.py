@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import ConfigError, ModelConfig, nearest, shown
+from unstable.config.plugins import time_limit
 from unstable.models.tensors import reason
 from unstable.records.files import read_small_json
 
@@ -21,6 +22,8 @@ PLAIN_TEMPLATE = (
 _FILES = ("chat_template.jinja", "chat_template.json")
 _FUNCTIONS = ("raise_exception", "strftime_now")
 """What transformers gives to each template."""
+PATIENCE_S = 10.0
+"""Seconds that a template may take for a chat of two messages."""
 _MOST_BYTES = 100_000
 _SAMPLE = "aZ9 <&> \ue000\n" * 20 + "."
 """A message that no template has, and in which whatever a template changes shows."""
@@ -131,12 +134,13 @@ def _rendered(
     from jinja2 import TemplateError
 
     try:
-        rendered: Any = tokenizer.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=is_asked, **model.template_arguments
-        )
+        with time_limit(PATIENCE_S, f"not done in {PATIENCE_S:g} s"):
+            rendered: Any = tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=is_asked, **model.template_arguments
+            )
     except (
-        *(TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError),
-        ValueError,
+        *(TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError),
+        *(TimeoutError, TypeError, ValueError),
     ) as error:
         raise ConfigError(
             f"{_place(model)}: cannot be rendered ({reason(error)}); correct it, or set it to plain"
