@@ -18,6 +18,7 @@ from unstable.datasets.examples import Example, Lessons
 from unstable.datasets.sources import random_positions
 from unstable.engines.needs import NEEDS
 from unstable.games.services import prompt_style
+from unstable.loop.sft import EPOCH
 from unstable.models.base import load_tokenizer
 from unstable.planning.plan import plan
 from unstable.planning.resolve import resolve
@@ -219,3 +220,11 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
         shares += teach._legal(await teach._ask(config, [actor], version)).values()
     await actor.close()
     assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT
+
+
+def test_teaching_that_leads_nowhere_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lesson = teach._Lesson(load("tiny"))
+    for step, legal in ((100, 0.2), (200, 0.35), (500, 0.36), (600, 0.36), (800, 0.36), (900, 0.3)):
+        lesson.log_epoch({"version": step, EPOCH: step // 100, "legal/Nim-v0": legal})
+    said = [line for line in capsys.readouterr().err.splitlines() if "have not risen" in line]
+    assert len(said) == 1 and "above 35 % in 500 steps" in said[0] and "unstable world" in said[0]

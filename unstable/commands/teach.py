@@ -61,6 +61,8 @@ POSITIONS = 128
 """Of random games of each env, in the first lesson; each lesson has others."""
 MOVES = 8
 """Legal moves that are shown of a position, at most."""
+STUCK = 500
+"""Steps without more legal moves after which a person is told."""
 LESSONS = 10_000
 """More than there is time for."""
 MOST_S = 600.0
@@ -282,6 +284,7 @@ class _Lesson:
     def __init__(self, config: RunConfig) -> None:
         self.lines = Lines(status)
         self._model = config.model.name
+        self._best, self._best_step, self._is_stuck = 0.0, 0, False
 
     def print(self, line: str) -> None:
         status(line)
@@ -301,9 +304,22 @@ class _Lesson:
         if row[EPOCH]:
             step = row["version"]
             status(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
+            self._warn(min(_legal(row).values()), step)
         elif not _is_enough([row]):
             status(
                 f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
                 "it is taught it first, by random legal moves, for ten minutes at most; "
                 "--init fresh leaves that out"
+            )
+
+    def _warn(self, legal: float, step: int) -> None:
+        """Say once that the share of legal moves no longer rises, and what else there is."""
+        if legal > self._best + 0.02:
+            self._best, self._best_step = legal, step
+        elif step - self._best_step >= STUCK and not self._is_stuck:
+            self._is_stuck = True
+            status(
+                f"legal moves have not risen above {100 * self._best:.0f} % in {STUCK} steps: the "
+                "model may be too small for this game; `unstable world` makes a tiny model that "
+                "knows it, `unstable sft` teaches your own examples"
             )
