@@ -20,6 +20,7 @@ from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
 from unstable.commands.audit.rounding import distance, rounding
+from unstable.commands.play.found import find
 from unstable.config import ConfigError
 from unstable.engines.embedded.sampling import uniforms
 from unstable.engines.make import make_engine
@@ -375,7 +376,6 @@ def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) 
 MISTAKES = [
     (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
     (["run", "first"], "GAME = 'first': give a game's number"),
-    (["run", "0"], "there are 2 of that number (eval of version 1; train of version 1); add"),
     (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
     (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),
     (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
@@ -387,6 +387,11 @@ MISTAKES = [
     (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
     (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a game that goes"),
 ]
+
+
+def test_a_number_alone_means_the_game_of_training(copied: RunFolder) -> None:
+    assert find(copied.root, 0, None, None).result.spec.purpose == "train"
+    assert find(copied.root, 0, "eval", None).result.spec.purpose == "eval"
 
 
 def test_a_mistake_is_one_line(copied: RunFolder) -> None:

@@ -94,6 +94,28 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
+def test_no_resume_deletes_a_recorded_game(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run"
+    found = play(["random", "expert"], place, deals=20)
+    file = place / "games/eval-000000.jsonl"
+    whole = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*whole[:10], b"noise\n", *whole[11:]]))
+    assert resume(place) == found
+    assert "damaged records are left out: 1 in games/eval-000000.jsonl" in capsys.readouterr().err
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
+    assert [json.loads(line)["game"] for line in lines[40:]] == [10]
+
+    config = place / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
+    assert resume(place)["games"] == 40
+    assert "games of another tournament; they are kept in eval-" in capsys.readouterr().err
+    assert file.with_name("eval-000000.jsonl.other").read_bytes() == b"".join(lines)
+    assert len(games(place)) == 40
+
+
 def test_rock_paper_and_scissors_are_a_cycle_that_no_rating_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

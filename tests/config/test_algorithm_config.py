@@ -38,6 +38,13 @@ def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
     assert back.learner == LearnerConfig()
 
 
+def test_naming_another_algorithm_leaves_behind_what_does_nothing_in_it():
+    """A run of `tiny` sets old_logprobs, and rft has no old policy."""
+    assert load("tiny").learner.algorithm.old_logprobs == "engine"
+    for name in ("rft", "a2c", "reinforce", "dpo"):
+        assert load("tiny", {"learner.algorithm.name": name}).learner.algorithm.name == name
+
+
 def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
     shared = {"kl_reward": 0.1, "kl_loss": 0.2, "importance_cap": 3.0, "reward_clip": [-1.0, 0.5]}
     file = tmp_path / "config.yaml"

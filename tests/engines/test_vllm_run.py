@@ -68,7 +68,7 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
         run.kill()
     assert run.returncode == 0, output
     assert not list(scratch.glob("unstable-adapters-*"))
-    # In a path with a space the loader says that it leaves out what vLLM preloads (docs/engines.md).
+    # In a path with a space the loader tells of what vLLM preloads (docs/engines.md).
     assert no_developers_lines("\n".join(x for x in output.splitlines() if "LD_PRELOAD" not in x))
     assert [row["version"] for row in read_rows(metrics)] == [0, 1, 2]
     assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()

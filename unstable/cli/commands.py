@@ -68,7 +68,7 @@ def _learn(given: Given) -> None:
     if given["resume"] is None and given.words and given["config"] is None:
         learn([folder_at("RUN", word) for word in given.words], given.fields, given.typed)
     elif given["resume"] is None and pairs and not given.words:
-        learn([], {}, given.typed, loaded_run(given["config"], given.fields))
+        learn([], given.fields, given.typed, loaded_run(given["config"], given.fields))
     elif given["resume"] is None or given.words:
         raise ConfigError(
             "give one or more RUN, or --learn.pairs FILE with a --config, or --resume RUN_DIR"

@@ -48,7 +48,7 @@ def learn(
         if folder.root.resolve() in [each.root.resolve() for each in folders[:number]]:
             raise ConfigError(f"RUN = {str(folder.root)!r} is given twice; give it once")
     origin = base if base is not None else load(str(folders[0].config))
-    begun = base.updated(_BEGINS) if base is not None else _begun(folders[0], overrides)
+    begun = _begun(folders[0], overrides) if base is None else _of_base(base, overrides)
     config = _untaught(begun)
     _check(config, origin)
     with starting():
@@ -68,6 +68,11 @@ def learn(
         write_origins(new, origins, data.index.counts)
         go_on(resolved, new, None, offline=data)
     return new
+
+
+def _of_base(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """The same of a config that has the overrides already."""
+    return base.updated({name: _BEGINS[name] for name in _BEGINS.keys() - overrides.keys()})
 
 
 def _begun(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import NonNegativeInt, Section, shown
+from unstable.config.base import Port, Section, shown
 from unstable.config.endpoint import is_loopback
 
 
@@ -12,15 +12,13 @@ class ListenConfig(Section):
     """Where programs that play games themselves (games.N.env: driver) take them."""
 
     host: str = Field("127.0.0.1", description="address that is listened at")
-    port: NonNegativeInt = Field(
+    port: Port = Field(
         0,
-        le=65535,
         description="port at which games are taken, whichever actor has them; 0: none, for games "
         "whose drivers the run starts itself (games.N.env: driver:module:Class)",
     )
-    seats_port: NonNegativeInt = Field(
+    seats_port: Port = Field(
         0,
-        le=65535,
         description="port of the seats of the first actor's games, each further actor has the "
         "next; 0: those that follow listen.port",
     )

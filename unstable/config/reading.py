@@ -121,17 +121,20 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
         return config
     data = config.model_dump()
     current = config.learner.algorithm.name
-    if overrides.get("learner.algorithm.name", current) != current:
-        data["learner"]["algorithm"] = _shared(config.learner.algorithm)
+    if (name := overrides.get("learner.algorithm.name", current)) != current:
+        data["learner"]["algorithm"] = _shared(config.learner.algorithm, str(name))
     for path, value in overrides.items():
-        _put(data, path, value)
+        # The port alone leaves the section's other fields as they are.
+        is_port = path == "listen" and isinstance(value, int)
+        _put(data, "listen.port" if is_port else path, value)
     return parse(data)
 
 
-def _shared(algorithm: AlgorithmConfig) -> dict[str, Any]:
-    """What was set of an algorithm's keys that another one has as well."""
+def _shared(algorithm: AlgorithmConfig, name: str) -> dict[str, Any]:
+    """What was set of an algorithm's keys that mean something in the one of that name as well."""
     shared = algorithm.model_fields_set & AlgorithmConfig.model_fields.keys() - {"name"}
-    return algorithm.model_dump(include=shared)
+    kind = ALGORITHMS.get(name, AlgorithmConfig)
+    return algorithm.model_dump(include=shared - kind.without.keys())
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float,
 
     By 200 draws of the pay-offs from normal distributions: a mixture moves far by little.
     """
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(seed % 2**63)  # which may be negative
     drawn = []
     for _ in range(_DRAWS):
         noise = np.triu(chance.standard_normal(payoffs.shape) * errors, 1)

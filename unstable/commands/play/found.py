@@ -39,9 +39,10 @@ class Found(NamedTuple):
 
 
 def find(root: Path, game: int, purpose: str | None, version: Version | None) -> Found:
-    """A run's game of that number; evaluations of several versions have games of one number.
+    """Return a run's game of that number; without a purpose its training game if there is one.
 
-    Raises `ConfigError` where there is none, or more than one.
+    Evaluations of several versions have games of one number. Raises `ConfigError` where there is
+    none, or more than one.
     """
     folder = existing_run(root)
     place = f"RUN_DIR = {str(folder.root)!r}"
@@ -66,6 +67,8 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
         )
         raise ConfigError(f"{given}: {place} holds no such games; leave out what limits them")
     meant = [each for each in places if each.game == game]
+    if purpose is None:
+        meant = [each for each in meant if each.file.purpose == "train"] or meant
     if len(meant) != 1:
         raise ConfigError(f"GAME = {game}: {_several(meant) if meant else _none(places)}")
     config = load(str(folder.config))

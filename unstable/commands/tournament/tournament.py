@@ -1,6 +1,7 @@
 """A tournament: played round by round, on file after each, and gone on with after any end."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -39,7 +40,7 @@ from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.environment import write_environment
-from unstable.records.files import LineFile, cut, json_line, write_whole
+from unstable.records.files import LineFile, json_line, write_whole
 from unstable.records.folder import GameFile, RunFolder, existing_run
 from unstable.records.games import game_of, game_record
 from unstable.records.logs import logging_ours
@@ -108,6 +109,9 @@ def tournament(
     if options.games is not None and (options.deals is not None or options.jpc):
         other = "--jpc" if options.deals is None else "--deals"
         raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
+    for name, number in (("deals", options.deals), ("games", options.games)):
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name} = {number}: give 1 or more")
     with starting():
         config = config_of(options.config, words, options.game, fields)
         players = entrants(config, words)
@@ -200,44 +204,74 @@ def _write(folder: RunFolder, plan: Plan) -> None:
 def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
     """Play what is left, and tell what all of it amounts to."""
     with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
-        results = _on_file(folder, ready.config, plan.design)
+        results, found = _on_file(folder, ready.config, plan.design)
         try:
-            _play_rest(folder, ready, plan.design, results)
+            _play_rest(folder, ready, plan.design, results, found)
         finally:
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
                 status(f"{len(results):,} games are on file; to go on: {again}")
         players = plan.entrants(ready.config)
-        found = standings(ready.config, plan.design, players, results, plan.forfeits)
-        _write(folder, plan.model_copy(update={"found": found}))
-    show(found)
-    write_tournament(folder, found)
+        said = standings(ready.config, plan.design, players, results, plan.forfeits)
+        _write(folder, plan.model_copy(update={"found": said}))
+    show(said)
+    write_tournament(folder, said)
     print(f"everything: {folder.root}\nreport: {folder.report}")
-    return found
+    return said
 
 
-def _on_file(folder: RunFolder, config: RunConfig, design: Design) -> list[GameResult]:
-    """The games of whole rounds, without their turns; what is left of one more is cut off."""
+def _on_file(
+    folder: RunFolder, config: RunConfig, design: Design
+) -> tuple[list[GameResult], dict[int, GameResult]]:
+    """Return the games of whole rounds, and all recorded games by number, without their turns.
+
+    No record is deleted: damaged ones are reported, and a file with games of another tournament is
+    renamed, after which the games of whole rounds are copied.
+    """
     file, skipped = _games(folder), Skipped()
     if not file.path.exists():
-        return []
-    found = [(p.offset, game_of({**h, "turns": []})) for p, h in scan_file(file, skipped)]
+        return [], {}
+    heads = [(place.offset, head) for place, head in scan_file(file, skipped)]
+    found = {head["game"]: game_of({**head, "turns": []}) for _, head in heads}
+    if skipped:
+        status(f"{skipped.line}; their games are played again")
     kept: list[GameResult] = []
     while specs := next_round(config, design, kept):
-        more = [result for _, result in found[len(kept) : len(kept) + len(specs)]]
-        if [result.spec for result in more] != specs:
+        there = [found[spec.game_id] for spec in specs if spec.game_id in found]
+        if any(result.spec not in specs for result in there):
+            offsets = {head["game"]: offset for offset, head in heads}
+            _set_aside(file.path, [offsets[result.spec.game_id] for result in kept])
+            return kept, {result.spec.game_id: result for result in kept}
+        if len(there) < len(specs):
             break
-        kept += more
-    cut(file.path, found[len(kept)][0] if len(kept) < len(found) else None)
-    return kept
+        kept += there
+    return kept, found
+
+
+def _set_aside(path: Path, offsets: Sequence[int]) -> None:
+    """Rename a file of games and copy the records at the offsets to one of the former name."""
+    names = (path.with_name(f"{path.name}.other{number or ''}") for number in count())
+    aside = next(name for name in names if not name.exists())
+    path.rename(aside)
+    with aside.open("rb") as source, path.open("wb") as copy:
+        for offset in offsets:
+            source.seek(offset)
+            copy.write(source.readline())
+    status(f"{path} has games of another tournament; they are kept in {aside.name}")
 
 
 def _games(folder: RunFolder) -> GameFile:
     return GameFile("eval", 0, folder.games("eval", 0))
 
 
-def _play_rest(folder: RunFolder, ready: _Ready, design: Design, results: list[GameResult]) -> None:
-    """Play round after round; each is on file, in order, before the next begins."""
+def _play_rest(
+    folder: RunFolder,
+    ready: _Ready,
+    design: Design,
+    results: list[GameResult],
+    found: dict[int, GameResult],
+) -> None:
+    """Play round after round, less the games that are `found`; each is on file before the next."""
     total = number_of_games(ready.config, design)
     if not next_round(ready.config, design, results):
         return
@@ -247,11 +281,12 @@ def _play_rest(folder: RunFolder, ready: _Ready, design: Design, results: list[G
 
     async def work(actors: Sequence[Actor], lines: Lines) -> None:
         while specs := next_round(ready.config, design, results):
-            lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(specs))
-            played = await play_evaluation(actors, specs, lines.advance)
-            for result in played:
+            missing = [spec for spec in specs if spec.game_id not in found]
+            lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(missing))
+            for result in await play_evaluation(actors, missing, lines.advance):
                 file.write(game_record(result, [], 0, None))
-            results.extend(played)
+                found[result.spec.game_id] = result
+            results.extend(found[spec.game_id] for spec in specs)
 
     try:
         if ready.resolved is not None:

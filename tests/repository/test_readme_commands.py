@@ -1,0 +1,45 @@
+"""README's commands, as they stand there, on runs of README's configs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import in_process, no_developers_lines
+from tests.helpers.locally import locally
+from tests.helpers.pages import README
+from tests.repository.test_readme import commands
+
+pytestmark = pytest.mark.slow
+SMALL = ["--learner.batch_size", "32", "--learner.micro_batch_size", "32", "--eval.games", "4"]
+SMALL += ["--actors.num", "1", "--actors.games_in_flight", "16", "--eval.exploitability.every", "0"]
+MORE = {
+    "fork": [*SMALL, "--steps", "5"],
+    "learn": ["--steps", "1"],
+    "resume": ["--steps", "5"],
+    "tournament": ["--deals", "2"],
+}
+"""What makes a command small, by its name or the option that makes it another command."""
+WITH_A_PERSON = {"play", "serve", "watch"}
+LONG = {("tiny", "exploit")}
+"""The 4,520 positions of TicTacToe take minutes."""
+
+
+@pytest.mark.parametrize("config", ["tiny", "tiny_nim"])
+def test_each_command_runs(config: str, tmp_path: Path) -> None:
+    begin = ["train", "--config", config, "--run_dir", "outputs/run", "--steps", "4", *SMALL]
+    with locally():
+        begun = in_process(tmp_path, *begin)
+        assert begun.returncode == 0, begun.stderr
+        tried = set()
+        for words in commands(README):
+            name = next((w[2:] for w in words if w in ("--fork", "--resume")), words[0])
+            if not any("<run>" in word for word in words) or name in WITH_A_PERSON:
+                continue
+            if (config, name) in LONG:
+                continue
+            asked = [word.replace("<run>", "run") for word in words]
+            done = in_process(tmp_path, *asked, *MORE.get(name, []))
+            assert done.returncode == 0, f"{' '.join(asked)}\n{done.stdout}\n{done.stderr}"
+            assert no_developers_lines(done.stdout + done.stderr), done.stderr
+            tried.add(name)
+    assert tried >= {"resume", "fork", "report", "eval", "learn", "ratings", "replay", "export"}
