@@ -53,7 +53,7 @@ async def test_an_answer_without_room_for_more_is_cut_and_stays_as_it_was(tmp_pa
 
 async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_kept(tmp_path):
     """Of a template that says how long the chat is, no answer can go on."""
-    template = "{{ messages | length }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    template = "{{ messages | length }}{% for m in messages %}{{ m.content }}<eos>{% endfor %}"
     model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
     async with one_game(tmp_path, model=model, sampling={"max_tokens": 60}) as game:
         chat = asked()
@@ -67,11 +67,12 @@ async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_k
 
 
 async def test_a_chat_that_the_template_refuses_costs_one_line(tmp_path):
-    template = "{% if messages | length > 1 %}{{ raise_exception('one word only') }}{% endif %}?"
+    template = "{% if messages | length > 2 %}{{ raise_exception('one word only') }}{% endif %}"
+    template += "{% for m in messages %}{{ m.content }}{% endfor %}"
     model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
     async with one_game(tmp_path, model=model) as game:
         seat = game.told["seats"][0]
-        body = {"model": "any", "messages": [*asked(), *asked()]}
+        body = {"model": "any", "messages": [*asked(), *asked(), *asked()]}
         url = f"{seat['base_url']}/chat/completions"
         refused = await game.door.post(url, seat["api_key"], body)
         assert refused.status_code == 400 and "one word only" in refused.text

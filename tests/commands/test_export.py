@@ -182,7 +182,7 @@ def test_the_card_says_what_it_is_how_good_and_how_it_was_made(
     row = "| TicTacToe-v0 | random | sampled | 0.60 (0.40 to 0.80) | 6 | 4 | 6 | 2 | 16 |"
     assert row in card and "![Scores over the versions of the run](scores.png)" in card
     assert "| `model.adapter.rank` | 4 | 16 |" in card
-    assert re.search(r"^unstable \d.*torch \d", card, re.MULTILINE)
+    assert re.search(r"^unstable-selfplay \d.*torch \d", card, re.MULTILINE)
     assert re.search(r"SHA-256 of its tensors: `[0-9a-f]{64}`", card)
     named = json.loads((exported / "adapter_config.json").read_text())
     assert named["base_model_name_or_path"] == tiny_folder.name

@@ -227,6 +227,7 @@ async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() ->
 
     async def run() -> None:
         try:
+            await asyncio.sleep(0.2)  # by when the main thread waits
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(20)
         finally:

@@ -22,7 +22,9 @@ def test_a_library_that_is_not_there_is_a_line(
     package = bridges.LIBRARIES[prefix][1]
     monkeypatch.setitem(bridges.LIBRARIES, prefix, ("no_such_module", package))
     bridges.bridged_class.cache_clear()
-    line = rf"{package} is not installed \(No .*\); run: pip install 'unstable\[{prefix}\]'$"
+    line = (
+        rf"{package} is not installed \(No .*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
+    )
     with pytest.raises(ConfigError, match=line):
         check_game(GameConfig(env=f"{prefix}:some_game"))
     bridges.bridged_class.cache_clear()

@@ -218,7 +218,7 @@ def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> Non
 def test_a_library_that_is_not_there_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bridges.LIBRARIES, "open_spiel", ("no_such_module", "open_spiel"))
     bridges.bridged_class.cache_clear()
-    with pytest.raises(ConfigError, match=r"run: pip install 'unstable\[open_spiel\]'"):
+    with pytest.raises(ConfigError, match=r"run: pip install 'unstable-selfplay\[open_spiel\]'"):
         check_game(GameConfig(env="open_spiel:hex"))
     bridges.bridged_class.cache_clear()
 

@@ -68,7 +68,7 @@ def tiny_tokenizer() -> TokenizersBackend:
 
 
 def hollow_files(folder: Path) -> None:
-    """Write weights of zeros that take no disk, and an empty tokenizer, beside a config."""
+    """Write weights of zeros that take no disk, and a small tokenizer, beside a config."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in weight_shapes(ModelConfig(name=str(folder))).items():
@@ -78,7 +78,9 @@ def hollow_files(folder: Path) -> None:
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
-    (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% if enable_thinking %}{% endif %}" + CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
 
 
 def random_adapter(model: PreTrainedModel, name: str, seed: int, rank: int = 4) -> Adapter:

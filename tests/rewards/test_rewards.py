@@ -124,7 +124,7 @@ def test_wrong_arguments_and_values_are_refused() -> None:
         Rewards([RewardConfig(term=f"{__name__}:__name__")])
     with pytest.raises(ValueError, match="reward term outcome returned nan"):
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
-    with pytest.raises(ValueError, match=r"returned 10.0, of weight 1e\+308"):
+    with pytest.raises(ValueError, match=r"returned 10.0 \(float\), of weight 1e\+308"):
         Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
 
 
