@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 
 from tests.helpers.machines import machine
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, ModelConfig, load
+from unstable.config import DISTRIBUTION, ConfigError, ModelConfig, load
 from unstable.engines.needs import NEEDS
 from unstable.models.shape import read_shape
 from unstable.planning.elsewhere import machine_named
@@ -22,7 +22,7 @@ BARE = {"torch": "2.13.0", "vllm": "0.32.0"}
 ALL = BARE | {"torchao": "0.18.0", "bitsandbytes": "0.50.2", "vllm-bnb-plugin": "0.0.3"}
 OLD_VLLM = BARE | {"vllm": "0.27.1", "bitsandbytes": "0.50.2"}
 NO_PLUGIN = {name: version for name, version in ALL.items() if "plugin" not in name}
-NOT_THERE = "is not installed; run: pip install 'unstable-selfplay.quantize.', or set model.quantize to none"
+NOT_THERE = f"is not installed; run: pip install '{DISTRIBUTION}.quantize.', or set model.quantize"
 
 
 def planned(kind: str, packages: dict[str, str], cards: int = 0, **options: object) -> Plan:
