@@ -22,9 +22,9 @@ def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
         options = [("listen", 8100), ("listen.token_env", "A_TOKEN")][::order]
         listen = load("default", dict(options)).listen
         assert (listen.port, listen.token_env) == (8100, "A_TOKEN")
-    for options in ({"listen": 70000}, {"listen.seats_port": 65536}):
+    for field, port in (("listen", 70000), ("listen.seats_port", 65536)):
         with pytest.raises(ConfigError, match="less than or equal to 65535"):
-            load("default", options)
+            load("default", {field: port})
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:

@@ -109,12 +109,13 @@ def test_a_model_of_few_fields_has_a_shape() -> None:
     assert (shape.layers, shape.hidden, shape.intermediate) == (1, 768, 3072)
     assert (shape.queries, shape.keys, shape.max_length) == (768, 768, 1024)
     assert [(each.inputs, each.outputs) for each in shape.linears][:2] == [(768, 2304), (768, 768)]
-    long = Phi3Config(
+    fields: dict[str, Any] = {
         **{"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99},
         **{"pad_token_id": 0, "eos_token_id": 1, "max_position_embeddings": 1024},
-        original_max_position_embeddings=256,
-        rope_scaling={"type": "longrope", "long_factor": [1.0] * 8, "short_factor": [1.0] * 8},
-    )
+        "original_max_position_embeddings": 256,
+        "rope_scaling": {"type": "longrope", "long_factor": [1.0] * 8, "short_factor": [1.0] * 8},
+    }
+    long = Phi3Config(**fields)
     assert shape_of(long).max_length == 256  # beyond it a sequence changes others of its batch
     mamba = shape_of(MambaConfig(num_hidden_layers=1, hidden_size=64))
     assert (mamba.layers, mamba.queries, mamba.keys) == (1, 0, 0)

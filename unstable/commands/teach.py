@@ -304,7 +304,7 @@ class _Lesson:
         if row[EPOCH]:
             step = row["version"]
             status(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
-            self._warn(min(_legal(row).values()), step)
+            self._warn(min(_legal(row).values()), int(step or 0))
         elif not _is_enough([row]):
             status(
                 f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "

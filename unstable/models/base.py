@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models import tiny
@@ -224,7 +224,7 @@ def load_model(
 
     from unstable.models.quantize import compute_alike, quantization_config
 
-    dtype, options = resolve_dtype(config.dtype), {}
+    dtype, options = resolve_dtype(config.dtype), dict[str, Any]()
     if config.quantize != "none":
         kind = quantization_config(config.quantize, dtype)
         options = {"quantization_config": kind, "device_map": {"": device}}
