@@ -211,6 +211,20 @@ def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> No
     assert own_turns == turns and payoffs == totals and len(set(payoffs)) == 3
 
 
+class Clearing(Leaving):
+    """Pays the same, and clears `rewards` as each step ends."""
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self._clear_rewards()
+
+
+def test_an_env_that_clears_its_rewards_pays_what_last_reports() -> None:
+    _, totals = library_play("Leaving", {}, 0)
+    _, payoffs = play(Game(config_of(f"{__name__}:Clearing", 3), 0), 0)
+    assert payoffs == totals and any(totals)
+
+
 def continuous() -> Any:
     env = Bids()
     env.action_space = lambda agent: Box(0, 1, (1,))  # type: ignore[method-assign]

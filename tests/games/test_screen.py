@@ -7,6 +7,7 @@ import pytest
 import textarena as ta
 from textarena.envs.registration import ENV_REGISTRY
 
+from tests.helpers.liars import Liars
 from tests.helpers.machines import machine
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import Resolved, show_plan
@@ -16,9 +17,10 @@ from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.catalog.vetted import DEFECTS, known_defect
 from unstable.games.check import check_game
 from unstable.games.game import Game
-from unstable.games.screen import screen
+from unstable.games.screen import ignores_seed, screen
 from unstable.games.textarena import env_class
 from unstable.planning.plan import plan
+from unstable.types import Observation
 
 
 @every_row(
@@ -202,3 +204,25 @@ def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
         "no release yet; name one that ends in -v0, or bring the game as an Environment "
         "(docs/adding_a_game.md)"
     )
+
+
+class Peeking(Liars):
+    """Swaps the dice whenever it is looked at."""
+
+    def observe(self) -> Observation:
+        self.dice = self.dice[::-1]
+        return super().observe()
+
+
+def test_looking_that_changes_what_is_seen_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"observe\(\) called twice after \d turns shows two"):
+        check_game(GameConfig(env=f"{__name__}:Peeking"))
+
+
+@every_row(
+    ("roll", "ignores"), [("randint", False), ("own", False), ("numpy", False), ("system", True)]
+)
+def test_a_game_that_ignores_its_seed_is_said_to(roll: str, ignores: bool) -> None:
+    config = GameConfig(env=f"{Liars.__module__}:Liars", args={"roll": roll})
+    check_game(config)
+    assert ignores_seed(config) is ignores

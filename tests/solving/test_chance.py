@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.liars import ROLLS, Liars
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig
+from unstable.games.info import GameInfo, SmallTree
 from unstable.games.other_draws import refused
 from unstable.solving.best_response import assess
 from unstable.solving.tree import as_key, grow
@@ -134,3 +135,14 @@ def test_a_best_response_remembers_what_it_did() -> None:
     policy = {as_key(n.observation): {"[1]": 0.5, "[2]": 0.5} for n in tree.decisions}  # type: ignore[arg-type]
     found = assess(tree, policy, forfeits=True)
     assert found.values == pytest.approx((0, 0)) and found.best == pytest.approx((1, 0))
+
+
+class CalledOpen(Liars):
+    """Says that every seat sees all, though each sees its own die alone."""
+
+    info = GameInfo(name="CalledOpen", small_tree=SmallTree(is_open=True))
+
+
+def test_an_open_tree_of_a_game_that_hides_something_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is_open = True: .* so something is hidden; set it to"):
+        grow(GameConfig(env=f"{__name__}:CalledOpen"))

@@ -12,6 +12,7 @@ from unstable.config.endpoint import read_token
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, check_moves, settled
+from unstable.games.screen import ignores_seed
 from unstable.games.services import (
     can_be_solved,
     is_zero_sum,
@@ -103,7 +104,8 @@ def alone(config: RunConfig) -> RunConfig:
 def show_plan(resolved: Resolved) -> None:
     """Print on stderr which model is loaded, and the plan where a person should know of it.
 
-    And which games are put in another prompt style than their own, or have a known defect.
+    And which games are put in another prompt style than their own, have a known defect, or ignore
+    their seed.
     """
     line = model_line(resolved.config.model, resolved.plan.dtype)
     print(f"{'model':<9}{line}", file=sys.stderr)
@@ -114,6 +116,13 @@ def show_plan(resolved: Resolved) -> None:
     for index, game in enumerate(resolved.config.games):
         if (defect := known_defect(game)) is not None:
             print(f"games.{index}.env = {game.env!r}: TextArena's game {defect}", file=sys.stderr)
+        if not game.is_driven and ignores_seed(game):
+            print(
+                f"games.{index}.env = {game.env!r}: two games of one seed differ, so the games of "
+                "a group and evaluation's pairs are of different deals, and no run is repeated or "
+                "resumed bit for bit; draw from random, or from a generator that reset seeds",
+                file=sys.stderr,
+            )
         if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
             print(
                 f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "

@@ -30,6 +30,9 @@ _PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # what an action's form leaves o
 _USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
 
 
+_SAME_TURNS = 20  # of games of one seed that are compared
+
+
 class FormError(ValueError):
     """That legal moves are listed in another form than the game takes them."""
 
@@ -72,6 +75,22 @@ def screen(config: GameConfig) -> str | None:
     if idle and sum(trial.accepted for trial in trials) >= _TURNS_PER_SEAT * config.seats:
         return f"never came to move in {len(trials)} games: {_named(idle)}"
     return None
+
+
+def ignores_seed(config: GameConfig) -> bool:
+    """Whether games of one seed differ, by the same random actions: the env draws elsewhere."""
+    for seed in range(_GAMES):
+        with faults_to(partial(logger.debug, "%s fails: %r", config.env)):
+            one, other, rng = Game(config, seed), Game(config, seed), random.Random(seed)
+            while not one.done and one.turns < _SAME_TURNS:
+                seen = one.observe()
+                if other.done or seen != other.observe():
+                    return True
+                listed = lists_legal_moves(config) and one.legal_moves()
+                action = rng.choice(listed or actions(seen, rng))
+                one.step(action)
+                other.step(action)
+    return False
 
 
 def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
@@ -162,6 +181,9 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Tria
         while not game.done and time.monotonic() < deadline and trial.fault is None:
             observation, turns = game.observe(), game.turns
             trial.seats.add(game.seat)
+            if game.observe() != observation:
+                trial.fault = f"observe() called twice after {turns} turns shows two positions"
+                break
             if moves := game.legal_moves() if listed else actions(observation, rng):
                 game = _step(trial, game, rng.choice(moves), listed)
             else:

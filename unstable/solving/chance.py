@@ -1,6 +1,6 @@
-"""That a game has no chance but what a tree enumerates: else its exploitability would be wrong."""
+"""That a tree is its game's: all chance is enumerated, and an open game hides nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from unstable.games.game import Game
 from unstable.games.other_draws import OtherDrawError, refused
 
 _PAIRS = 200  # of games under different seeds, whose draws and moves are the same
+_GAMES = 60  # of random moves, whose positions that read alike are compared
 _REMEDY = (
     "draw with randrange, randint, choice, shuffle or sample of the module random, which is the "
     "game's own and seeded, so that all outcomes can be counted"
@@ -41,6 +42,48 @@ def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
         raise ConfigError(
             f"{place}: draws by {call}, which cannot be solved exactly; {_REMEDY}"
         ) from None
+
+
+def check_open(config: GameConfig) -> None:
+    """Raise `ConfigError` where positions that read alike go on differently, in random play.
+
+    The same moves and draws are made in both. As `games/bridges/sizes.py` does for OpenSpiel's.
+    """
+    rng, met = default_rng(0), dict[str, Callable[[], Game]]()
+
+    def draw(size: int) -> int:
+        return int(rng.integers(size))
+
+    for seed in range(_GAMES):
+        with answered(draw):
+            game = Game(config, seed)
+        while not game.done:
+            key = repr((game.turns, _seen(game)))
+            if key in met and _part(met[key](), game.copied(), int(rng.integers(2**31))):
+                raise ConfigError(
+                    f"games = {config.key}: small_tree.is_open = True: positions that look alike "
+                    "to the seat to move go on differently, so something is hidden; set it to False"
+                )
+            met.setdefault(key, game.copies())
+            moves = game.legal_moves()
+            move = moves[draw(len(moves))]
+            with answered(draw):
+                game.step(move)
+
+
+def _part(one: Game, other: Game, seed: int) -> bool:
+    """Whether two games come to read differently, by the same random moves and draws."""
+    moving = default_rng(seed)
+    while _seen(one) == _seen(other):
+        if one.done:
+            return False
+        moves, draws = one.legal_moves(), int(moving.integers(2**31))
+        move = moves[int(moving.integers(len(moves)))]
+        for game in (one, other):
+            drawing = default_rng(draws)
+            with answered(lambda size, drawing=drawing: int(drawing.integers(size))):  # type: ignore[misc]
+                game.step(move)
+    return True
 
 
 def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
@@ -75,4 +118,4 @@ def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
 
 def _seen(game: Game) -> tuple[object, ...]:
     """All that a tree takes from a game at a position."""
-    return (True, *game.payoffs) if game.done else (game.observe(), game.legal_moves())
+    return (True, *game.payoffs) if game.done else (game.observe(), sorted(game.legal_moves()))

@@ -12,7 +12,7 @@ from unstable.config import shown as shown_text
 from unstable.games.chance import all_draws
 from unstable.games.game import Game
 from unstable.games.services import game_info, why_not_solved
-from unstable.solving.chance import all_chance_enumerated
+from unstable.solving.chance import all_chance_enumerated, check_open
 from unstable.types import Observation
 
 MOST_NODES = 200_000
@@ -64,6 +64,8 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
         raise ConfigError(f"{place}: {why}")
     with all_chance_enumerated(config):
         grower = _Grower(config, most_nodes)
+        if grower.is_open:
+            check_open(config)
         root = grower.after(lambda: Game(config, seed=0))
     if not grower.most:
         raise ConfigError(
@@ -94,7 +96,7 @@ class _Grower:
         self.most = 0.0
         self.shown: dict[Shown, Node] = {}
         size = game_info(config).small_tree
-        self._is_open = size is not None and size.is_open
+        self.is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
         self._numbers: dict[tuple[object, Shown], int] = {}
         self._open: dict[tuple[int, Shown], Node] = {}  # by turns made, after which a cap comes
@@ -129,10 +131,10 @@ class _Grower:
         shown, actions = as_key(observation), tuple(game.legal_moves())
         if (known := self.shown.get(shown)) is not None:
             actions = self._in_order(actions, known)
-        if self._is_open and (game.turns, shown) in self._open:
+        if self.is_open and (game.turns, shown) in self._open:
             return self._open[game.turns, shown]
         memories, number = memories or (None,) * self.config.seats, -1
-        if not self._is_open:
+        if not self.is_open:
             number = self._numbers.setdefault((memories[seat], shown), len(self._numbers))
         node = self._count(
             Node(seat=seat, actions=actions, observation=observation, information_set=number)

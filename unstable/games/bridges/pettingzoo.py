@@ -83,20 +83,24 @@ class PettingZooEnvironment(NumberedEnvironment):
             raise ValueError(f"{self.title} is over before a seat has moved")
 
     def _move(self, number: int) -> bool:
-        """All agents' rewards of each step are added up, as they are paid."""
         self.env.step(number)
-        for agent, reward in self.env.rewards.items():
-            self._totals[self._agents.index(agent)] += float(reward)
         return self._pass_over_the_dead()
 
     def _pass_over_the_dead(self) -> bool:
-        """Agents that are out step once more, with None; whether none is left."""
+        """Agents that are out step once more, with None; whether none is left.
+
+        Rewards are those that `last()` reports: an env may clear `rewards` as a step ends.
+        """
         env = self.env
         while env.agents:
             agent = env.agent_selection
-            if not (env.terminations[agent] or env.truncations[agent]):
+            _, reward, terminated, truncated, _ = env.last(observe=False)
+            self._totals[self._agents.index(agent)] += float(reward)
+            if not (terminated or truncated):
                 return False
             env.step(None)
+        for agent, reward in env._cumulative_rewards.items():  # never selected again
+            self._totals[self._agents.index(agent)] += float(reward)
         return True
 
     def _look(self) -> tuple[Any, Discrete, Any]:
