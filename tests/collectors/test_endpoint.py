@@ -84,6 +84,16 @@ async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) 
     assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
+async def test_answers_cut_off_in_hidden_thought_are_one_line(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.replies = [says("[4]", finish="length"), says(None, finish="length")]
+    for _ in range(3):
+        await ask(server, max_tokens=40, model="ponders")
+    (line,) = [record.getMessage() for record in caplog.records if "ponders" in record.getMessage()]
+    assert "at max_tokens = 40" in line and line.endswith("raise the opponent's max_tokens")
+
+
 async def test_a_refusal_that_stays_is_an_error(server: Server) -> None:
     server.replies = [refuses("temperature")]
     with pytest.raises(BadRequestError, match="temperature"):

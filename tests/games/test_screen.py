@@ -219,6 +219,18 @@ def test_looking_that_changes_what_is_seen_is_refused() -> None:
         check_game(GameConfig(env=f"{__name__}:Peeking"))
 
 
+class Doubling(Liars):
+    """Lists its first move twice."""
+
+    def legal_moves(self) -> list[str]:
+        return super().legal_moves()[:1] + super().legal_moves()
+
+
+def test_moves_that_are_listed_twice_count_once() -> None:
+    moves = Game(GameConfig(env=f"{__name__}:Doubling"), 0).legal_moves()
+    assert moves == Game(GameConfig(env=f"{Liars.__module__}:Liars"), 0).legal_moves()
+
+
 @every_row(
     ("roll", "ignores"), [("randint", False), ("own", False), ("numpy", False), ("system", True)]
 )

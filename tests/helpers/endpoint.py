@@ -23,7 +23,7 @@ class Reply:
     headers: dict[str, str] = dataclasses.field(default_factory=lambda: {"retry-after-ms": "1"})
 
 
-def says(content: object, tokens: int | None = 100) -> Reply:
+def says(content: object, tokens: int | None = 100, finish: str = "stop") -> Reply:
     """A reply as an endpoint makes it."""
     message = {"role": "assistant", "content": content}
     body: dict[str, Any] = {
@@ -31,7 +31,7 @@ def says(content: object, tokens: int | None = 100) -> Reply:
         "object": "chat.completion",
         "created": 0,
         "model": "m",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
     }
     if tokens is not None:
         body["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": tokens}

@@ -114,10 +114,13 @@ class Game:
         )
 
     def legal_moves(self) -> list[str]:
-        """The legal actions of the seat to move; ValueError for a game that does not list them."""
-        if self.config.legal_moves is not None:
-            return list(load_target(self.config.legal_moves)(self.env.raw))
-        return self.env.legal_moves()
+        """The legal actions of the seat to move, each once, whatever the game repeats.
+
+        Raises `ValueError` for a game that does not list them.
+        """
+        own = self.config.legal_moves
+        moves = self.env.legal_moves() if own is None else load_target(own)(self.env.raw)
+        return [*dict.fromkeys(moves)]
 
     def action_values(self) -> dict[str, float] | None:
         """Outcome of each legal action for the seat to move, if all play perfectly after it.

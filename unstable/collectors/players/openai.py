@@ -40,6 +40,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _REFUSED: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 """Parameters that a model at an endpoint has refused, by URL and model."""
 
+_CUT: set[tuple[str, str]] = set()
+"""Models of which it was said that they are cut off before they answer, by URL and model."""
+
 
 class OpenAIPlayer(OpponentPlayer):
     """A remote model that is asked with the same chat as a local one, and seeded if it says so."""
@@ -121,10 +124,27 @@ class OpenAIPlayer(OpponentPlayer):
         if self._ledger is not None:
             self._ledger.reserve(most)
         reply = await self._reply(messages, seed)
+        self._warn_of_thought(reply)
         text, tokens = _read(reply, self._opponent.base_url)
         if self._ledger is not None and tokens is not None:
             self._ledger.settle(most, tokens)
         return text
+
+    def _warn_of_thought(self, reply: Any) -> None:
+        """Log, once for a model, that an answer ended before its first word: that is a forfeit."""
+        choices = getattr(reply, "choices", None)
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        said = getattr(getattr(choice, "message", None), "content", None)
+        place = (self._opponent.base_url, self._opponent.model)
+        if said or getattr(choice, "finish_reason", None) != "length" or place in _CUT:
+            return
+        _CUT.add(place)
+        log.warning(
+            "%s was cut off before it answered, at max_tokens = %d, as by hidden reasoning: such "
+            "answers are no moves and lose its games; raise the opponent's max_tokens",
+            self._opponent.model,
+            self._opponent.max_tokens,
+        )
 
     async def _reply(self, messages: list[dict[str, str]], seed: int) -> Any:
         """The endpoint's reply, asked for until it comes; raises the library's error of the last.

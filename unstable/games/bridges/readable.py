@@ -21,6 +21,8 @@ def readable(observation: Any) -> str:
     '1 0\\n0.5 2'
     >>> readable({"hand": (3, 4), "turn": 1})
     'hand: 3 4\\nturn: 1'
+    >>> readable([12345.0, 12346.0, 0.1, -0.0])
+    '12345.0 12346.0 0.1 0'
     """
     if isinstance(observation, str):
         return observation
@@ -77,13 +79,18 @@ def _rows(array: Any) -> str:
         return "\n\n".join(map(_rows, np.moveaxis(array, -1, 0)))
     if array.ndim == 2:
         return "\n".join(map(_rows, array))
-    return " ".join(map(_number, np.atleast_1d(array).tolist()))
+    return " ".join(map(_number, np.atleast_1d(array)))
 
 
 def _number(value: Any) -> str:
-    if isinstance(value, bool):
+    """As many digits as tell it from every other value of its type."""
+    if isinstance(value, np.bool_):
         return str(int(value))
-    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)  # no -0
+    if not isinstance(value, np.floating):
+        return str(value)
+    value = value + type(value)(0)  # no -0
+    short = f"{value:.4g}"
+    return short if type(value)(short) == value else str(value)
 
 
 def _size(observation: Any) -> int:
