@@ -1,9 +1,11 @@
 """Screening: a game is played before any model is loaded, since many an env fails only in play."""
 
+import io
 import logging
 import random
 import re
 import time
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -80,7 +82,8 @@ def screen(config: GameConfig) -> str | None:
 def ignores_seed(config: GameConfig) -> bool:
     """Whether games of one seed differ, by the same random actions: the env draws elsewhere."""
     for seed in range(_GAMES):
-        with faults_to(partial(logger.debug, "%s fails: %r", config.env)):
+        fails = faults_to(partial(logger.debug, "%s fails: %r", config.env))
+        with redirect_stdout(io.StringIO()), fails:
             one, other, rng = Game(config, seed), Game(config, seed), random.Random(seed)
             while not one.done and one.turns < _SAME_TURNS:
                 seen = one.observe()
