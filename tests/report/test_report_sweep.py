@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,26 @@ def test_the_headline_says_only_what_can_be_told() -> None:
     for others, said in ((better, "b is best: 0.820 (0.795 to 0.845), better than a."), (same, "")):
         found = headline(results([*first, *others], MEASURE), MEASURE)
         assert found == said or "b is best" in found and "not to be told from a." in found
-    assert headline(results(first, MEASURE), MEASURE).startswith("a is best: 0.520")
+    assert headline(results(first, MEASURE), MEASURE) == "a is best: 0.520 (0.495 to 0.545)."
+    worse = [outcome("b", seed, 0.1, 0.2 + seed / 99) for seed in (1, 2, 3)]
+    alike = [outcome("b", seed, 0.1, 0.5 + seed / 100) for seed in (1, 2, 3)]
+    for others, end in ((worse, ", better than all others."), (alike, ", not to be told from b.")):
+        assert headline(results([*first, *others], MEASURE), MEASURE).endswith(end)
     waiting = [each._replace(state="waiting", rows=[]) for each in first]
     assert headline(results(waiting, MEASURE), MEASURE) == "Nothing has come to its end yet."
+
+
+@every_row(("settings", "seeds"), [(2, 3), (6, 3), (12, 3), (6, 5)])
+def test_of_settings_that_are_alike_one_is_seldom_better(settings: int, seeds: int) -> None:
+    chance, better = random.Random(0), 0
+    for _ in range(300):
+        runs = [
+            outcome(f"s{n}", seed, 0.1, chance.gauss(0.5, 0.1))
+            for n in range(settings)
+            for seed in range(seeds)
+        ]
+        better += "better than" in headline(results(runs, MEASURE), MEASURE)
+    assert better / 300 <= 0.05
 
 
 def many(count: int) -> list[Outcome]:

@@ -8,7 +8,7 @@ from unstable.records.reading import Row
 from unstable.records.text import NONE, fixed, interval, number, signed
 from unstable.report.charts import MOST_SERIES, Chart, Points, line_chart, thinned
 from unstable.report.report import FOOTER
-from unstable.types.intervals import mean, student_interval
+from unstable.types.intervals import Z, mean, student_interval, z_of_each
 from unstable.types.metrics import EvalKey, ExploitKey
 
 COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "runs")
@@ -102,13 +102,13 @@ def arrival(
     return last if ended else None
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float], z: float = Z) -> Spread | None:
     """Mean and interval of values of several seeds; None of nothing."""
     if not values:
         return None
     if len(set(values)) == 1:
         return Spread(values[0])
-    found = student_interval(values, least=2)
+    found = student_interval(values, least=2, z=z)
     assert found is not None, "values that differ have one"
     return Spread(*found)
 
@@ -135,7 +135,9 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
     return found
 
 
-def _difference(first: Sequence[Outcome], second: Sequence[Outcome], metric: str) -> Spread | None:
+def _difference(
+    first: Sequence[Outcome], second: Sequence[Outcome], metric: str, z: float = Z
+) -> Spread | None:
     """The second's values less the first's, over the seeds that both have.
 
     Of runs that are done the last ones, else those of the last version that both have.
@@ -151,7 +153,7 @@ def _difference(first: Sequence[Outcome], second: Sequence[Outcome], metric: str
             both = max(each[-1][0] for each in values)
         ends = [[y for x, y in each if x <= both] for each in values]
         gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
-    return spread(gains)
+    return spread(gains, z)
 
 
 def cells(result: Result) -> list[str]:
@@ -183,19 +185,32 @@ def as_record(found: Sequence[Result], measure: Measure) -> dict[str, Any]:
 
 
 def headline(found: Sequence[Result], measure: Measure) -> str:
-    """Which setting is best by the mean at the end, and whether that can be told from the first."""
+    """Which setting is best by the mean at the end, and from which others that can be told.
+
+    By differences to the first setting, whose intervals hold together in 95 %.
+    """
     ended = [each for each in found if any(run.state == "done" for run in each.runs)]
     ranked = _ranked(ended, measure)
     if not ranked:
         return "Nothing has come to its end yet."
     best = ranked[0]
     said = f"{best.setting} is best: {interval(*(best.end or Spread(0.0)), _digits)}"
-    if best is found[0]:
-        return f"{said}."
-    _, low, high = best.difference or Spread(0.0)
-    ends = [measure.sign * end for end in (low, high) if end is not None]
-    apart = "better than" if ends and min(ends) > 0 else "not to be told from"
-    return f"{said}, {apart} {found[0].setting}."
+    first, others = found[0], [each for each in ranked if each is not found[0]]
+    z = z_of_each(len(others))
+
+    def is_better(one: Result, sign: float) -> bool:
+        """Whether a setting is better than the first one, or with sign -1 worse."""
+        _, *ends = _difference(first.runs, one.runs, measure.metric, z) or Spread(0.0)
+        return None not in ends and min(sign * measure.sign * end for end in ends) > 0
+
+    if best is not first:
+        apart = "better than" if is_better(best, 1) else "not to be told from"
+        return f"{said}, {apart} {first.setting}."
+    alike = [each.setting for each in others if not is_better(each, -1)]
+    if alike:
+        more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
+        return f"{said}, not to be told from {', '.join(alike[:3])}{more}."
+    return f"{said}, better than all others." if others else f"{said}."
 
 
 def _ranked(found: Sequence[Result], measure: Measure) -> list[Result]:

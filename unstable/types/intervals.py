@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 Z = 1.959964  # of a normal distribution's 95 %
@@ -49,19 +50,19 @@ def mean_interval(
 
 
 def student_interval(
-    values: Sequence[float], count: int | None = None, least: int = 4
+    values: Sequence[float], count: int | None = None, least: int = 4, z: float = Z
 ) -> Interval | None:
-    """Mean of values that have no range, and its 95 % interval.
+    """Mean of values that have no range, and its interval, by default of 95 %.
 
     Student's (1908, doi:10.2307/2331554). `count` is how many of the values are independent, by
-    default all. None for fewer than `least`, and where all are alike: such values do not say how
-    far others may be.
+    default all; `z` says what the interval covers, as for a normal distribution. None for fewer
+    than `least`, and where all are alike: such values do not say how far others may be.
     """
     count, centre = count or len(values), mean(values)
     variance = mean((value - centre) ** 2 for value in values)
     if count < least or not variance:
         return None
-    half = _student(count - 1) * math.sqrt(variance / (count - 1))
+    half = _student(count - 1, z) * math.sqrt(variance / (count - 1))
     return Interval(centre, centre - half, centre + half)
 
 
@@ -93,6 +94,11 @@ def _student(freedom: int, z: float = Z) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def z_of_each(comparisons: int) -> float:
+    """The z of each of several comparisons with which all of them hold in 95 % (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - 0.025 / max(1, comparisons))
 
 
 def wilson_interval(share: float, count: float, z: float = Z) -> tuple[float, float]:
