@@ -94,6 +94,12 @@ def test_the_headline_counts_where_measures_do_not_agree(
     assert verdict(gained(*(gains[sign] for sign in signs))).answer == answer
 
 
+def test_of_many_measures_one_may_differ_by_chance() -> None:
+    by_chance, none = (0.1, 0.005, 0.195), (0.0, -0.1, 0.1)
+    assert verdict(gained(by_chance)).kind == "better"
+    assert verdict(gained(by_chance, *[none] * 4)).kind == "same"
+
+
 def test_what_was_measured_once_is_named() -> None:
     def why(run: Run) -> list[str]:
         found = verdict(run)

@@ -6,9 +6,11 @@ from typing import Literal, NamedTuple
 from unstable.records.reading import Measured, by_key
 from unstable.records.text import bounds, fixed, number, signed
 from unstable.report.run import HELD_OUT_LOSS, Run, against
+from unstable.types.intervals import Z, z_of_each
 from unstable.types.metrics import EvalKey, ExploitKey
 
 Kind = Literal["better", "mixed", "same", "worse", "unknown"]
+_GAIN = ("gain", "gain_low", "gain_high")
 MARGIN = 0.1
 """An exploitability differs from the first where it is off by at least so much of it."""
 
@@ -95,17 +97,19 @@ def _measured(run: Run) -> str:
 
 
 def _gains(run: Run) -> list[_Finding]:
+    """Gains, of which those differ from 0 whose intervals do that hold together in 95 %."""
     findings = []
-    for version, key, values in latest(run):
-        gain, low, high = (values.get(name) for name in ("gain", "gain_low", "gain_high"))
-        if gain is None or low is None or high is None:
-            continue
+    known = [each for each in latest(run) if None not in map(each.figures.get, _GAIN)]
+    wider = z_of_each(len(known)) / Z
+    for version, key, values in known:
+        gain, low, high = (values[name] for name in _GAIN)
         text = (
             f"Against {against(run, key)}: score {fixed(values['score'])} at version {version}, "
             f"{signed(gain)} (95 % interval {signed(low)} to {signed(high)}) compared "
             f"with version 0 in the same {values['games']:.0f} games."
         )
-        findings.append(_Finding(1 if low > 0 else -1 if high < 0 else 0, text))
+        is_better, is_worse = gain > wider * (gain - low), -gain > wider * (high - gain)
+        findings.append(_Finding(is_better - is_worse, text))
     return findings
 
 
