@@ -37,11 +37,13 @@ def trueskill(difference: float, draws: float) -> tuple[float, float, float]:
     return win, 1 - win - loss, loss
 
 
-def pool(rise: float, games: int, draws: float, world: Chances, seed: int) -> list[Ranking]:
-    """12 versions, each stronger by `rise`, each against the five before it, at either side."""
+def pool(
+    rise: float, games: int, draws: float, world: Chances, seed: int, versions: int = 12
+) -> list[Ranking]:
+    """Versions, each stronger by `rise`, each against the five before it, at either side."""
     chance = random.Random(seed)
     players, found = ["random"], []
-    for version in range(12):
+    for version in range(versions):
         for _ in range(games):
             place = chance.randrange(max(0, len(players) - 5), len(players))
             difference = rise * (version - max(place - 1, 0))
@@ -73,6 +75,22 @@ def test_intervals_hold_the_true_strengths(
                 true = rise * int(each.player.partition("@")[2]) * POINTS
                 hits.append(each.points.low <= true <= each.points.high)
     assert 0.90 <= np.mean(hits) <= 0.98
+
+
+@pytest.mark.parametrize("games", [8, 40])
+@pytest.mark.parametrize("rise", [0.3, 0.6])
+def test_intervals_hold_on_a_long_ladder_too(rise: float, games: int) -> None:
+    """50 versions, the last some 2,600 or 5,100 points above the first."""
+    hits, last = [], []
+    for seed in range(40):
+        found = fit(pool(rise, games, 0.1, davidson, seed, 50), anchor="random")
+        for each in found.strengths:
+            if each.player != "random":
+                true = rise * int(each.player.partition("@")[2]) * POINTS
+                hits.append(each.points.low <= true <= each.points.high)
+        last.append(of(found)["main@49"] / (rise * 49 * POINTS))
+    assert 0.90 <= np.mean(hits) <= 0.98
+    assert np.mean(last) == pytest.approx(1, abs=0.2)
 
 
 def test_two_players_are_as_the_closed_form_says() -> None:

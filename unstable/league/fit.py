@@ -27,8 +27,12 @@ from unstable.types.intervals import Interval, Z
 
 POINTS = 400 / math.log(10)
 """Elo's points of a unit of strength: 400 of them are odds of 10 to 1 in games without draws."""
-PRIOR = 4.0
-"""Of a strength before any game: 0 +- so much (695 points), so that the undefeated stay finite."""
+PRIOR = 16.0
+"""Of a strength before any game: 0 +- so much (2,779 points), so that the undefeated stay finite.
+
+Wide, as it draws both ends of a long ladder to the middle: at 4, of 50 versions that each rise by
+52 points, half of the intervals held.
+"""
 PRIOR_ADVANTAGE = 0.7
 """Of a side's advantage: between two sides +- 1, which is odds of 2.7 to 1."""
 PRIOR_DRAWS = 3.0
