@@ -3,7 +3,6 @@
 import ast
 import inspect
 import re
-import shlex
 import sys
 from functools import partial
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.pages import README, ROOT, blocks
+from tests.helpers.pages import README, ROOT, blocks, commands
 from unstable.cli import run
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, load, parse
@@ -44,22 +43,8 @@ class Bot:
 """
 
 
-SCRIPTS = {"run.sh": ["train"], "run_24gb.sh": ["train", "--config", "qwen3_24gb"]}
-"""What they have `unstable` do, besides their arguments."""
 PRINTING = {"model", "games", "completion"}
 """Commands that only print, and take no config."""
-
-
-def commands(page: str) -> list[list[str]]:
-    """Arguments of `unstable` in the page's lines of shell."""
-    found = []
-    for line in "\n".join(blocks("bash", page)).replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words[:1] == ["bash"] and words[1] in SCRIPTS:
-            found.append(SCRIPTS[words[1]] + words[2:])
-        elif words and Path(words[0]).name == "unstable":
-            found.append(words[1:])
-    return found
 
 
 def entry_points() -> list[str]:

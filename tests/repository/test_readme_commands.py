@@ -6,8 +6,7 @@ import pytest
 
 from tests.helpers.cli import in_process, no_developers_lines
 from tests.helpers.locally import locally
-from tests.helpers.pages import README
-from tests.repository.test_readme import commands
+from tests.helpers.pages import README, commands
 
 pytestmark = pytest.mark.slow
 SMALL = ["--learner.batch_size", "32", "--learner.micro_batch_size", "32", "--eval.games", "4"]
