@@ -71,7 +71,9 @@ def collecting(name: str, in_flight: int) -> tuple[RunConfig, EmbeddedEngine, Co
         }
     )
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=in_flight)
+    engine = EmbeddedEngine(
+        model, stop_token_ids(model, config.model, tokenizer), max_requests=in_flight
+    )
     return config, engine, Collector(config, engine, tokenizer)
 
 

@@ -118,7 +118,7 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
     """What each answer is worth under the start's policy, in pay-offs, and a reward's pay-off."""
     (key,) = exact_games(config.updated({"eval.exploitability.every": 1}))
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=256)
+    engine = EmbeddedEngine(model, stop_token_ids(model, config.model, tokenizer), max_requests=256)
     actor = LocalActor(config, RunFolder(Path()), engine, tokenizer)
     player = PlayerId.policy(0)
     await actor.publish(player, read_adapter(Path(config.model.init), player.name))

@@ -46,7 +46,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     config = parse({**named, "actors": {"games_in_flight": 64}})
     (game,) = config.games
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-    stops = stop_token_ids(model, tokenizer)
+    stops = stop_token_ids(model, config.model, tokenizer)
     engine = EmbeddedEngine(model, stops, max_requests=64)
     collector = Collector(config, engine, tokenizer)
     prompts, most = collector.prompts[game.key], config.sampling.max_tokens

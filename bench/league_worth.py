@@ -102,7 +102,9 @@ class Policies:
         (self._game,) = exact_games(config)
         self.tree = grow(config.game_by_key[self._game], config.eval.exploitability.nodes)
         model, tokenizer = load_model(config.model), load_tokenizer(config.model)
-        engine = EmbeddedEngine(model, stop_token_ids(model, tokenizer), max_requests=256)
+        engine = EmbeddedEngine(
+            model, stop_token_ids(model, config.model, tokenizer), max_requests=256
+        )
         self._actor = LocalActor(config, folder, engine, tokenizer)
         self._found: dict[Path, Policy] = {}
 

@@ -27,8 +27,8 @@ NIM: dict[str, Any] = {
         "steps_per_batch": 8,
         "micro_batch_size": 256,
     },
-    "eval": {"every": 12, "games": 200, "opponents": ["random"]},
-    "loop": {"mode": "sync", "steps": 12},
+    "eval": {"every": 18, "games": 200, "opponents": ["random"]},
+    "loop": {"mode": "sync", "steps": 18},
     "seed": 1,
 }
 OF = "eval/Nim-v0/random/sampled"

@@ -25,6 +25,8 @@ DECAY = 0.8
 """How much of a turn's estimated spread remains when a group forked there has ended."""
 MEMORY = 0.95
 """How much of the share of games that reach a turn remains with each further game."""
+UNKNOWN = {turn: 0.5**turn for turn in range(6)}
+"""The share of games that reach each turn, before any has been played."""
 LEAST_SPREAD = 0.05
 """Where branches always ended alike they are tried now and then: the policy changes."""
 
@@ -44,7 +46,7 @@ class Forks:
 
     def choose(self, env: str, seat: int, chance: random.Random) -> int:
         """Return the number of the turn, from 0."""
-        reached = self._reached.get((env, seat), {0: 1.0})
+        reached = self._reached.get((env, seat), UNKNOWN)
         spreads = self._spreads.get((env, seat), {}) if self._rule == "uncertain" else {}
         weights = [
             share * max(LEAST_SPREAD, spreads.get(turn, 1.0)) for turn, share in reached.items()
@@ -53,7 +55,7 @@ class Forks:
 
     def count(self, env: str, seat: int, turns: int) -> None:
         """Take in how many turns a seat had in a game."""
-        reached = self._reached.setdefault((env, seat), {0: 1.0})
+        reached = self._reached.setdefault((env, seat), dict(UNKNOWN))
         for turn in range(max(turns, len(reached))):
             share = reached.get(turn, 0.0)
             reached[turn] = share + (1 - MEMORY) * ((turn < turns) - share)
