@@ -320,6 +320,16 @@ def test_pairs_of_ones_own_are_learned(run: RunFolder, tmp_path: Path, with_game
     assert any(each >= 0 for each in ids) == with_games
 
 
+def test_options_beside_pairs_alone_are_kept(run: RunFolder, tmp_path: Path) -> None:
+    pairs, new = own_pairs(tmp_path), tmp_path / "new"
+    given = {"learner.algorithm.name": "dpo", "learner.algorithm.pairs": "position", "steps": 1}
+    given |= {"learner.batch_size": 32, "learn.pairs": pairs, "eval.every": 0, "run_dir": new}
+    given |= {"tracking.dashboard": "off", "tracking.report": "false"}
+    words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
+    assert command(["learn", "--config", str(run.config), *words]) == 0
+    assert RunFolder(new).versions()[-1] == 1
+
+
 def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^RUN = '.*' is given twice; give it once"):
         learn([run.root, run.root / "."], {})
