@@ -1,6 +1,7 @@
 """Reward terms add up, each kept raw and weighted; they may wait, and fail at a game's cost."""
 
 import asyncio
+import json
 import re
 import signal
 import time
@@ -8,11 +9,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, load
+from unstable.records.files import json_line
 from unstable.rewards.built_in import BUILT_IN
 from unstable.rewards.terms import Rewards
 from unstable.types import Completion, GameFailure, GameResult, Reward, Segment, Turn
@@ -126,6 +130,36 @@ def test_wrong_arguments_and_values_are_refused() -> None:
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
     with pytest.raises(ValueError, match=r"returned 10.0 \(float\), of weight 1e\+308"):
         Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
+
+
+GIVEN: Any = None
+"""What the term `given` returns."""
+
+
+def given(result: GameResult, turn: Turn) -> Any:
+    return GIVEN
+
+
+@every_row(
+    ("value", "number"),
+    [
+        *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
+        *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
+    ],
+)
+def test_a_value_becomes_a_number_where_it_comes_in(
+    value: Any, number: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.GIVEN", value)
+    rewards = Rewards([RewardConfig(term=f"{__name__}:given", name="mine", weight=2.0)])
+    if number is None:
+        with pytest.raises(ValueError, match=r"^reward term mine returned .* of weight 2$"):
+            rewards.trajectories(game())
+        return
+    (trajectory,) = rewards.trajectories(game())
+    found = trajectory.samples[0].rewards["mine"]
+    assert found == Reward(number, 2 * number)
+    assert json.loads(json_line(found._asdict())) == {"format": 1, **found._asdict()}
 
 
 @every_row(

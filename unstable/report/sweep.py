@@ -200,8 +200,10 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
 
     def is_better(one: Result, sign: float) -> bool:
         """Whether a setting is better than the first one, or with sign -1 worse."""
-        _, *ends = _difference(first.runs, one.runs, measure.metric, z) or Spread(0.0)
-        return None not in ends and min(sign * measure.sign * end for end in ends) > 0
+        found = _difference(first.runs, one.runs, measure.metric, z)
+        if found is None or found.low is None or found.high is None:
+            return False
+        return min(sign * measure.sign * end for end in (found.low, found.high)) > 0
 
     if best is not first:
         apart = "better than" if is_better(best, 1) else "not to be told from"
