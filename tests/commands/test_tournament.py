@@ -15,10 +15,12 @@ from tests.helpers.cli import background, in_process, rows, wait_for
 from tests.helpers.locally import locally
 from tests.helpers.serving import make_run, served_config
 from unstable.cli.command import run
-from unstable.commands.ratings import ratings
+from unstable.commands.ratings import rated, ratings
 from unstable.commands.tournament.entrants import Entrant, check_runs
 from unstable.commands.tournament.tournament import Options, resume, tournament
 from unstable.config import ConfigError
+from unstable.league.fit import Ranking
+from unstable.report.tournament import headline
 from unstable.types import PlayerId
 
 NIM = "Nim-v0"
@@ -69,6 +71,28 @@ def test_the_perfect_player_is_found_to_be_the_best(tmp_path: Path) -> None:
         ["expert", "random"],
     ]
     assert recorded[0]["seed"] == recorded[1]["seed"] != recorded[2]["seed"]
+
+
+def won(games: Sequence[tuple[str, str]]) -> list[Ranking]:
+    """The first of each pair won, from either side."""
+    seats = [Ranking(NIM, pair, (0, 1)) for pair in games]
+    other = [Ranking(NIM, (pair[1], pair[0]), (1, 0)) for pair in games]
+    return [*seats[::2], *other[1::2]]
+
+
+def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
+    """Those beside the reference overlap where the difference of the two is sure."""
+    few = [("expert", "random")] * 10 + [("base", "random")] * 6 + [("random", "base")]
+    direct = [("expert", "base")] * 40 + [("base", "expert")] * 10
+    sure = rated(won(few + direct), 1.0)
+    first, second = sure["players"][:2]
+    assert first["low"] < second["high"] and headline(sure) == "expert is the strongest."
+    equal = [("expert", "base")] * 10 + [("base", "expert")] * 10
+    others = [(one, "random") for one in ("base", "expert")] * 20
+    even = rated(won([*equal, *others, ("random", "base"), ("random", "expert")]), 1.0)
+    assert headline(even) == "base is first, but not clearly ahead of expert."
+    (zero, *_) = even["players"]
+    assert zero["ahead"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
 
 
 def test_one_that_was_killed_goes_on_as_if_it_had_not_been(

@@ -159,6 +159,7 @@ def rated(games: Sequence[Ranking], forfeits: float) -> dict[str, Any]:
         "players": [
             {
                 **_strength(each),
+                "ahead": each.ahead._asdict(),
                 **added(t for pair, t in against.items() if pair[0] == each.player)._asdict(),
                 "forfeits": forfeited[each.player],
             }

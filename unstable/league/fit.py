@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unstable.types import Brief, GameResult
-from unstable.types.intervals import Interval, Z
+from unstable.types.intervals import Interval, Z, z_of_each
 
 POINTS = 400 / math.log(10)
 """Elo's points of a unit of strength: 400 of them are odds of 10 to 1 in games without draws."""
@@ -56,6 +56,7 @@ class Strength(NamedTuple):
     player: str
     points: Interval
     games: int
+    ahead: Interval  # the strongest's points less its own; all players' hold together in 95 %
 
 
 class Advantage(NamedTuple):
@@ -112,10 +113,13 @@ def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None =
     rated = np.flatnonzero(met.diagonal())
     reference = anchor if anchor in number and number[anchor] in rated else None
     zero = None if reference is None else int(np.flatnonzero(rated == number[reference])[0])
-    known = _relative(theta[rated], covariance[np.ix_(rated, rated)], zero)
+    theirs, among = theta[rated], covariance[np.ix_(rated, rated)]
+    known = _relative(theirs, among, zero)
+    first = int(theirs.argmax()) if len(rated) else None
+    ahead = _relative(-theirs, among, first, z_of_each(len(rated) - 1))
     strengths = [
-        Strength(names[place], each, int(met[place, place]))
-        for place, each in zip(rated, known, strict=True)
+        Strength(names[place], points, int(met[place, place]), lead)
+        for place, points, lead in zip(rated, known, ahead, strict=True)
     ]
     return Fit(
         strengths=sorted(strengths, key=lambda each: (-each.points.mean, each.player)),
@@ -273,13 +277,15 @@ def _stages(ranks: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
         left = [side for side in left if ranks[side] != best]
 
 
-def _relative(theta: Floats, covariance: Floats, zero: int | None) -> list[Interval]:
+def _relative(
+    theta: Floats, covariance: Floats, zero: int | None, z: float = Z
+) -> list[Interval]:
     """Parameters in points, beside one of them or their mean."""
     count = len(theta)
     base = np.full(count, 1 / max(count, 1)) if zero is None else np.eye(count)[zero]
     contrast = np.eye(count) - base
     variances = (contrast @ covariance @ contrast.T).diagonal()
-    halves = Z * POINTS * np.sqrt(np.maximum(0.0, variances))
+    halves = z * POINTS * np.sqrt(np.maximum(0.0, variances))
     values = contrast @ theta * POINTS
     return [
         Interval(float(value), float(value - half), float(value + half))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import BaseModel, NonNegativeInt, model_validator
@@ -19,7 +20,7 @@ from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skill, Skills
 from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
-"""What an env's draw probability begins with, as if so many games had been played."""
+"""What an env's draws begin with, as if so many games had been played."""
 MOST_DRAWS = 0.95
 """Of a draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
 ANCHOR_SIGMA = 0.01
@@ -37,6 +38,8 @@ class RegistryState(BaseModel):
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
     """By env: sides that were next to each other at a game's end, and how many of them drew."""
+    equals: dict[str, tuple[int, int]] = {}
+    """The same of games of a player with itself, which are not among those."""
     trained: NonNegativeInt
     """Training games taken in."""
     marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
@@ -66,15 +69,18 @@ class Registry:
         skills: Skills | None = None,
         matchmaker: Matchmaker | None = None,
         payoff_decay: float = 1.0,
+        draws: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
+
+        `draws` is how often equals draw, by env, where a fit of all games has told it.
 
         `skills` is where players are rated, by default in this process. Without a `matchmaker` the
         newest `pool_size` versions are met, all alike.
         """
         self._pool_size = pool_size
         self._matchmaker, self._payoff_decay = matchmaker, payoff_decay
-        self._anchor = anchor
+        self._anchor, self._fitted = anchor, draws
         self._skills = OwnSkills() if skills is None else skills
         for player in (BASE, *fixed):
             self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
@@ -82,6 +88,7 @@ class Registry:
             self._put(anchor, ENVIRONMENT.mu, ANCHOR_SIGMA)
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
+        self._equals: dict[str, tuple[int, int]] = {}
         self._trained = 0
         self._marks: list[tuple[Event, int, int]] = []
         self._versions: dict[str, list[PlayerId]] = {}  # by policy, ascending
@@ -216,19 +223,24 @@ class Registry:
             self._marks.append(mark)
 
     def draw_probability(self, env: str) -> float:
-        """How often equals draw: the share in the env's games so far.
+        """How often equals draw: their share in the games of players with themselves.
 
-        Those of a player with itself, who is its own equal, are among them.
+        Ten games' weight has what a fit says of equals, or else the share in all other games, of
+        unequals too, who draw less often.
         """
         met, drawn = self._draws.get(env, (0, 0))
-        return min(MOST_DRAWS, (PRIOR_DRAWS + drawn) / (PRIOR_GAMES + met))
+        others = self._fitted.get(env) or (PRIOR_DRAWS + drawn) / (PRIOR_GAMES + met)
+        met, drawn = self._equals.get(env, (0, 0))
+        return min(MOST_DRAWS, (PRIOR_GAMES * others + drawn) / (PRIOR_GAMES + met))
 
     def _count_draws(self, spec: GameSpec, ranked: Sequence[float]) -> None:
         """By neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
         ordered = sorted([ranked[side[0]] for side in spec.sides])
-        met, drawn = self._draws.get(spec.env, (0, 0))
+        itself = len({seat.player for seat in spec.seats}) == 1
+        counts = self._equals if itself else self._draws
+        met, drawn = counts.get(spec.env, (0, 0))
         drawn += sum([low == high for low, high in pairwise(ordered)])
-        self._draws[spec.env] = met + len(ordered) - 1, drawn
+        counts[spec.env] = met + len(ordered) - 1, drawn
 
     def ratings(self) -> list[Rating]:
         """Everybody who has played and the current versions, strongest first."""
@@ -257,6 +269,7 @@ class Registry:
             ratings=self._skills.all(),
             results=results,
             draws=dict(self._draws),
+            equals=dict(self._equals),
             trained=self._trained,
             marks=list(self._marks),
             past={policy: [each.name for each in past] for policy, past in self._past.items()},
@@ -271,7 +284,7 @@ class Registry:
         self._results = {
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
-        self._draws = dict(state.draws)
+        self._draws, self._equals = dict(state.draws), dict(state.equals)
         self._trained, self._marks = state.trained, list(state.marks)
         players = map(PlayerId.parse, self._skills.all())
         versions = [player for player in players if player.version is not None]

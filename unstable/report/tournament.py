@@ -72,11 +72,11 @@ def headline(found: Found) -> str:
     if found["cycles"]:
         ring = found["cycles"][0]
         return f"No ranking holds: {' beats '.join([*ring, ring[0]])}."
-    near = [row["player"] for row in others if row["high"] >= first["low"]]
+    near = [row["player"] for row in others if row["ahead"]["low"] <= 0]
     if not near:
         return f"{first['player']} is the strongest."
     named = f"{near[0]}" if len(near) == 1 else f"{len(near)} others"
-    return f"{first['player']} leads, not clearly before {named}."
+    return f"{first['player']} is first, but not clearly ahead of {named}."
 
 
 def _points(row: Mapping[str, float]) -> str:

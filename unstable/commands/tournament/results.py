@@ -42,9 +42,10 @@ def standings(
     matrix, errors = payoff_matrix(names, against, payoffs)
     nash, alpha = nash_average(matrix), alpha_rank(matrix)
     ends = nash_shares(matrix, errors, config.seed)
+    fitted = rated(games, forfeits)
     found = {
-        **rated(games, forfeits),
-        "trueskill": _trueskill(players, results),
+        **fitted,
+        "trueskill": _trueskill(players, results, fitted["draws"]),
         "pairs": [
             {
                 **{"player": one, "opponent": other, **against[one, other]._asdict()},
@@ -80,11 +81,13 @@ def _payoff(found: Any, envs: int) -> dict[str, Any] | None:
     return dict(zip(ENDS, found.interval or (found.mean, None, None), strict=True))
 
 
-def _trueskill(players: Sequence[Entrant], results: Sequence[GameResult]) -> list[dict[str, Any]]:
-    """In the order of the games."""
+def _trueskill(
+    players: Sequence[Entrant], results: Sequence[GameResult], draws: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """In the order of the games; `draws` is how often equals draw, by env."""
     ids = [each.player for each in players]
     programs = [e.player for e in players if e.opponent is not None and e.opponent.is_program]
-    registry = Registry(ids, programs[0] if programs else None, pool_size=1)
+    registry = Registry(ids, programs[0] if programs else None, pool_size=1, draws=draws)
     registry.record(results)
     return [{"player": e.player.name, **trueskill_record(e)} for e in registry.ratings()]
 
