@@ -18,6 +18,7 @@ from unstable.commands import several
 from unstable.commands.session import Terminated
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.runner import Runner, outcomes
+from unstable.commands.sweep.sweep import go_on, show
 from unstable.commands.sweep.trials import Sweep, Trial, trials_of
 from unstable.config import ConfigError, RunConfig, load
 from unstable.config.league import read_league
@@ -78,8 +79,15 @@ MISTAKES = [
     ("settings: [{}, {name: b, learner.learning_rate: 2e-3}]", "base-seed0 and b-seed0 are the s"),
     ("grid: {games.0.env: [Nim-v0, Chess9-v0]}", "env-Chess9-v0: games.0.env = 'Chess9-v0'"),
     ("metric: eval/Nim-v0/randm/sampled/score", "base: metric = 'eval/Nim-v0/randm/sampled/sco"),
+    ("metric: worse/main/score", "base: metric = 'worse/main/score': no metric; give one of metr"),
+    ("metric: score", "base: metric = 'score': no metric; give one of metrics.jsonl, which begin"),
     ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs are not eva"),
     ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; give rungs below that"),
+    ("seeds: [1, true]", "seeds = true: give a number"),
+    ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep has a"),
+    ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: seeds are given by seeds; leave it"),
+    (f"grid: {{{', '.join(f'learner.k{n}: {[*range(99)]}' for n in range(4))}}}", "96,059,601 runs"),
+    ("random: {count: 100000, draw: {learner.epochs: [1]}}", "100,000 runs; a sweep has at most 2"),
     ("at_once: 999", "base: at_once = 999: there are "),
     ("common: {openings.moves: [90, 90]}", "base: openings.moves = [90, 90]: games.0.max_turns"),
 ]
@@ -230,6 +238,46 @@ def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: P
         values = {each.name: dict(each.values(METRIC)) for each in scene.outcomes()}
     names = [trial.name for trial in scene.trials if trial.setting.name == first.kept[0]]
     assert first.values[first.kept[0]] == sum(values[name][2] for name in names) / 2
+
+
+@pytest.mark.parametrize("stop", ["", STOP])
+def test_a_metric_that_no_run_makes_is_said_after_the_first(
+    fake: type[FakeRun], tmp_path: Path, stop: str
+) -> None:
+    text = SWEEP.replace(f"metric: {METRIC}", "metric: collect/game") + stop
+    for _ in range(2):  # going on with it says the same
+        scene = Scene(tmp_path / "s", text)
+        with pytest.raises(ConfigError) as caught:
+            scene.go(slots=1)
+        assert str(caught.value) == (
+            "metric = 'collect/game': learning_rate-0.001-seed1 has made all updates without it; "
+            "did you mean 'collect/games'?"
+        )
+    assert fake.begun == ["learning_rate-0.001-seed1"] and not scene.folder.decisions()
+
+
+def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
+    fake: type[FakeRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene(tmp_path / "s", SWEEP + STOP)
+    scene.go()
+    whole, files = scene.figures(), [*tmp_path.glob("s/*.jsonl")]
+    assert {each.name for each in files} == {"trials.jsonl", "decisions.jsonl"}
+    (tmp_path / "s/failures.jsonl").touch()
+    for file in [*files, tmp_path / "s/failures.jsonl"]:
+        content = file.read_bytes()
+        file.write_bytes(content + b'{"run": "learning_rate-0.001-seed1", "li')
+        Scene(tmp_path / "s", SWEEP + STOP).go()
+        assert scene.figures() == whole
+        file.write_bytes(content + b"{}\n")
+        with pytest.raises(ConfigError, match=rf"s/{file.name}, line \d: \w+: field required; mend"):
+            go_on(tmp_path / "s")
+        file.write_bytes(content)
+    run = scene.folder.run(whole[0][0])
+    run.metrics.write_bytes(b"\xff\x00{}\n" + run.metrics.read_bytes())
+    show(tmp_path / "s")
+    said = f"{whole[0][1]}: {whole[0][0]}: damaged records are left out: 1 in {run.root.name}"
+    assert said in capsys.readouterr().out
 
 
 def test_rungs_count_games_where_that_is_asked_for(fake: type[FakeRun], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_lines
 from unstable.records.league import LeagueFolder
 from unstable.records.sweep import SweepFolder
+from unstable.types.metrics import GROUPS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -182,6 +183,11 @@ def test_the_metrics_that_the_pages_name_exist() -> None:
         found = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
         for metric in re.findall(found, page(name)):
             assert f"`{metric}`" in known, metric
+
+
+def test_the_page_of_metrics_has_a_part_for_each_group() -> None:
+    parts = re.findall(r"^## (\w+):", page("metrics.md"), re.M)
+    assert {*GROUPS} == {*parts, "worst"}  # beside ratings
 
 
 # Sweeps and leagues

@@ -28,7 +28,7 @@ from unstable.loop.state import parse
 from unstable.planning.machine import Machine
 from unstable.planning.shares import Share, check_at_once, most_at_once, shares
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Row, read_rows
+from unstable.records.reading import Row, Skipped, read_rows
 from unstable.records.runs import RunsFolder
 from unstable.records.text import command_line
 from unstable.runtime.child import Child
@@ -80,9 +80,9 @@ class TrainJob(NamedTuple):
         """Whether it is done, running or waiting."""
         return state_of(self.folder, self.steps)
 
-    def rows(self) -> list[Row]:
-        """Its metrics."""
-        return read_rows(self.folder.metrics)
+    def rows(self, skipped: Skipped) -> list[Row]:
+        """Its metrics, but for damaged ones."""
+        return read_rows(self.folder.metrics, skipped)
 
 
 class Runs(ABC):

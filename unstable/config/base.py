@@ -19,6 +19,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
+MOST_RUNS = 2000
+"""Of a sweep or a league: each one is checked before anything starts."""
 _MOST = 2**63 - 1  # what files and arrays hold
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
@@ -146,8 +148,10 @@ class Section(BaseModel):
                 if key not in cls.model_fields:
                     hint = nearest(str(key), list(cls.model_fields))
                     raise ValueError(f"unknown key {shown(key)}; {hint}")
-                if isinstance(data[key], bool) and cls._takes_a_number(key):
-                    raise ValueError(f"{key} = {str(data[key]).lower()}: give a number")
+                values = data[key] if isinstance(data[key], list) else [data[key]]
+                truth = next((each for each in values if isinstance(each, bool)), None)
+                if truth is not None and cls._takes_a_number(key):
+                    raise ValueError(f"{key} = {str(truth).lower()}: give a number")
         return data
 
     def updated(self, changes: Mapping[str, Any]) -> Self:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from unstable.config.base import (
+    MOST_RUNS,
     Arguments,
     Auto,
     Integer,
@@ -18,7 +19,7 @@ from unstable.config.base import (
     nearest,
 )
 from unstable.config.opponents import DrawConfig
-from unstable.config.reading import dump_section, read_section, with_numbers
+from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds follow from the league's seed",
@@ -140,9 +141,13 @@ class LeagueConfig(Section):
             ("common", self.common),
             *((f"members.{name}.fields", each.fields) for name, each in self.members.items()),
         ):
-            for path, (own, why) in itertools.product(fields, OWN.items()):
+            for path, (own, why) in itertools.product(paths_in(fields), OWN.items()):
                 if path == own or path.startswith(f"{own}."):
                     raise ValueError(f"{place}.{path}: {why}; leave it out")
+        if (runs := self.generations * len(self.members)) > MOST_RUNS:
+            raise ValueError(
+                f"generations = {self.generations}: {runs:,} runs; a league has at most {MOST_RUNS:,}"
+            )
         if not any(each.shares.self + each.shares.past > 0 for each in self.members.values()):
             raise ValueError(
                 "members: in generation 1 nobody has anyone to meet; give one a role of main, or a "

@@ -1,7 +1,7 @@
 """A config from a file and a command line's options, and back to YAML."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,6 +102,15 @@ def dump_section(section: Section) -> str:
     """It as YAML that `read_section` reads back to an equal one."""
     data = {"format": FORMAT, **section.model_dump(mode="json", exclude_defaults=True)}
     return yaml.safe_dump(data, sort_keys=False, width=100)
+
+
+def paths_in(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The dotted path of each value, of those in sections too: {"loop": {"steps": 9}}"""
+    for path, value in fields.items():
+        if isinstance(value, dict) and value:
+            yield from (f"{path}.{below}" for below in paths_in(value))
+        else:
+            yield str(path)
 
 
 def with_numbers(fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,14 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from unstable.config.base import (
+    MOST_RUNS,
     Arguments,
     Auto,
     ConfigError,
@@ -21,7 +23,7 @@ from unstable.config.base import (
     Section,
     shown,
 )
-from unstable.config.reading import dump_section, read_section, with_numbers
+from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds are given by seeds",
@@ -156,9 +158,13 @@ class SweepConfig(Section):
             *(("common", self.common), ("grid", self.grid or {}), ("random.draw", drawn)),
             *((f"settings.{index}", each) for index, each in enumerate(self.settings or [])),
         ):
-            for path in paths:
+            for path in paths_in(paths):
                 if path in OWN:
                     raise ValueError(f"{place}.{path}: {OWN[path]}; leave it out")
+        settings = math.prod(map(len, (self.grid or {}).values())) * len(self.settings or [0])
+        runs = settings * len(self.seeds) * (1 if self.random is None else self.random.count)
+        if runs > MOST_RUNS:
+            raise ValueError(f"{runs:,} runs; a sweep has at most {MOST_RUNS:,}: make it several")
         return self
 
     def all_settings(self) -> list[Setting]:
@@ -182,8 +188,8 @@ class SweepConfig(Section):
                     f"{own}: league = {shown(league)}: write a league's keys, such as members:"
                 )
             found.append(Setting(own, base, fields, league))
-        for name in (each.name for each in found):
-            if [each.name for each in found].count(name) > 1:
+        for name, count in Counter(each.name for each in found).items():
+            if count > 1:
                 raise ConfigError(
                     f"two settings are called {name!r}; leave one out, or give each a name of its "
                     "own in settings"

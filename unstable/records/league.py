@@ -9,7 +9,9 @@ from unstable.config import read_text
 from unstable.config.league import LeagueConfig, dump_league, read_league
 from unstable.records.files import write_lines, write_whole
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_list
 from unstable.records.runs import RunsFolder
+from unstable.records.shapes import MEMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class LeagueFolder(RunsFolder):
         """The folder of a member's run in a generation."""
         member, _, generation = name.rpartition("-")
         return RunFolder(self.root / "members" / member / f"generation-{generation}")
+
+    def digests(self) -> dict[str, str]:
+        """Of each member's config, as it was when the league began."""
+        return {row["member"]: row["digest"] for row in read_list(self.members, MEMBER)}
 
     def make(self, league: LeagueConfig, members: Sequence[dict[str, Any]]) -> None:
         """Make the folder; raises `ConfigError` where it is there, or cannot be made."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from unstable.config import FORMAT, check_format, shown
+from unstable.config import FORMAT, ConfigError, check_format, shown
 from unstable.records.files import whole_lines
 from unstable.records.shapes import METRICS, Record, Shape
 from unstable.types.metrics import MetricKey
@@ -38,6 +38,11 @@ class Skipped:
     def __len__(self) -> int:
         """Number of damaged records."""
         return self._counts.total()
+
+    @property
+    def first(self) -> str:
+        """Where the first one is, and what is wrong with it."""
+        return next((f"{path}, {why}" for path, why in self._first.items()), "")
 
     @property
     def line(self) -> str:
@@ -89,6 +94,15 @@ def read_records(path: Path, shape: Shape, skipped: Skipped, start: int = 0) -> 
     """
     for _, record in placed_records(path, shape, skipped, start):
         yield record
+
+
+def read_list(path: Path, shape: Shape) -> list[Record]:
+    """The records of a JSONL file in which each one counts; raises `ConfigError` at a damaged one."""
+    skipped = Skipped()
+    found = [*read_records(path, shape, skipped)]
+    if skipped:
+        raise ConfigError(f"{skipped.first}; mend that line, or take it out")
+    return found
 
 
 def placed_records(

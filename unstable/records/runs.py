@@ -1,13 +1,14 @@
 """A folder of many runs: where each one is, what it printed, and which have failed."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError
-from unstable.records.files import LineFile, read_lines
+from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_list
+from unstable.records.shapes import FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RunsFolder:
 
     def failures(self) -> dict[str, str]:
         """The runs that have failed, each with the last line that it has printed."""
-        return {row["run"]: row["line"] for row in rows(self._failures)}
+        return {row["run"]: row["line"] for row in read_list(self._failures, FAILURE)}
 
     def add_failure(self, name: str, line: str) -> None:
         """Write one down."""
@@ -52,11 +53,6 @@ class RunsFolder:
     def forget_failures(self) -> None:
         """They are tried again."""
         self._failures.unlink(missing_ok=True)
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that need not be there."""
-    return (row for _, row in read_lines(path)) if path.is_file() else iter(())
 
 
 def append(path: Path, row: dict[str, Any]) -> None:

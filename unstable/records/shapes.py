@@ -258,6 +258,24 @@ ENVIRONMENT = Shape(
 )
 """`environment.json`."""
 
+TRIAL = Shape(_fields({"trial": _TEXT, "digest": _TEXT}, only=False))
+"""A line of a sweep's `trials.jsonl`."""
+MEMBER = Shape(_fields({"member": _TEXT, "digest": _TEXT}, only=False))
+"""A line of a league's `members.jsonl`."""
+FAILURE = Shape(_fields({"run": _TEXT, "line": _TEXT}, only=False))
+"""A line of `failures.jsonl`."""
+DECISION = Shape(
+    _fields(
+        {
+            "rung": _COUNT,
+            "values": core_schema.dict_schema(_TEXT, _FIGURE),
+            "kept": _list(_TEXT),
+        },
+        only=False,
+    )
+)
+"""A line of `decisions.jsonl`."""
+
 _GAMES_OF = _fields({"run": _TEXT, "files": core_schema.dict_schema(_TEXT, _COUNT)}, only=False)
 OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF)}, only=False))
 """`offline.json`."""

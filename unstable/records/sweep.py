@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from unstable.config import read_text
 from unstable.config.sweep import SweepConfig, dump_sweep, read_sweep
 from unstable.records.files import write_lines, write_whole
-from unstable.records.runs import RunsFolder, append, rows
+from unstable.records.reading import read_list
+from unstable.records.runs import RunsFolder, append
+from unstable.records.shapes import DECISION, TRIAL
 
 
 class Decision(NamedTuple):
@@ -38,6 +40,10 @@ class SweepFolder(RunsFolder):
         """The sweep as a page to read."""
         return self.root / "report.html"
 
+    def digests(self) -> dict[str, str]:
+        """Of each run's config, as it was when the sweep began."""
+        return {row["trial"]: row["digest"] for row in read_list(self.trials, TRIAL)}
+
     def make(self, sweep: SweepConfig, trials: Sequence[dict[str, Any]]) -> None:
         """Make the folder; raises `ConfigError` where it is there, or cannot be made."""
         self.make_folders("runs")
@@ -56,7 +62,7 @@ class SweepFolder(RunsFolder):
         """What became of each rung so far."""
         return [
             Decision(row["rung"], row["values"], tuple(row["kept"]))
-            for row in rows(self._decisions)
+            for row in read_list(self._decisions, DECISION)
         ]
 
     def add_decision(self, decision: Decision) -> None:

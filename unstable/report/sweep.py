@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
     rows: list[Row]
     command: str  # that makes it again
     folder: str
-    line: str = ""  # the last that it has printed, where it failed
+    line: str = ""  # the last that it has printed, where it failed; or what of it is damaged
 
     def values(self, metric: str) -> list[tuple[int, float]]:
         """A metric's values, each with its version."""

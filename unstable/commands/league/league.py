@@ -16,7 +16,6 @@ from unstable.config import FORMAT, ConfigError, RunConfig, read_text
 from unstable.config.league import LeagueConfig, read_league
 from unstable.league.population import Turn, turns
 from unstable.planning.machine import Machine, this_machine
-from unstable.records.files import read_lines
 from unstable.records.league import LeagueFolder
 from unstable.records.text import command_line
 from unstable.tracking.lines import RunConsole
@@ -51,7 +50,7 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
 def go_on(root: Path, *, retry: bool = False) -> None:
     """Go on with a league, whatever ended it; errors as above. `retry`: runs that failed, too."""
     league = _read(root)
-    kept = {row["member"]: row["digest"] for _, row in read_lines(league.folder.members)}
+    kept = league.folder.digests()
     for row in digests(league):
         if kept.get(row["member"]) != row["digest"]:
             raise ConfigError(
@@ -99,6 +98,14 @@ def check_league(league: League) -> None:
                 raise ConfigError("learner.state: a member goes on from its own last generation")
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
+    first, *others = league.bases
+    for name in others:
+        models = [league.bases[each].model.name for each in (first, name)]
+        if models[0] != models[1]:
+            raise ConfigError(
+                f"{name}: model.name = {models[1]!r}, and {first} has {models[0]!r}; give all members "
+                "one base, which an engine serves to all who meet"
+            )
 
 
 def largest(league: League) -> dict[str, RunConfig]:

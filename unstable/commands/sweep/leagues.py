@@ -13,7 +13,7 @@ from unstable.config.league import LeagueConfig, read_league
 from unstable.config.sweep import Setting
 from unstable.league.population import turns
 from unstable.records.league import LeagueFolder
-from unstable.records.reading import Row, read_rows
+from unstable.records.reading import Row, Skipped, read_rows
 
 COSTS = ("version", "collect/games", "time/total")
 """What counts of members that are not measured."""
@@ -61,12 +61,12 @@ class LeagueJob(NamedTuple):
         is_running = any(state_of(run, self.config.updates) == "running" for run in runs)
         return "running" if is_running else "waiting"
 
-    def rows(self) -> list[Row]:
+    def rows(self, skipped: Skipped) -> list[Row]:
         """Metrics of the measured member, its versions counted on, and what all others cost."""
         found: list[Row] = []
         for turn in turns(self.config):
             made = self.config.updates * (turn.generation - 1)
-            for row in read_rows(self.folder.run(turn.name).metrics):
+            for row in read_rows(self.folder.run(turn.name).metrics, skipped):
                 is_measured = turn.member == measured(self.config)
                 is_again = made > 0 and row["version"] == 0  # as the generation before ended
                 own: dict[str, Any] = dict(row)

@@ -1,13 +1,15 @@
 """Runs the trials of a sweep, as many at once as there are shares, until nothing is left to do."""
 
+import difflib
 from collections.abc import Callable, Sequence
 
 from unstable.commands.session import status
 from unstable.commands.several import Runs
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.trials import Sweep, Trial
+from unstable.config import ConfigError
 from unstable.planning.shares import Share
-from unstable.records.reading import read_rows
+from unstable.records.reading import Skipped, read_rows
 from unstable.records.text import number
 from unstable.report.sweep import Outcome, arrival
 
@@ -28,6 +30,8 @@ class Runner(Runs):
         self._decisions = sweep.folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
         self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # how long metrics were then
+        for name in sorted(self.done):
+            self.result(name)
 
     def due(self) -> list[str]:
         """Those that have not been stopped and do not wait at a rung; the others end in order."""
@@ -38,10 +42,18 @@ class Runner(Runs):
         return [name for name in self._trials if name not in held | waiting]
 
     def result(self, name: str) -> str:
-        """The last value of what settings are compared by."""
-        rows = self._trials[name].job(self._sweep.folder).rows()
-        values = [row.get(self._sweep.measure.metric) for row in rows]
-        return number(next((value for value in reversed(values) if value is not None), None))
+        """The last value of what settings are compared by.
+
+        Raises `ConfigError` where the run has made no such metric: then none will.
+        """
+        metric, skipped = self._sweep.measure.metric, Skipped()
+        rows = self._trials[name].job(self._sweep.folder).rows(skipped)
+        values = [value for row in rows if (value := row.get(metric)) is not None]
+        if rows and not values and not skipped:
+            near = difflib.get_close_matches(metric, {each for row in rows for each in row}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; metrics.jsonl has what it could be"
+            raise ConfigError(f"metric = {metric!r}: {name} has made all updates without it{hint}")
+        return number(values[-1] if values else None)
 
     def _decide(self) -> set[str]:
         """Decide the rungs that all have come to; returns the runs that wait at the next one."""
@@ -85,7 +97,8 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
     def of(trial: Trial) -> Outcome:
         run, name = folder.run(trial.name), trial.setting.name
         job, line = trial.job(folder), failures.get(trial.name, "")
-        rows, state = job.rows(), job.state()
+        skipped = Skipped()
+        rows, state = job.rows(skipped), job.state()
         stopped = [each.rung for each in decisions if name not in each.kept]
         if line:
             state = "failed"
@@ -93,6 +106,7 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
             state = "stopped"  # how far it came beyond its rung is chance
             at = arrival(rows, sweep.measure.metric, stopped[0], stop.by)
             rows = [row for row in rows if at is None or row["version"] <= at[0]]
+        line = line or skipped.line
         return Outcome(
             *(trial.name, name, trial.seed, state, rows, trial.command(folder), str(run.root), line)
         )

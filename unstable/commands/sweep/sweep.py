@@ -16,7 +16,6 @@ from unstable.config.plugins import faults_to
 from unstable.config.sweep import read_sweep
 from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
-from unstable.records.files import read_lines
 from unstable.records.sweep import SweepFolder
 from unstable.records.text import fixed
 from unstable.report.page import plot_library, write_page
@@ -56,7 +55,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
 def go_on(root: Path, *, retry: bool = False) -> None:
     """Go on with a sweep, whatever ended it; errors as above. `retry`: runs that failed, too."""
     sweep = _read(root)
-    kept = {row["trial"]: row["digest"] for _, row in read_lines(sweep.folder.trials)}
+    kept = sweep.folder.digests()
     for trial in sweep.trials:
         has_begun = sweep.folder.run(trial.name).root.exists()  # and goes on with its own config
         if not has_begun and kept.get(trial.name) != trial.record(sweep.folder)["digest"]:
@@ -135,4 +134,4 @@ def _print(sweep: Sweep, found: Sequence[Result]) -> None:
     console = RunConsole()
     console.print(table)
     for run in (each for result in found for each in result.runs if each.line):
-        console.print(Text(f"failed: {run.name}: {run.line}"))
+        console.print(Text(f"{run.state}: {run.name}: {run.line}"))

@@ -17,7 +17,7 @@ from unstable.records.sweep import SweepFolder
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
 from unstable.report.sweep import Measure
-from unstable.types.metrics import EvalKey, ExploitKey, sampling_mode
+from unstable.types.metrics import GROUPS, EvalKey, ExploitKey, sampling_mode
 
 
 class Trial(NamedTuple):
@@ -179,7 +179,13 @@ def _figure(key: EvalKey | ExploitKey) -> str:
 
 
 def _check_metric(config: RunConfig, metric: str) -> None:
-    """Raise `ConfigError` where evaluation is named and another one is made."""
+    """Raise `ConfigError` for no metric, and where an evaluation is named and another one is made."""
+    group, _, name = metric.partition("/")
+    if group not in GROUPS or not name:
+        raise ConfigError(
+            f"metric = {metric!r}: no metric; give one of metrics.jsonl, which begin with "
+            + ", ".join(f"{each}/" for each in GROUPS)
+        )
     if not metric.startswith((f"{EvalKey.prefix}/", f"{ExploitKey.prefix}/")):
         return
     keys = _keys(config)
