@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -211,3 +212,29 @@ def test_a_sweep_of_the_benches_could_begin(
 
 def test_every_bench_has_a_small_form() -> None:
     assert set(SMALL) == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+def test_a_bias_of_credit_is_told_from_errors_that_groups_share(bias: float) -> None:
+    """600 groups of 8 turns that are all at one decision and have one deal's luck in common."""
+    credit = import_module("bench.credit")
+    chance, found = np.random.default_rng(0), []
+    wrong_M = bias * np.tile([1.0, -1.0], 30)  # of 60 moves, two to a decision
+    truth_M = chance.normal(size=60)
+    truth_M -= np.repeat(truth_M.reshape(30, 2).mean(axis=1), 2)
+    slope = 1 + wrong_M @ truth_M / (truth_M @ truth_M)
+    left_M = wrong_M - (slope - 1) * truth_M
+    for _ in range(20):
+        decisions_S = np.repeat(chance.integers(0, 30, 600), 8)
+        moves_S = 2 * decisions_S + chance.integers(0, 2, 4800)
+        luck_S = np.repeat(chance.normal(0, 2, 600), 8) * (1 - 2 * (moves_S % 2))  # of one move
+        estimates_S = truth_M[moves_S] + wrong_M[moves_S] + luck_S + chance.normal(0, 2, 4800)
+        zeros, groups_S = np.zeros(4800), np.repeat(np.arange(600), 8)
+        named = {"truth_S": truth_M[moves_S], "moves_S": moves_S, "decisions_S": decisions_S}
+        rest = dict.fromkeys(credit.Turns._fields, zeros) | {"clusters_S": groups_S}
+        turns = credit.Turns(**{**rest, **named})
+        halves = [credit.split(groups_S, chance, again=False) for _ in range(5)]
+        found.append(np.mean([credit.figures(estimates_S, turns, each)[1] for each in halves]))
+    expected = left_M @ left_M / (slope**2 * truth_M @ truth_M)
+    assert np.mean(found) == pytest.approx(expected, rel=0.1, abs=0.15)
+    assert bias or min(found) < 0 < max(found)
