@@ -220,7 +220,7 @@ def test_a_bias_of_credit_is_told_from_errors_that_groups_share(bias: float) -> 
     credit = import_module("bench.credit")
     chance, found = np.random.default_rng(0), []
     wrong_M = bias * np.tile([1.0, -1.0], 30)  # of 60 moves, two to a decision
-    truth_M = chance.normal(size=60)
+    truth_M = chance.normal(0, 2, 60)
     truth_M -= np.repeat(truth_M.reshape(30, 2).mean(axis=1), 2)
     slope = 1 + wrong_M @ truth_M / (truth_M @ truth_M)
     left_M = wrong_M - (slope - 1) * truth_M
@@ -236,5 +236,5 @@ def test_a_bias_of_credit_is_told_from_errors_that_groups_share(bias: float) -> 
         halves = [credit.split(groups_S, chance, again=False) for _ in range(5)]
         found.append(np.mean([credit.figures(estimates_S, turns, each)[1] for each in halves]))
     expected = left_M @ left_M / (slope**2 * truth_M @ truth_M)
-    assert np.mean(found) == pytest.approx(expected, rel=0.1, abs=0.15)
+    assert np.mean(found) == pytest.approx(expected, rel=0.1, abs=0.03)
     assert bias or min(found) < 0 < max(found)
