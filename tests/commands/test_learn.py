@@ -16,7 +16,7 @@ from tests.helpers.recorded import MortalLearner, processes, recorded_run
 from tests.helpers.resume import rows, weights
 from unstable.cli import run as command
 from unstable.commands.learn import learn, resume
-from unstable.commands.offline import offline_data, origin_of
+from unstable.commands.offline import offline_data, origin_of, read_offline
 from unstable.config import ConfigError, GameConfig, load
 from unstable.games.game import Game
 from unstable.models.adapters import read_adapter
@@ -198,6 +198,45 @@ def test_a_resume_needs_its_games_and_train_goes_on_too(
     assert read_rows(new.metrics)[-1]["version"] == load(str(new.config)).loop.steps > 1
     with pytest.raises(ConfigError, match=r"holds no offline.json; give a folder that unstable le"):
         resume(run.root, {})
+
+
+def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: Path) -> None:
+    pairs = own_pairs(tmp_path)
+    own = options(tmp_path / "new") | {"learner.algorithm": DPO, "learn.pairs": str(pairs)}
+    new = learn([], {**own, "eval.every": 0}, base=load(str(run.config), own))
+    content = pairs.read_text()
+    pairs.write_text(content.replace("chosen", "x").replace("rejected", "chosen").replace("x", "y"))
+    config = load(str(new.config))
+    with pytest.raises(ConfigError, match=r"jsonl': holds other pairs than when the run began; put"):
+        read_offline(config, new)
+    pairs.write_text(content)
+    assert read_offline(config, new) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "the ids of game .* are anot"),
+        ("token_ids", lambda ids: [10_000, *ids[1:]], "the ids of game .* are another tokenizer's"),
+        ("logprobs", lambda each: [5.0] * len(each), "nothing is left to train on"),
+    ],
+)
+def test_games_that_the_model_did_not_play_are_refused(
+    run: RunFolder, tmp_path: Path, name: str, change: Any, said: str
+) -> None:
+    folder = RunFolder(tmp_path / "other")
+    shutil.copytree(run.root, folder.root)
+    for file in folder.game_files():
+        games = lines(file.path)
+        for turn in (turn for game in games for turn in game["turns"] if turn["sampled"]):
+            (segment,) = turn["sampled"]["segments"]
+            segment[name] = change(segment[name])
+        file.path.write_text("".join(f"{json.dumps(each)}\n" for each in games))
+    with pytest.raises(ConfigError, match=said):
+        learn([folder.root], options(tmp_path / "new"))
+    folder.config.write_text("\n")
+    with pytest.raises(ConfigError, match=r"config.yaml: is empty; put the run's own config.yaml"):
+        learn([folder.root], options(tmp_path / "new"))
 
 
 def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ NAMES = ["random", "base", "openai:some/model", "checkpoint:warm@2", "policy@bes
 PURPOSES: list[Purpose] = ["train", "eval"]
 INTEGERS = st.integers(0, 2**40)
 NUMBERS = st.floats(-1e99, 1e99)
+LOGPROBS = st.floats(-1e99, 0)
 PLAYERS = st.integers(0, 99_999).map(PlayerId.policy) | st.sampled_from(NAMES).map(PlayerId)
 TOKEN_IDS = st.integers(0, 2**31 - 1)
 IDS = st.lists(TOKEN_IDS, min_size=1, max_size=3)
@@ -66,10 +67,10 @@ IDS = st.lists(TOKEN_IDS, min_size=1, max_size=3)
 @st.composite
 def completions(draw: st.DrawFn) -> Completion:
     ids = draw(IDS)
-    likeliest = st.lists(st.tuples(TOKEN_IDS, NUMBERS), max_size=2)
+    likeliest = st.lists(st.tuples(TOKEN_IDS, LOGPROBS), max_size=2)
     return Completion(
         token_ids=ids,
-        logprobs=[draw(NUMBERS) for _ in ids],
+        logprobs=[draw(LOGPROBS) for _ in ids],
         finish_reason=draw(st.sampled_from(["stop", "length"])),
         adapter=draw(st.none() | st.sampled_from(NAMES)),
         top_logprobs=draw(st.none() | st.just([draw(likeliest) for _ in ids])),

@@ -65,7 +65,7 @@ def learn(
     new = make_folder(resolved.config, "offline")
     with removed_if_empty(new), new.held(f"tracking.run_dir = {str(new.root)!r}"):
         write_environment(new, command)
-        write_origins(new, origins, data.index.counts)
+        write_origins(new, resolved.config, origins, data.index.counts)
         go_on(resolved, new, None, offline=data)
     return new
 

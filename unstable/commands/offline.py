@@ -1,10 +1,11 @@
 """What a run that plays nothing is trained on: the recorded games of other runs."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from unstable.config import ConfigError, MovesKept, RunConfig, load, shown
 from unstable.datasets.filters import Filters
@@ -12,6 +13,7 @@ from unstable.datasets.gather import expert_moves, own_pairs
 from unstable.datasets.offline import OfflineData, is_held_out, split
 from unstable.datasets.recorded import Counts, GroupIndex, Source
 from unstable.models.base import load_tokenizer
+from unstable.models.shape import read_shape
 from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.games import Recorded
@@ -60,14 +62,14 @@ def offline_data(config: RunConfig, origins: Sequence[Origin]) -> tuple[OfflineD
     filters = Filters(
         winners=learn.winners, versions=learn.versions, opponents=frozenset(learn.opponents)
     )
+    tokenizer = load_tokenizer(config.model)
     index = GroupIndex(
-        [_source(each, config, skipped) for each in origins],
+        [_source(each, config, tokenizer, skipped) for each in origins],
         filters,
         partial(is_held_out, share=learn.held_out, seed=config.seed),
         least=2 if config.learner.algorithm.needs_groups else 1,
         skipped=skipped,
     )
-    tokenizer = load_tokenizer(config.model)
     pairs = own_pairs(config, tokenizer)
     line = _line(index.counts, skipped, len(pairs))
     if origins or not pairs:
@@ -111,8 +113,10 @@ def _check_index(config: RunConfig, index: GroupIndex, line: str) -> None:
         )
 
 
-def write_origins(folder: RunFolder, origins: Sequence[Origin], counts: Counts) -> None:
-    """Write down what a run is trained on, so that it goes on with the same games."""
+def write_origins(
+    folder: RunFolder, config: RunConfig, origins: Sequence[Origin], counts: Counts
+) -> None:
+    """Write down what a run is trained on, so that it goes on with the same games and pairs."""
     runs = [
         {
             "run": str(each.folder.root.resolve()),
@@ -120,7 +124,15 @@ def write_origins(folder: RunFolder, origins: Sequence[Origin], counts: Counts) 
         }
         for each in origins
     ]
-    write_whole(folder.offline, json_line({"runs": runs, "counts": asdict(counts)}))
+    write_whole(folder.offline, json_line({"runs": runs, "counts": asdict(counts), **_pairs(config)}))
+
+
+def _pairs(config: RunConfig) -> dict[str, str]:
+    """A digest of the file of pairs, where there is one."""
+    if config.learn.pairs is None:
+        return {}
+    content = Path(config.learn.pairs).expanduser().read_bytes()
+    return {"pairs": hashlib.blake2b(content, digest_size=16).hexdigest()}
 
 
 def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
@@ -134,6 +146,11 @@ def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
     record = read_document(folder.offline, OFFLINE, skipped)
     if record is None:
         raise ConfigError(f"{folder.offline}: cannot be read; begin the run again")
+    if (known := record.get("pairs")) is not None and _pairs(config).get("pairs") != known:
+        raise ConfigError(
+            f"learn.pairs = {config.learn.pairs!r}: holds other pairs than when the run began; put "
+            "them back, or begin another run"
+        )
     data, _ = offline_data(config, [_again(row["run"], row["files"]) for row in record["runs"]])
     if config.loop.steps > data.updates:
         raise ConfigError(
@@ -152,7 +169,7 @@ def _again(root: str, files: Mapping[str, int]) -> Origin:
     return Origin(folder, load(str(folder.config)), paths)
 
 
-def _source(origin: Origin, config: RunConfig, skipped: Skipped) -> Source:
+def _source(origin: Origin, config: RunConfig, tokenizer: Any, skipped: Skipped) -> Source:
     """The run's games, with its own reward terms; its ids have to be those of our tokenizer."""
     theirs, ours = origin.config.model, config.model
     if theirs.name != ours.name:
@@ -163,8 +180,22 @@ def _source(origin: Origin, config: RunConfig, skipped: Skipped) -> Source:
                 f"{theirs.name!r}, whose tokens are others; give games of one model"
             )
     rewards = Rewards(origin.config.buffer.rewards)
+    rows = read_shape(ours).vocabulary
+    unread = [origin.folder]
 
     def trajectories(recorded: Recorded) -> list[Trajectory]:
+        answers = [turn.answer for game in recorded.result.games for turn in game.turns]
+        sampled = [(s, each.text) for each in answers if (s := each.sampled) is not None]
+        whole = [(s, text) for s, text in sampled if unread and s.finish_reason == "stop"]
+        if any(max(*s.prompt_ids, *s.token_ids, 0) >= rows for s, _ in sampled) or any(
+            tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
+        ):
+            raise ConfigError(
+                f"{origin.folder.root}: the ids of game {recorded.result.spec.game_id} are another "
+                f"tokenizer's than that of model.name = {ours.name!r}; give the model that played"
+            )
+        if whole:  # one game shows whose ids they are
+            unread.clear()
         try:
             return rewards.recorded(*recorded)
         except KeyError as error:

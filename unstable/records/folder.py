@@ -296,6 +296,8 @@ def existing_run(path: Path) -> RunFolder:
     folder = RunFolder(path)
     if not folder.config.is_file():
         raise ConfigError(f"RUN_DIR = {str(path)!r} holds no config.yaml; give a run's folder")
+    if not folder.config.read_bytes().strip():
+        raise ConfigError(f"{folder.config}: is empty; put the run's own config.yaml back")
     return folder
 
 

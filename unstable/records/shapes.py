@@ -81,6 +81,7 @@ _TEXT = core_schema.json_or_python_schema(
 )
 _FLAG = core_schema.bool_schema()
 _FIGURE = core_schema.float_schema(allow_inf_nan=False, gt=-MOST, lt=MOST)
+_LOGPROB = core_schema.float_schema(allow_inf_nan=False, gt=-MOST, lt=0.01)  # 0, but for rounding
 _COUNT = _whole()
 _INTEGER = core_schema.int_schema()  # a seed may have more digits
 _IDS = _list(_whole(below=2**31))
@@ -121,11 +122,11 @@ _HEAD = {
 }
 _CHOSEN_BY = {"ensemble": _list(_TEXT)}  # only where branches are chosen
 _LATER = {"stakes": _or_none(_FIGURE), **_CHOSEN_BY}  # older records have none
-_LIKELIEST = core_schema.tuple_schema([_whole(below=2**31), _FIGURE], strict=False)
+_LIKELIEST = core_schema.tuple_schema([_whole(below=2**31), _LOGPROB], strict=False)
 _SEGMENT = _fields(
     {"token_ids": _IDS},
     {
-        "logprobs": _list(_FIGURE),
+        "logprobs": _list(_LOGPROB),
         "finish_reason": core_schema.literal_schema(["stop", "length"]),
         "adapter": _or_none(_TEXT),
         "top_logprobs": _or_none(_list(_list(_LIKELIEST))),
@@ -277,7 +278,7 @@ DECISION = Shape(
 """A line of `decisions.jsonl`."""
 
 _GAMES_OF = _fields({"run": _TEXT, "files": core_schema.dict_schema(_TEXT, _COUNT)}, only=False)
-OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF)}, only=False))
+OFFLINE = Shape(_fields({"runs": _list(_GAMES_OF)}, {"pairs": _TEXT}, only=False))
 """`offline.json`."""
 
 _OBJECT = core_schema.dict_schema()
