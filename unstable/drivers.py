@@ -15,6 +15,7 @@ import asyncio
 import importlib
 import inspect
 import json
+import math
 import os
 import sys
 import threading
@@ -27,7 +28,7 @@ import httpx
 TOKEN = "UNSTABLE_DRIVER_TOKEN"
 """The environment variable with the token of a run that asks for one."""
 _ANSWER_S = 600.0  # that a seat's answer may take
-_GONE_S = 120.0  # after which a run that has never answered is given up; it may be loading
+_TOLD_S = 15.0  # between lines that say that no run answers yet; it may be loading
 _PAUSE_S = 0.5
 _MOST_REASON = 300  # characters
 
@@ -80,15 +81,18 @@ def drive(
     at_once: int = 1,
     token: str | None = None,
     env: str | None = None,
+    patience_s: float = math.inf,
 ) -> int:
     """Play the games of the run at `url` until it is over; returns how many were played.
 
     With `env`, only the game of that name. `at_once` are played side by side; a `play` that is no
     coroutine function runs in threads. A game at which it raises has failed, and the next is
-    taken. Raises `ConnectionError` where no run answers at all, `PermissionError` where it does
-    not take the token.
+    taken. A run that does not answer yet is waited for, and said each 15 s. Raises
+    `ConnectionError` where none has answered for `patience_s`, `PermissionError` where it does not
+    take the token.
     """
-    return asyncio.run(driving(play, url, at_once=at_once, token=token, env=env))
+    options = {"at_once": at_once, "token": token, "env": env, "patience_s": patience_s}
+    return asyncio.run(driving(play, url, **options))  # type: ignore[arg-type]
 
 
 async def driving(
@@ -98,6 +102,7 @@ async def driving(
     at_once: int = 1,
     token: str | None = None,
     env: str | None = None,
+    patience_s: float = math.inf,
     driver: str = "",
 ) -> int:
     """As `drive`, within a program that has an event loop; `driver` is for the run's own."""
@@ -107,7 +112,8 @@ async def driving(
     async def one() -> int:
         # A client each: one that many share looks through all its connections at each request.
         async with httpx.AsyncClient(trust_env=False, verify=secure) as client:
-            return await _Driver(play, url.rstrip("/"), token, wanted, client).run()
+            made = _Driver(play, url.rstrip("/"), token, wanted, client, patience_s)
+            return await made.run()
 
     return sum(await asyncio.gather(*(one() for _ in range(at_once))))
 
@@ -120,7 +126,9 @@ class _Driver:
         token: str | None,
         wanted: dict[str, str],
         client: httpx.AsyncClient,
+        patience_s: float,
     ) -> None:
+        self._patience_s = patience_s
         self._play, self._url, self._wanted, self._client = play, url, wanted, client
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._met = False  # the run has answered once
@@ -134,6 +142,8 @@ class _Driver:
             reply = await self._client.post(
                 url, headers={"Authorization": f"Bearer {key}"}, json=result, timeout=_ANSWER_S
             )
+            if reply.is_error:
+                _say(f"game {open_game.id} of {open_game.env}: {_reason(reply)}")
             if reply.status_code == 400:  # what was returned is no result
                 error = {"error": _reason(reply)}
                 await self._client.post(url, headers=reply.request.headers, json=error)
@@ -152,10 +162,12 @@ class _Driver:
                     timeout=_ANSWER_S,
                 )
             except httpx.TransportError as error:
-                if self._met or silent >= _GONE_S:
-                    if self._met:
-                        return None
+                if self._met:
+                    return None
+                if silent >= self._patience_s:
                     raise ConnectionError(f"no run answers at {self._url}: {error}") from None
+                if silent and silent % _TOLD_S == 0:
+                    _say(f"no run answers at {self._url} yet, waited for {silent:g} s")
                 silent += _PAUSE_S
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -200,6 +212,10 @@ def _raise_for(reply: httpx.Response) -> None:
     if reply.is_error:
         text = f"{reply.status_code} from {reply.request.url.path}: {_reason(reply)}"
         raise httpx.HTTPStatusError(text, request=reply.request, response=reply)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _reason(reply: httpx.Response) -> str:

@@ -44,7 +44,12 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
     ("a model of control characters", {"model": "\ud800\x1b"}, 404, {"param": "model"}),
     ("no messages", {"messages": []}, 400, {"param": "messages"}),
     ("no text", {"messages": [{"role": "user", "content": 3}]}, 400, {}),
-    ("an image", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, {}),
+    (
+        "an image",
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        {"message": "messages.0.content: parts of type 'image_url' are not served; give text"},
+    ),
     ("a role", {"messages": [{"role": "king", "content": "x"}]}, 400, {"param": "messages.0.role"}),
     ("half a character", {"messages": [{"role": "user", "content": "\ud800"}]}, 400, {}),
     ("top_p", {"top_p": 0.5}, 400, {"param": "top_p", "code": "unsupported_parameter"}),
@@ -53,7 +58,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
     ("a bias", {"logit_bias": {"5": 1}}, 400, {"param": "logit_bias"}),
     ("a form", {"response_format": {"type": "json_object"}}, 400, {"param": "response_format"}),
     ("no tokens", {"max_tokens": 0}, 400, {"param": "max_tokens"}),
-    ("too many tokens", {"max_tokens": LENGTH}, 400, {"code": "context_length_exceeded"}),
+    ("too many tokens", {"max_tokens": 10**9}, 400, {"param": "max_tokens"}),
     (
         "too long a prompt",
         {"messages": [{"role": "user", "content": LONG}], "max_tokens": None},
@@ -69,7 +74,24 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
     ("a seed of 70 bits", {"seed": 2**70}, 400, {"param": "seed"}),
     ("likeliest", {"logprobs": True, "top_logprobs": 4}, 400, {"param": "top_logprobs"}),
     ("more likeliest", {"logprobs": True, "top_logprobs": 21}, 400, {"param": "top_logprobs"}),
-    ("five stops", {"stop": ["a", "b", "c", "d", "e"]}, 400, {"param": "stop"}),
+    ("five stops", {"stop": [*"abcde"]}, 400, {"message": "stop: 5 texts; at most 4 are served"}),
+    ("no flag", {"stream": 5}, 400, {"message": "stream: Input should be a valid boolean"}),
+    ("a flag as text", {"stream_options": {"include_usage": "yes"}}, 400, {}),
+    ("a number as text", {"max_tokens": "8"}, 400, {"param": "max_tokens"}),
+    ("a flag for a number", {"n": True}, 400, {"param": "n"}),
+    ("moves", {"legal_moves": ["[1]"]}, 400, {"param": "legal_moves"}),
+    ("a tool alone", {"messages": [{"role": "tool", "content": "2"}]}, 400, {"param": "messages"}),
+    ("no name", {"tools": [{"type": "function", "function": {}}]}, 400, {}),
+    ("no schema", {"response_format": {"type": "json_schema"}}, 400, {"param": "response_format"}),
+    *(
+        (name, {name: value}, 400, {"param": name, "code": "unsupported_parameter"})
+        for name, value in (
+            ("chat_template_kwargs", {"enable_thinking": False}),
+            *(("guided_choice", ["a"]), ("stop_token_ids", [5]), ("min_tokens", 3)),
+            *(("ignore_eos", True), ("continue_final_message", True), ("prompt_logprobs", 1)),
+            *(("reasoning_effort", "low"), ("functions", [{"name": "f"}])),
+        )
+    ),
     ("a tool that is needed", {"tool_choice": "required"}, 400, {"param": "tool_choice"}),
 ]
 
@@ -113,12 +135,17 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
     ({"body": CHAT, "path": "/../../etc/passwd"}, 404, {}),
     ({"body": "", "method": "GET"}, 405, {}),
     ({"body": CHAT, "method": "DELETE", "path": "/models"}, 405, {}),
-    ({"body": {**TEXT, "prompt": []}, "path": "/completions"}, 400, {"param": None}),
+    ({"body": {**TEXT, "prompt": []}, "path": "/completions"}, 400, {"param": "prompt"}),
     ({"body": {**TEXT, "prompt": [-1]}, "path": "/completions"}, 400, {}),
     ({"body": {**TEXT, "prompt": [10**30]}, "path": "/completions"}, 400, {}),
-    ({"body": {**TEXT, "prompt": ["a", "b"]}, "path": "/completions"}, 400, {"param": "prompt"}),
+    ({"body": {**TEXT, "prompt": ["a", 5]}, "path": "/completions"}, 400, {"param": "prompt.1"}),
+    ({"body": {**TEXT, "max_tokens": 0}, "path": "/completions"}, 400, {"param": "max_tokens"}),
+    ({"body": {**TEXT, "prompt": "x" * 10**6}, "path": "/completions"}, 400, {"param": "prompt"}),
     ({"body": {**TEXT, "prompt": "\ud800"}, "path": "/completions"}, 400, {"param": "prompt"}),
-    ({"body": {**TEXT, "echo": True}, "path": "/completions"}, 400, {"param": "echo"}),
+    (
+        {"body": {**TEXT, "echo": True, "stream": True}, "path": "/completions"},
+        *(400, {"message": "echo: not with stream; leave one of them out", "param": "echo"}),
+    ),
     ({"body": {**TEXT, "suffix": "x"}, "path": "/completions"}, 400, {"param": "suffix"}),
     ({"body": {**TEXT, "best_of": 2}, "path": "/completions"}, 400, {"param": "best_of"}),
 ]
@@ -141,7 +168,10 @@ async def test_what_says_nothing_new_is_taken(served: Endpoint) -> None:
         "logit_bias": None,
         "user": "me",
     }
-    neutral |= {"response_format": {"type": "text"}, "store": False, "parallel_tool_calls": True}
+    neutral |= dict.fromkeys(("n", "stream", "logprobs", "top_logprobs", "tools", "stop"))
+    neutral |= {"chat_template_kwargs": {}, "min_tokens": 0, "ignore_eos": False, "metadata": {}}
+    neutral |= {"temperature": 0, "top_p": 0.9, "response_format": {"type": "text"}}
+    neutral |= {"store": False, "parallel_tool_calls": True}
     reply = await ask(served, CHAT | neutral | {"tools": [], "tool_choice": "none"})
     assert reply.status_code == 200, reply.text
     assert (await ask(served, "", "/models", "GET")).json()["data"][0]["id"] == "main@0"

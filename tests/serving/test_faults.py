@@ -3,18 +3,20 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from tests.helpers.serving import HI, Endpoint, Says, endpoint, served_config
 from unstable.engines.base import EngineDiedError
-from unstable.serving import app
+from unstable.serving import app, models, server
 
 ASKED: dict[str, Any] = {"model": "base", "messages": HI, "max_tokens": 40}
 
@@ -32,7 +34,7 @@ async def opened(
     text = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, limit=2**24)
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {promised or len(text)}\r\n\r\n"
     )
     writer.write(head.encode() + text)
@@ -125,6 +127,72 @@ async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.Mo
             assert b" 408 " in await reader.readline()
             await close(writer)
         assert served.seat.counts.asked == 3
+
+
+async def test_half_a_header_is_waited_for_no_longer_than_some_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_HEADER_S", 0.3)
+    async with endpoint(engine=talkative()) as served, served.client() as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        for text in (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /v1/chat/co"):
+            writer.write(text)
+            if text.startswith(b"GET"):
+                assert b'"ok"' in await reader.readuntil(b"}")
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        await close(writer)
+        # An answer that takes longer than that is no header.
+        reply = await client.chat.completions.create(**ASKED)
+        assert reply.usage.completion_tokens == 40
+
+
+async def test_more_connections_than_may_be_open_are_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 4)
+    async with endpoint(engine=talkative()) as served, served.client() as client:
+        port = served.server.port
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert b" 503 " in await reader.readline()
+            await close(writer)
+        assert caplog.text.count("more than 4 connections: others are refused") == 1
+        for _, writer in opened:
+            await close(writer)
+        await asyncio.sleep(0.1)
+        assert (await client.chat.completions.create(**ASKED)).usage.completion_tokens == 40
+
+
+async def test_a_name_that_was_made_to_mean_this_machine_is_not_answered() -> None:
+    async with endpoint(engine=talkative()) as served, httpx.AsyncClient() as client:
+        port = served.server.port
+        for host, status in (
+            *(("evil.com", 421), (f"evil.com:{port}", 421), ("127.0.0.1.evil.com", 421), ("", 421)),
+            *((f"LOCALHOST:{port}", 200), ("127.0.0.1", 200), (f"[::1]:{port}", 200)),
+        ):
+            reply = await client.get(f"{served.url}/models", headers={"Host": host})
+            assert reply.status_code == status, host
+
+
+async def test_a_long_prompt_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    encoded = models.encoded
+
+    def slow(template: Any, request: Any) -> Any:
+        assert request.characters < 10_000 or may_end.wait(30)
+        return encoded(template, request)
+
+    monkeypatch.setattr(models, "encoded", slow)
+    async with endpoint(engine=talkative()) as served, served.client() as client:
+        long = {**ASKED, "messages": [{"role": "user", "content": "x" * 100_000}]}
+        asked = [asyncio.create_task(client.chat.completions.create(**long)) for _ in range(3)]
+        await until(lambda: served.seat.counts.in_flight == 3)
+        assert (await client.chat.completions.create(**ASKED)).usage.completion_tokens == 40
+        may_end.set()
+        for each in await asyncio.gather(*asked, return_exceptions=True):
+            assert "are more than the 256 that are served" in str(each)
 
 
 async def test_what_is_more_than_may_wait_is_refused_with_a_time_to_wait() -> None:

@@ -6,6 +6,7 @@ say: it finds a seat by the path before `/v1` and the token that came along.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -46,15 +47,19 @@ class Served(Protocol):
 def application(served: Served, prefix: str = "") -> Starlette:
     """The application, with seats at `prefix` and the API's own paths after it."""
 
+    created = int(time.time())
+
+    def told(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "unstable"}
+
     async def models(http: HttpRequest) -> Response:
         seat = served.seat(http.path_params, token_of(http))
-        names = [{"id": name, "object": "model", "owned_by": "unstable"} for name in seat.models()]
-        return JSONResponse({"object": "list", "data": names})
+        return JSONResponse({"object": "list", "data": [*map(told, seat.models())]})
 
     async def model(http: HttpRequest) -> Response:
         seat, name = served.seat(http.path_params, token_of(http)), http.path_params["name"]
         check_model(seat, name)
-        return JSONResponse({"id": name, "object": "model", "owned_by": "unstable"})
+        return JSONResponse(told(name))
 
     async def chat(http: HttpRequest) -> Response:
         return await _answered(served, http, ChatRequest)
@@ -91,7 +96,8 @@ async def body_of(http: HttpRequest) -> bytes:
 
     Raises `ApiError` for one that is not, is too large, or too long on its way.
     """
-    if http.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    kind = http.headers.get("content-type", "").partition(";")[0]
+    if kind.strip().lower() != "application/json":
         raise ApiError(415, "the body's Content-Type is not application/json")
     found, length = bytearray(), 0
     try:

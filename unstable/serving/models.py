@@ -20,14 +20,17 @@ from unstable.prompts import (
     find_tags,
     read_tool_calls,
 )
+from unstable.serving.forms import Forms, check_forms
 from unstable.serving.growing import Growing, cut_at
-from unstable.serving.replies import Choice, Reply, Seat, check_model, usage
+from unstable.serving.replies import Choice, Part, Reply, Seat, check_model, usage
 from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest, is_token
 from unstable.types import Completion, TopLogprobs
 from unstable.types.seeds import derive_seed
 
 _WAITING = 4  # times as many answers may wait as run at once
 _AGAIN_S = 1  # after which one that was refused may ask again
+_SHORT = 2**15  # characters that are put into tokens in no time
+_BLANKS = 4  # times as many characters as a token's, which a tokenizer may drop
 _SEEDS = 2**63  # as many as ours: what comes in any other form becomes one of these
 T = TypeVar("T")
 
@@ -69,10 +72,12 @@ class ModelsSeat:
         decode: Callable[[Sequence[int]], str],
         adapters: Mapping[str, str | None],
         limits: Limits,
+        forms: Forms,
         *,
         seed: int,
+        longest: int | None = None,
     ) -> None:
-        """`adapters` None is the base.
+        """`adapters` None is the base; `longest` is the most characters that a token stands for.
 
         `seed` decides the chance of requests that have none, by the order in which they come.
         """
@@ -80,6 +85,8 @@ class ModelsSeat:
         self._adapters, self._limits = adapters, limits
         self._seed, self._asked = seed, count()
         self.strings = TokenStrings(decode)
+        self._forms, self._longest = forms, longest
+        self._encoding = asyncio.Lock()
         self.counts = Counts()
         self.died = asyncio.Event()
         """Set once the engine will never answer again."""
@@ -106,7 +113,9 @@ class ModelsSeat:
             likeliest=config.tracking.top_logprobs,
             at_once=config.actors.games_in_flight,
         )
-        return cls(engine, template, answers.text, adapters, limits, seed=config.seed)
+        forms, longest = Forms(tokenizer), longest_token(tokenizer)
+        made = engine, template, answers.text, adapters, limits, forms
+        return cls(*made, seed=config.seed, longest=longest)
 
     def models(self) -> Sequence[str]:
         """The names that requests may ask for."""
@@ -120,19 +129,28 @@ class ModelsSeat:
             if self.counts.in_flight >= self._limits.in_flight:
                 text = f"{self.counts.in_flight} answers run or wait; ask again later"
                 raise ApiError(429, text, code="rate_limit_exceeded", retry_after_s=_AGAIN_S)
-            prompt_ids, most = self._admit(request)
+            self._check(request)
             seed = request.seed
             if seed is None:
                 seed = derive_seed(self._seed, "served", next(self._asked))
-            seeds = [seed, *(derive_seed(seed, "choice", index) for index in range(1, request.n))]
-            heard: Sequence[Told | None] = told or [None] * request.n
-            with self._in_flight(request.n):
+            seeds = [seed, *(derive_seed(seed, "choice", i) for i in range(1, request.answers))]
+            heard: Sequence[Told | None] = told or [None] * request.answers
+            with self._in_flight(request.answers):
+                prompts = await self._prompts(request)
+                most = self._most(request, prompts)
                 completions = await all_of(
-                    self._sampled(request, prompt_ids, most, each % _SEEDS, hears)
-                    for each, hears in zip(seeds, heard, strict=True)
+                    self._answered(request, prompts[index // request.n], most, each % _SEEDS, hears)
+                    for index, (each, hears) in enumerate(zip(seeds, heard, strict=True))
                 )
-            choices = [choice_of(request, each, self._decode) for each in completions]
-            reply = Reply(model=request.model, prompt_ids=prompt_ids, choices=choices)
+                befores = await self._befores(request, prompts)
+            choices = [
+                replace(
+                    choice_of(request, each, self._decode, prompts[index // request.n]),
+                    before=befores[index // request.n],
+                )
+                for index, each in enumerate(completions)
+            ]
+            reply = Reply(model=request.model, prompts=prompts, choices=choices)
             self._count(reply)
             return reply
 
@@ -170,31 +188,97 @@ class ModelsSeat:
         self.counts.prompt_tokens += tokens["prompt_tokens"]
         self.counts.sampled_tokens += tokens["completion_tokens"]
 
-    def _admit(self, request: ChatRequest | TextRequest) -> tuple[list[int], int]:
-        """The prompt's ids, and the most tokens of its answer; raises `ApiError`."""
+    def _check(self, request: ChatRequest | TextRequest) -> None:
+        """Raise `ApiError` for what is not served, before a prompt is made."""
         check_model(self, request.model)
-        is_chat, limits = isinstance(request, ChatRequest), self._limits
-        if (request.likeliest or 0) > limits.likeliest:
+        is_chat = isinstance(request, ChatRequest)
+        if (request.likeliest or 0) > self._limits.likeliest:
             raise ApiError(
                 400,
-                f"{request.likeliest} likeliest tokens: at most {limits.likeliest} are served",
+                f"{request.likeliest} likeliest tokens: at most {self._limits.likeliest} are served",
                 param="top_logprobs" if is_chat else "logprobs",
             )
-        prompt_ids = encoded(self._template, request)
-        room = limits.length - len(prompt_ids)
+        if isinstance(request, ChatRequest) and request.legal_moves is not None:
+            raise ApiError(400, "legal_moves: are for a game's seats alone", param="legal_moves")
+        if isinstance(request, ChatRequest) and (request.schema is not None or request.forced):
+            check_forms()
+        size = request.characters
+        if self._longest is not None and size > self._longest * self._limits.length:
+            text = f"{size:,} characters are more than the {self._limits.length} tokens served"
+            raise ApiError(400, text, param=_prompt(request), code="context_length_exceeded")
+
+    async def _prompts(self, request: ChatRequest | TextRequest) -> list[list[int]]:
+        """Their ids; long ones are put into tokens beside the event loop, one request at a time."""
+        if request.characters < _SHORT:
+            return encoded(self._template, request)
+        async with self._encoding:
+            return await asyncio.to_thread(encoded, self._template, request)
+
+    def _most(self, request: ChatRequest | TextRequest, prompts: Sequence[Sequence[int]]) -> int:
+        """The most tokens of an answer; raises `ApiError`."""
+        longest = max(map(len, prompts))
+        room = self._limits.length - longest
         most = room if request.most_tokens is None else request.most_tokens
-        if not 1 <= most <= room:
+        if not 0 <= most <= room or not (most or request.most_tokens == 0):
+            name = "max_tokens" if room > 0 and request.most_tokens else _prompt(request)
             raise ApiError(
                 400,
-                f"{len(prompt_ids)} prompt tokens and {max(most, 1)} of an answer are more than "
-                f"the {limits.length} that are served",
-                param="messages" if is_chat else "prompt",
+                f"{longest} prompt tokens and {max(most, 1)} of an answer are more than "
+                f"the {self._limits.length} that are served",
+                param=name,
                 code="context_length_exceeded",
             )
-        return prompt_ids, most
+        return most
+
+    async def _answered(
+        self,
+        request: ChatRequest | TextRequest,
+        prompt_ids: list[int],
+        most: int,
+        seed: int,
+        told: Told | None,
+    ) -> Completion:
+        if most == 0:  # the prompt is asked about
+            return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
+        if isinstance(request, ChatRequest) and (request.schema is not None or request.forced):
+
+            async def sample(
+                ids: list[int], count: int, allowed: Sequence[int] | None, own: int
+            ) -> Completion:
+                asked = [*prompt_ids, *ids]
+                return await self._sampled(request, asked, count, own % _SEEDS, None, allowed)
+
+            return await self._forms.answer(request, sample, most, seed)
+        return await self._sampled(request, prompt_ids, most, seed, told)
+
+    async def _befores(
+        self, request: ChatRequest | TextRequest, prompts: Sequence[list[int]]
+    ) -> list[Part | None]:
+        """Logprobs of each prompt's own tokens and the likeliest at each, where they are echoed."""
+        if not isinstance(request, TextRequest) or not request.echo or request.logprobs is None:
+            return [None] * len(prompts)
+        adapter = self._adapters[request.model]
+
+        async def before(ids: list[int]) -> Part:
+            own = await self._engine.score(ids[:1], [ids[1:]], adapter=adapter) if ids[1:] else [[]]
+            greedy = {"adapter": adapter, "temperature": 0.0, "max_tokens": 1, "seed": 0}
+            likeliest = await all_of(
+                self._engine.generate(ids[:end], **greedy)
+                for end in range(1, len(ids) if request.logprobs else 1)
+            )
+            others = [(each.top_logprobs or [[]])[0] for each in likeliest]
+            return Part(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
+
+        return list(await all_of(map(before, prompts)))
 
     async def _sampled(
-        self, request: Request, prompt_ids: list[int], most: int, seed: int, told: Told | None
+        self,
+        request: Request,
+        prompt_ids: list[int],
+        most: int,
+        seed: int,
+        told: Told | None,
+        allowed: Sequence[int] | None = None,
     ) -> Completion:
         """An answer; it ends with the token that completes a stop of the request."""
         watch = _Watch(self._decode, request.stops, told) if request.stops else None
@@ -204,6 +288,7 @@ class ModelsSeat:
             temperature=1.0 if request.temperature is None else request.temperature,
             max_tokens=most,
             seed=seed,
+            allowed_token_ids=allowed,
             told=watch or told,
         )
         try:
@@ -212,6 +297,13 @@ class ModelsSeat:
             return watch.cut(await watch.until_stopped(asked))
         except ValueError as error:
             raise ApiError(400, str(error)) from None
+
+
+def longest_token(tokenizer: Any) -> int | None:
+    """The most characters that a token stands for; None where an unknown word is one token."""
+    if tokenizer.unk_token_id is not None:
+        return None
+    return _BLANKS * max(map(len, tokenizer.get_vocab()))
 
 
 class _Watch:
@@ -274,22 +366,31 @@ async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
         await ended(*tasks)
 
 
-def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[int]:
-    """The ids of what is asked; raises `ApiError` for what the model's template does not take."""
+def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[list[int]]:
+    """The ids of each prompt; raises `ApiError` for what the model's template does not take."""
     faults = list[BaseException]()
     with faults_to(faults.append):  # a template raises what it likes
         if isinstance(request, ChatRequest):
-            return template.encode(request.chat, request.offered)
-        if isinstance(request.prompt, str):
-            return template.encoder.encode([request.prompt])
-        return list(request.prompt)
-    name = "messages" if isinstance(request, ChatRequest) else "prompt"
+            return [template.encode(request.chat, request.offered)]
+        return [
+            template.encoder.encode([each]) if isinstance(each, str) else list(each)
+            for each in request.prompt
+        ]
+    name = _prompt(request)
     text = f"{name}: the model's tokenizer or its chat template refuses this ({faults[0]})"
     raise ApiError(400, text[:500], param=name)
 
 
+def _prompt(request: Request) -> str:
+    """The field that what is asked stands in."""
+    return "messages" if isinstance(request, ChatRequest) else "prompt"
+
+
 def choice_of(
-    request: Request, completion: Completion, decode: Callable[[Sequence[int]], str]
+    request: Request,
+    completion: Completion,
+    decode: Callable[[Sequence[int]], str],
+    prompt_ids: Sequence[int],
 ) -> Choice:
     """An answer as text, up to the first stop, with the calls of tools that are in it."""
     text, stopped = cut_at(decode(completion.token_ids), request.stops)
@@ -297,7 +398,10 @@ def choice_of(
     calls: list[dict[str, Any]] = []
     if isinstance(request, ChatRequest) and request.offered:
         text, calls = read_tool_calls(text)
+        calls = calls if request.parallel_tool_calls else calls[:1]
         finish = "tool_calls" if calls else finish
+    if isinstance(request, TextRequest) and request.echo:
+        text = decode(prompt_ids) + text
     return Choice(text=text, finish_reason=finish, completion=completion, calls=calls)
 
 

@@ -19,7 +19,7 @@ class Part:
     """Tokens that an answer has got. Part([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)  # None: of a prompt's first
     likeliest: TopLogprobs | None = None  # at each token, where they are known
 
     @classmethod
@@ -29,6 +29,13 @@ class Part:
             return cls()
         return cls(completion.token_ids, completion.logprobs, completion.top_logprobs)
 
+    def after(self, before: Self | None) -> Self:
+        """These tokens with others before them, of which logprobs are known too."""
+        if before is None:
+            return self
+        likeliest = [*(before.likeliest or []), *(self.likeliest or [[] for _ in self.ids])]
+        return type(self)(before.ids + self.ids, before.logprobs + self.logprobs, likeliest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -37,6 +44,7 @@ class Choice:
     text: str
     finish_reason: str
     completion: Completion | None = None  # None: no model of ours answered
+    before: "Part | None" = None  # its prompt's tokens, where they are sent too
     calls: list[dict[str, Any]] = field(default_factory=list)  # of tools, by name and arguments
 
 
@@ -45,7 +53,7 @@ class Reply:
     """What a request is answered."""
 
     model: str
-    prompt_ids: list[int]
+    prompts: list[list[int]]
     choices: list[Choice]
 
 
@@ -88,8 +96,8 @@ class Writer:
         kind = "chat.completion" if self._is_chat else "text_completion"
         choices = [self._choice(index, each) for index, each in enumerate(reply.choices)]
         body = {**self._head(kind, reply.model), "choices": choices, "usage": usage(reply)}
-        if self._request.return_token_ids:
-            body["prompt_token_ids"] = reply.prompt_ids
+        if self._request.return_token_ids and len(reply.prompts) == 1:
+            (body["prompt_token_ids"],) = reply.prompts
         return body
 
     def _head(self, kind: str, model: str) -> dict[str, Any]:
@@ -98,10 +106,11 @@ class Writer:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         found: dict[str, Any] = {"index": index, "finish_reason": choice.finish_reason}
         if self._is_chat:
-            found["message"] = {"role": "assistant", "content": choice.text, **_calls(choice)}
+            said = {"content": choice.text, "refusal": None, **_calls(choice)}
+            found["message"] = {"role": "assistant", **said}
         else:
             found["text"] = choice.text
-        return found | self._tokens(Part.of(choice.completion))
+        return found | self._tokens(Part.of(choice.completion).after(choice.before))
 
     def _tokens(self, part: Part) -> dict[str, Any]:
         """What is sent of tokens besides their text."""
@@ -133,7 +142,7 @@ class Writer:
             "tokens": texts,
             "token_logprobs": part.logprobs,
             "top_logprobs": [
-                {self._strings.text([token]): value for token, value in others[:wanted]}
+                {self._strings.text([token]): value for token, value in others[:wanted]} or None
                 for others in likeliest
             ],
             "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
@@ -164,13 +173,15 @@ class Writer:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         name = "delta" if self._is_chat else "text"
         choice = {"index": index, name: delta, "logprobs": None, "finish_reason": finish}
-        return {**self._head(kind, model), "choices": [choice]}
+        options = self._request.stream_options
+        counted = {"usage": None} if options is not None and options.include_usage else {}
+        return {**self._head(kind, model), "choices": [choice], **counted}
 
 
 def usage(reply: Reply) -> dict[str, int]:
     """Tokens of the prompt and of all answers."""
     sampled = sum(len(each.completion.token_ids) for each in reply.choices if each.completion)
-    prompt = len(reply.prompt_ids)
+    prompt = sum(map(len, reply.prompts))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,

@@ -3,10 +3,21 @@
 import hmac
 import json
 import logging
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from unstable.config import shown
 from unstable.engines.base import EngineDiedError
@@ -70,7 +81,7 @@ def is_token(given: str | None, wanted: str) -> bool:
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class _Function(_Value):
@@ -82,21 +93,25 @@ class _Call(_Value):
     function: _Function
 
 
-class _Part(_Value):
-    type: Literal["text", "input_text"]
-    text: str
+def _texts(content: Any) -> Any:
+    """A message's content as one text, whatever parts it comes in."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
+            raise ValueError(f"parts of type {shown(kind)} are not served; give text")
+    return "\n".join(part["text"] for part in content)
 
 
 class _Message(_Value):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: Annotated[str | None, BeforeValidator(_texts)] = None
     tool_calls: list[_Call] | None = None
 
     def value(self) -> dict[str, Any]:
         """It as a chat template takes it."""
         content = self.content or ""
-        if not isinstance(content, str):
-            content = "\n".join(part.text for part in content)
         role = "system" if self.role == "developer" else self.role
         if not self.tool_calls:
             return {"role": role, "content": content}
@@ -110,9 +125,14 @@ class _Message(_Value):
 
 
 class _Tool(_Value):
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["function"]
     function: dict[str, Any]
+
+    @field_validator("function")
+    @classmethod
+    def _named(cls, function: dict[str, Any]) -> dict[str, Any]:
+        _Function.model_validate({"name": function.get("name")})
+        return function
 
 
 class _StreamOptions(_Value):
@@ -125,6 +145,29 @@ def _warm(temperature: float | None) -> float | None:
     return temperature
 
 
+def _stops(stop: Any) -> Any:
+    """Texts that end an answer, of one or of several."""
+    stops = [stop] if isinstance(stop, str) else stop
+    if isinstance(stops, list) and len(stops) > _MOST_STOPS:
+        raise ValueError(f"{len(stops)} texts; at most {_MOST_STOPS} are served")
+    return stops
+
+
+class _Schema(_Value):
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _Form(_Value):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _Schema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> Self:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema: give {name, schema}")
+        return self
+
+
 class Request(_Value):
     """What both kinds of requests say of how answers are sampled and sent."""
 
@@ -134,7 +177,7 @@ class Request(_Value):
     temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_warm)] = None
     n: Annotated[int, Field(ge=1, le=_MOST_CHOICES)] = 1
     seed: Annotated[int | None, Field(ge=-(2**63), lt=2**64)] = None
-    stop: str | Annotated[list[str], Field(max_length=_MOST_STOPS)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_stops)] = []
     stream: bool = False
     stream_options: _StreamOptions | None = None
     return_token_ids: bool = False
@@ -142,18 +185,27 @@ class Request(_Value):
     @property
     def most_tokens(self) -> int | None:
         """Of the answer; None: as many as there is room for."""
-        return self.max_completion_tokens or self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def stops(self) -> list[str]:
         """Texts that end an answer, and are no part of it."""
-        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return [each for each in given if each]
+        return [each for each in self.stop if each]
+
+    @property
+    def answers(self) -> int:
+        """How many are asked for, of all prompts together."""
+        return self.n
 
     @property
     def wants_tokens(self) -> bool:
         """Whether tokens are asked for besides the text that they make."""
         return self.return_token_ids or self.likeliest is not None
+
+    @property
+    def characters(self) -> int:
+        """Of all that is asked, roughly."""
+        raise NotImplementedError
 
     @property
     def likeliest(self) -> int | None:
@@ -168,8 +220,19 @@ class ChatRequest(Request):
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELIEST)] = 0
     tools: list[_Tool] = []
-    tool_choice: Literal["auto", "none"] = "auto"
+    tool_choice: Literal["auto", "none", "required"] | _Tool = "auto"
+    parallel_tool_calls: bool = True
+    response_format: _Form | None = None
     legal_moves: Annotated[list[str], Field(max_length=_MOST_MOVES)] | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _no_orphans(cls, messages: list[_Message]) -> list[_Message]:
+        for before, message in pairwise([None, *messages]):
+            if message is not None and message.role == "tool":
+                if before is None or before.role not in ("assistant", "tool"):
+                    raise ValueError("a message of role tool comes after the call that it answers")
+        return messages
 
     @property
     def chat(self) -> list[dict[str, Any]]:
@@ -184,17 +247,79 @@ class ChatRequest(Request):
         return [{"type": each.type, "function": each.function} for each in self.tools]
 
     @property
+    def characters(self) -> int:
+        """As `Request` has it."""
+        tools = sum(len(str(each.function)) for each in self.tools)
+        return tools + sum(16 + len(each.content or "") for each in self.messages)
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """Of the JSON that an answer has to be; None where it may be any text."""
+        form = self.response_format
+        if form is None or form.type == "text":
+            return None
+        return {"type": "object"} if form.json_schema is None else form.json_schema.schema_
+
+    @property
+    def forced(self) -> list[Mapping[str, Any]]:
+        """The functions of which an answer has to call one; none where it need not."""
+        if isinstance(self.tool_choice, str):
+            return [] if self.tool_choice != "required" else [each.function for each in self.tools]
+        name = self.tool_choice.function["name"]
+        return [each.function for each in self.tools if each.function["name"] == name]
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.tool_choice not in ("auto", "none") and not self.forced:
+            raise ValueError("tool_choice: tools has no such function")
+        if (self.schema is not None or self.forced) and (self.logprobs or self.return_token_ids):
+            raise ValueError("logprobs: none of an answer of a form; leave one of them out")
+        if self.schema is not None and self.forced:
+            raise ValueError("response_format: not with a tool_choice that has to call")
+        return self
+
+    @property
     def likeliest(self) -> int | None:
         """As `Request` has it."""
         return self.top_logprobs if self.logprobs else None
 
 
-class TextRequest(Request):
-    """A request of `/v1/completions`, of one prompt: text, or token ids as they are."""
+def _prompts(prompt: Any) -> Any:
+    """Several prompts, of one or of a list: each a text or token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt and all(isinstance(each, int) for each in prompt):
+        return [prompt]
+    if not isinstance(prompt, list) or not 0 < len(prompt) <= _MOST_CHOICES:
+        raise ValueError(f"give a text, token ids, or a list of up to {_MOST_CHOICES} of them")
+    return prompt
 
-    prompt: str | list[int]
+
+class TextRequest(Request):
+    """A request of `/v1/completions`: each prompt a text, or token ids as they are."""
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+    max_tokens: Annotated[int | None, Field(ge=0)] = 16
     logprobs: Annotated[int | None, Field(ge=0, le=_MOST_LIKELIEST)] = None
-    echo: Literal[False] = False
+    echo: bool = False
+
+    @model_validator(mode="after")
+    def _echoes(self) -> Self:
+        if self.echo and self.stream:
+            raise ValueError("echo: not with stream; leave one of them out")
+        if not (self.most_tokens or self.echo):
+            raise ValueError("max_tokens: give at least 1, or echo")
+        return self
+
+    @property
+    def answers(self) -> int:
+        """As `Request` has it."""
+        return self.n * len(self.prompt)
+
+    @property
+    def characters(self) -> int:
+        """As `Request` has it."""
+        return sum(map(len, self.prompt))
 
     @property
     def likeliest(self) -> int | None:
@@ -202,20 +327,24 @@ class TextRequest(Request):
         return self.logprobs
 
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (1, None),
-    "top_k": (-1, 0, None),
-    "min_p": (0, None),
-    "presence_penalty": (0, None),
-    "frequency_penalty": (0, None),
-    "repetition_penalty": (1, None),
-    "logit_bias": ({}, None),
-    "best_of": (1, None),
-    "suffix": (None, ""),
-    "functions": (None, []),
-    "response_format": ({"type": "text"}, None),
+_BENDS: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "min_tokens": (0,),
 }
-"""What is not served, with the values that say nothing."""
+"""What would bend the distribution that logprobs are of, with the values that say nothing."""
+_GREEDY = {"top_p", "top_k", "min_p"}
+"""These say nothing where the likeliest token is taken anyway."""
+_UNREAD = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
+"""What changes no answer."""
+_TYPE = re.compile(r"(str|int|float|bool|list\[.*|literal\[.*|function-.*|_[A-Z]\w*)")
+"""Parts that pydantic adds to a place: which kind of value it tried."""
 
 
 def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> Any:
@@ -226,12 +355,16 @@ def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> An
         raise ApiError(400, "the body is no JSON") from None
     if not isinstance(given, Mapping):
         raise ApiError(400, "the body is no JSON object")
-    for name, neutral in _NEUTRAL.items():
-        if name in given and given[name] not in neutral:
-            why = "what is sampled is recorded with exact probabilities"
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if name in kind.model_fields or name in _UNREAD:
+            continue
+        says_nothing = value in _BENDS.get(name, (False, "", [], {}, {"type": "text"}))
+        if not (says_nothing or (name in _GREEDY and given.get("temperature") == 0)):
+            why = "logprobs are of what the model says; " if name in _BENDS else ""
             raise ApiError(
                 400,
-                f"{name} = {shown(given[name])}: is not served, since {why}; leave it out",
+                f"{name[:64]} = {shown(value)}: is not served; {why}leave it out",
                 param=name,
                 code="unsupported_parameter",
             )
@@ -239,10 +372,11 @@ def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> An
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(
-            str(part) for part in first["loc"] if not str(part).startswith(("list[", "str"))
-        )
-        raise ApiError(400, f"{name}: {first['msg']}", param=name or None) from None
+        name = ".".join(str(part) for part in first["loc"] if not _TYPE.fullmatch(str(part)))
+        said = first["msg"].removeprefix("Value error, ")
+        if not name and said.partition(":")[0] in kind.model_fields:  # of all fields together
+            name, _, said = said.partition(": ")
+        raise ApiError(400, f"{name}: {said}" if name else said, param=name or None) from None
 
 
 def _arguments(text: str) -> dict[str, Any] | str:

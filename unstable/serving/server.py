@@ -2,16 +2,97 @@
 
 import asyncio
 import contextlib
+import logging
+import resource
 import socket
 from typing import Any, Self
 
 import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from unstable.config import ConfigError
+from unstable.config.endpoint import is_loopback
+
+log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _IDLE_S = 30  # that a connection is kept open without a request
 _LAST_S = 5  # that requests in flight have when the server ends
+_HEADER_S = 20.0  # that a request's header may be on its way
+_MOST_CONNECTIONS = 1024
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+
+
+def most_connections() -> int:
+    """That are open at once: half of the files that this process may open, 1,024 at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if soft < 0 else min(_MOST_CONNECTIONS, max(8, soft // 2))
+
+
+class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes connections whose request does not come, and refuses those that are too many."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _is_full = False  # of all of them: whether it has been said
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            if not _Protocol._is_full:
+                log.warning("more than %d connections: others are refused", most_connections())
+            _Protocol._is_full = True
+            transport.write(_FULL)
+            transport.close()
+        else:
+            _Protocol._is_full = False
+            self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop()
+
+    def _look(self) -> None:
+        """Wait for a whole header, unless it is there."""
+        cycle = getattr(self, "cycle", None)
+        if cycle is not None and not cycle.response_complete:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_HEADER_S, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+
+class _AskedHere:
+    """An application that answers requests to this machine's own names, and to no other host's.
+
+    A page whose name is made to mean this machine could read what is answered otherwise.
+    """
+
+    def __init__(self, application: Any, host: str) -> None:
+        self._application, self._names = application, {*_LOCAL, host}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "")
+            name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+            if name.strip("[]").lower() not in self._names:
+                text = "this Host is not served; ask localhost or 127.0.0.1"
+                await PlainTextResponse(text, status_code=421)(scope, receive, send)
+                return
+        await self._application(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
@@ -59,9 +140,11 @@ class Server:
 
     async def start(self) -> Self:
         """Begin to serve; requests that came before are answered now."""
+        asked = self.application
         self._server = _Server(
             uvicorn.Config(
-                self.application,
+                _AskedHere(asked, self.host) if is_loopback(self.host) else asked,
+                http=_Protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

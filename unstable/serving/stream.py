@@ -27,7 +27,7 @@ async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerat
 
         return tell
 
-    asked = asyncio.create_task(seat.answer(request, [told(i) for i in range(request.n)]))
+    asked = asyncio.create_task(seat.answer(request, [told(i) for i in range(request.answers)]))
     asked.add_done_callback(lambda _: heard.put_nowait(None))
     stream, is_first = _Stream(seat, request), True
     try:
@@ -52,7 +52,7 @@ class _Stream:
     def __init__(self, seat: Seat, request: ChatRequest | TextRequest) -> None:
         self._request = request
         self._writer = Writer(request, seat.strings)
-        self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.n)]
+        self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.answers)]
         # Calls of tools are known in the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()

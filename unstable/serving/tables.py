@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -30,7 +30,7 @@ _KEY_BYTES = 16
 class Posted(BaseModel):
     """What a program says of a game that is over. Posted(payoffs=[1, -1])"""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
     payoffs: list[float] | None = Field(None, description="of each seat, in the game's own unit")
     forfeit: Annotated[int, Field(ge=0)] | None = Field(
         None, description="the seat that forfeits; payoffs are left out"
@@ -50,10 +50,18 @@ class Posted(BaseModel):
 class Table:
     """One game that a program is to play; `told` is what it is told of it, besides the seats.
 
-    With `driver` only that driver of the run's own gets it.
+    With `driver` only that driver of the run's own gets it. `refuse` raises `ValueError` for a
+    result that cannot be.
     """
 
-    def __init__(self, told: Mapping[str, Any], seats: Sequence[Seat], driver: str = "") -> None:
+    def __init__(
+        self,
+        told: Mapping[str, Any],
+        seats: Sequence[Seat],
+        driver: str = "",
+        refuse: Callable[[Posted], None] = lambda posted: None,
+    ) -> None:
+        self.refuse = refuse
         self.id = secrets.token_hex(_KEY_BYTES)
         self.told, self.seats, self.driver = told, seats, driver
         self.key = secrets.token_urlsafe(_KEY_BYTES)  # of the result
@@ -224,7 +232,10 @@ class Tables:
                 self._takers.remove(taker)
 
     async def _result(self, http: HttpRequest) -> Response:
-        """The end of a game; what is wrong with it leaves the game as it is."""
+        """The end of a game; what is no result leaves the game as it is.
+
+        One that cannot be is refused too, but the game has failed.
+        """
         table = self._table(http.path_params["game"])
         if not is_token(token_of(http), table.key):
             raise ApiError(401, "this is not the key of the game's result", code="invalid_api_key")
@@ -237,6 +248,10 @@ class Tables:
         if table.posted.done():
             raise ApiError(409, "the game is over", code="game_over")
         table.posted.set_result(posted)
+        try:
+            table.refuse(posted)
+        except ValueError as error:
+            raise ApiError(422, f"the game has failed: {error}", code="no_such_result") from None
         return JSONResponse({"game": table.id, "over": True})
 
 

@@ -141,6 +141,8 @@ class DrivenSeat:
             raise ApiError(400, "a seat is asked by chats: /v1/chat/completions")
         if request.n != 1:
             raise ApiError(400, "n: a seat answers once", param="n")
+        if request.schema is not None or request.forced:
+            raise ApiError(400, "a seat's answers are recorded as they were sampled, in no form")
         chat, play = request.chat, self._play
         earlier, after = self._continued(request)
         asked = earlier or play.begin(self._seat, chat)
@@ -150,7 +152,7 @@ class DrivenSeat:
                 answer = await play.run(self._answered(request, asked, after))
         except NoRoomError:  # what was answered stays as it is
             cut = Choice(text="", finish_reason="length")
-            return Reply(model=request.model, prompt_ids=[], choices=[cut])
+            return Reply(model=request.model, prompts=[[]], choices=[cut])
         except ValueError as error:  # such as a chat that is too long
             if earlier is None:
                 play.asked.remove(asked)
@@ -161,7 +163,7 @@ class DrivenSeat:
         asked.chat = [*chat, _message(choice)]
         sampled = asked.answer.sampled
         prompt_ids = [] if sampled is None else _before_last(sampled.prompt_ids, sampled.segments)
-        return Reply(model=request.model, prompt_ids=prompt_ids, choices=[choice])
+        return Reply(model=request.model, prompts=[prompt_ids], choices=[choice])
 
     def _failed(self, error: BaseException) -> NoReturn:
         """What is the program's to mend leaves the game as it is; all else costs it.
@@ -270,7 +272,8 @@ async def play_driven(
     play = _Play(spec, config, players_of(spec, player), run_seed)
     seats = [DrivenSeat(play, seat, prompts) for seat in range(config.seats)]
     told = {"env": config.key, "seed": spec.seed, "purpose": spec.purpose, "args": config.args}
-    table = Table(told, seats, "" if config.driver is None else config.key)
+    own = "" if config.driver is None else config.key
+    table = Table(told, seats, own, lambda posted: _check(play, posted))
     tables.offer(table)
     try:
         await _taken(table, tables, config)
@@ -314,22 +317,28 @@ async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:
             )
 
 
+def _check(play: _Play, posted: Posted) -> None:
+    """Raise `ValueError` for a result that cannot be."""
+    if posted.error is None and not play.turns():
+        raise ValueError("the program has posted a result without asking any seat")
+    scale, payoffs = play.config.payoff_scale, posted.payoffs or []
+    if scale is not None and max(map(abs, payoffs), default=0.0) > scale:
+        raise ValueError(
+            f"the program has posted the payoffs {payoffs}, more than games.payoff_scale = "
+            f"{scale:g}"
+        )
+
+
 def _result(play: _Play, posted: Posted, seconds: float) -> GameResult:
     """The game as it is recorded."""
     config, seats = play.config, play.config.seats
-    turns = play.turns()
     if posted.error is not None:
         raise RuntimeError(f"the program gave the game up: {posted.error}")
-    if not turns:
-        raise ValueError("the program has posted a result without asking any seat")
+    _check(play, posted)
+    turns = play.turns()
     payoffs, outcomes = [0.0] * seats, [0.0] * seats
     if posted.payoffs is not None:
         payoffs, scale = list(posted.payoffs), config.payoff_scale or 1.0
-        if config.payoff_scale is not None and max(map(abs, payoffs)) > scale:
-            raise ValueError(
-                f"the program has posted the payoffs {payoffs}, more than games.payoff_scale = "
-                f"{scale:g}"
-            )
         outcomes = [payoff / scale for payoff in payoffs]
     elif posted.forfeit is not None:
         outcomes = [config.invalid_moves.others_reward] * seats

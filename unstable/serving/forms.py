@@ -1,0 +1,107 @@
+"""Answers of a form, whatever a model would say: JSON of a schema, or the call of a tool."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from unstable.engines.base import MAX_ALLOWED
+from unstable.serving.requests import ApiError, ChatRequest
+from unstable.types import Completion
+from unstable.types.seeds import derive_seed
+
+_AHEAD = 16  # tokens that are sampled freely at once; those up to the first that does not fit stay
+_TRIES = 32  # free tokens that are thrown away before one is drawn from some that fit
+_COMPACT = {"whitespace_flexible": False}  # or a model goes on with blanks
+Sample = Callable[[list[int], int, Sequence[int] | None, int], Awaitable[Completion]]
+"""Goes on with ids by at most so many tokens, of these alone, by a seed."""
+
+
+class Forms:
+    """The grammars of one model's tokens, by llguidance (https://github.com/guidance-ai)."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    async def answer(self, request: ChatRequest, sample: Sample, most: int, seed: int) -> Completion:
+        """An answer of the form that is asked for; raises `ApiError`.
+
+        A token that does not fit is drawn again, so that what is said is what the model would say
+        of what fits; where 32 in a row do not, it is drawn from 1,024 that fit.
+        """
+        matcher, ids, drawn, misses = self._matcher(request), list[int](), 0, 0
+        while len(ids) < most and not matcher.is_stopped():
+            mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            fits = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+            few = len(fits) <= MAX_ALLOWED or misses >= _TRIES
+            if len(fits) == 1:
+                new = [int(fits[0])]
+            else:
+                allowed, count = (fits[:MAX_ALLOWED].tolist(), 1) if few else (None, _AHEAD)
+                own, drawn = derive_seed(seed, "form", drawn), drawn + 1
+                said = await sample(ids, min(count, most - len(ids)), allowed, own)
+                new = said.token_ids
+            new = new[: matcher.validate_tokens(new)]
+            misses = 0 if new else misses + 1
+            matcher.consume_tokens(new)
+            ids += new
+        finish = "stop" if matcher.is_stopped() else "length"
+        return Completion(
+            token_ids=ids, logprobs=[0.0] * len(ids), finish_reason=finish, adapter=None
+        )
+
+    def _matcher(self, request: ChatRequest) -> Any:
+        from llguidance import LLMatcher
+
+        param = "response_format" if request.schema is not None else "tools"
+        try:
+            if request.schema is not None:
+                grammar = LLMatcher.grammar_from_json_schema(_text(request.schema), _COMPACT)
+            else:
+                grammar = LLMatcher.grammar_from_lark(_calls(request.forced))
+            matcher = LLMatcher(self._tokens, grammar)
+        except ValueError as error:
+            raise ApiError(400, f"{param}: {error}"[:500], param=param) from None
+        if matcher.is_error():
+            raise ApiError(400, f"{param}: {matcher.get_error()}"[:500], param=param)
+        return matcher
+
+    @cached_property
+    def _tokens(self) -> Any:
+        """Raises `ValueError` for a tokenizer of which no form can be asked."""
+        from llguidance.hf import from_tokenizer
+
+        return from_tokenizer(self._tokenizer)
+
+
+def check_forms() -> None:
+    """Raise `ApiError` where llguidance is not installed."""
+    try:
+        import llguidance  # noqa: F401
+    except ImportError:
+        text = "forms of answers need llguidance, which is not installed: pip install -e '.[forms]'"
+        raise ApiError(400, text, code="unsupported_parameter") from None
+
+
+def _calls(tools: Sequence[Mapping[str, Any]]) -> str:
+    """A grammar of one call of one of these, as `prompts.read_tool_calls` reads it."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool["name"]},
+                "arguments": tool.get("parameters") or {"type": "object"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema = {"anyOf": calls, "x-guidance": _COMPACT}
+    return f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {_text(schema)}'
+
+
+def _text(schema: Any) -> str:
+    return json.dumps(schema)
