@@ -302,7 +302,8 @@ async def test_a_program_that_has_gone_gets_no_game(tmp_path):
         host, port = door.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            f"POST /games HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {door.token}".encode()
+            b"POST /games HTTP/1.1\r\nHost: localhost\r\n"
+            + f"Authorization: Bearer {door.token}".encode()
         )
         writer.write(b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
         await writer.drain()

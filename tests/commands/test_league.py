@@ -269,9 +269,17 @@ MISTAKES = [
     ("learning_rate: 1e-3", "learning_rat: 1e-3", "main: learner: unknown key 'learning_rat'"),
     ("config: tiny_nim", "config: tiny_nin", "main: --config = 'tiny_nin': no such file or ship"),
     ("updates: 2", "updates: none", "FILE = 'my.yaml': updates = 'none': input should be a va"),
-    ("fields: {", "fields: {model.name: tiny_cards, ", "exploiter: model.name = 'tiny', and main ha"),
+    (
+        "fields: {",
+        "fields: {model.name: tiny_cards, ",
+        "exploiter: model.name = 'tiny', and main ha",
+    ),
     ("generations: 3", "generations: 1000", "FILE = 'my.yaml': generations = 1000: 3,000 runs; a "),
-    ("common: {", "common: {loop: {steps: 2}, ", "FILE = 'my.yaml': common.loop.steps: that is the"),
+    (
+        "common: {",
+        "common: {loop: {steps: 2}, ",
+        "FILE = 'my.yaml': common.loop.steps: that is the",
+    ),
     ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: there are "),
 ]
 

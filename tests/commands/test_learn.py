@@ -207,7 +207,9 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
     content = pairs.read_text()
     pairs.write_text(content.replace("chosen", "x").replace("rejected", "chosen").replace("x", "y"))
     config = load(str(new.config))
-    with pytest.raises(ConfigError, match=r"jsonl': holds other pairs than when the run began; put"):
+    with pytest.raises(
+        ConfigError, match=r"jsonl': holds other pairs than when the run began; put"
+    ):
         read_offline(config, new)
     pairs.write_text(content)
     assert read_offline(config, new) is not None
@@ -328,6 +330,26 @@ def own_pairs(folder: Path) -> Path:
     path = folder / "pairs.jsonl"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in pairs))
     return path
+
+
+def test_answers_with_a_label_are_learned(run: RunFolder, tmp_path: Path) -> None:
+    """By kto; a pair's algorithm refuses them."""
+    rows = [
+        {"prompt": f"Pile {size}.", "completion": f"[{size % 2}]", "label": bool(size % 3)}
+        for size in range(48)
+    ]
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps(rows))
+    kto = {"name": "kto", "beta": 1.0}
+    own = {**options(tmp_path / "new"), "learner.algorithm": kto, "learn.pairs": str(path)}
+    own |= {"learner.batch_size": 16, "learn.epochs": 6, "eval.every": 0}
+    new = learn([], own, base=load(str(run.config), own))
+    first, *_, last = read_rows(new.metrics)[1:]
+    assert last["version"] == 18 and last["learn/loss"] < 0.97 * first["learn/loss"]
+    assert last["learn/kto_margin"] > first["learn/kto_margin"]
+    own["learner.algorithm"] = DPO
+    with pytest.raises(ConfigError, match="has single answers with a label, and dpo compares two"):
+        learn([], own, base=load(str(run.config), own))
 
 
 @pytest.mark.parametrize("with_games", [False, True])

@@ -86,7 +86,10 @@ MISTAKES = [
     ("seeds: [1, true]", "seeds = true: give a number"),
     ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep has a"),
     ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: seeds are given by seeds; leave it"),
-    (f"grid: {{{', '.join(f'learner.k{n}: {[*range(99)]}' for n in range(4))}}}", "96,059,601 runs"),
+    (
+        f"grid: {{{', '.join(f'learner.k{n}: {[*range(99)]}' for n in range(4))}}}",
+        "96,059,601 runs",
+    ),
     ("random: {count: 100000, draw: {learner.epochs: [1]}}", "100,000 runs; a sweep has at most 2"),
     ("at_once: 999", "base: at_once = 999: there are "),
     ("common: {openings.moves: [90, 90]}", "base: openings.moves = [90, 90]: games.0.max_turns"),
@@ -270,7 +273,9 @@ def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
         Scene(tmp_path / "s", SWEEP + STOP).go()
         assert scene.figures() == whole
         file.write_bytes(content + b"{}\n")
-        with pytest.raises(ConfigError, match=rf"s/{file.name}, line \d: \w+: field required; mend"):
+        with pytest.raises(
+            ConfigError, match=rf"s/{file.name}, line \d: \w+: field required; mend"
+        ):
             go_on(tmp_path / "s")
         file.write_bytes(content)
     run = scene.folder.run(whole[0][0])

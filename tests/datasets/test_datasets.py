@@ -5,6 +5,8 @@ import random
 import re
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -316,20 +318,95 @@ def test_a_persons_own_pairs(tmp_path):
     assert tokenizer.decode(third.tokens.token_ids) == "The centre: [4]<|end|>"
 
 
+def ask(**message: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x", **message}]}
+
+
+SYSTEM, ASKED, SAID = (
+    {"role": role, "content": text}
+    for role, text in (("system", "Be brief."), ("user", "one"), ("assistant", "two"))
+)
+MORE = [{"role": "user", "content": "three"}, {"role": "assistant", "content": "four"}]
+FORMS = [
+    {"messages": [SYSTEM, ASKED, SAID], "source": "x", "id": 3},
+    {"messages": [SYSTEM | {"role": "developer"}, ASKED | {"name": "me"}, SAID | {"weight": 1}]},
+    {"messages": [SYSTEM, ASKED, SAID | {"tool_calls": None, "refusal": None}], "tools": []},
+    {"messages": [SYSTEM, ASKED | {"content": [{"type": "text", "text": "one"}]}, SAID]},
+    {"prompt": [SYSTEM, ASKED], "completion": [SAID]},
+    {"prompt": [SYSTEM, ASKED], "completion": "two"},
+    {"prompt": "one", "completion": "two", "system": "Be brief."},
+    {"instruction": "one", "input": "", "output": "two", "system": "Be brief."},
+    {
+        "system": "Be brief.",
+        "conversations": [{"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}],
+    },
+]
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_the_rows_of_other_tools_are_the_same_example(tmp_path: Path, is_list: bool) -> None:
+    rows = "[" + ",\n".join(map(json.dumps, FORMS)) + "]"
+    lines = "\r\n".join(map(json.dumps, FORMS))
+    path = tmp_path / "theirs.jsonl"
+    path.write_text(rows if is_list else lines, encoding="utf-8-sig")
+    found = jsonl_examples(path, TICTACTOE, builder())
+    assert len(found) == len(FORMS) and {each.key for each in found} == {found[0].key}
+    text = "<|system|>Be brief.<|end|><|user|>one<|end|><|assistant|>"
+    assert tiny_tokenizer().decode(found[0].tokens.prompt_ids) == text
+
+
+def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: Path) -> None:
+    hello = {"role": "assistant", "content": "Hello."}
+    rows = [
+        {"messages": [SYSTEM, hello, ASKED, SAID, *MORE]},
+        {"messages": [SYSTEM, hello, ASKED, SAID | {"weight": 0}, *MORE]},
+        {"messages": [SYSTEM, hello, ASKED, SAID, MORE[0]]},
+        {"prompt": [SYSTEM, hello, ASKED, SAID, MORE[0]], "completion": [MORE[1]]},
+    ]
+    path = write(tmp_path / "own.jsonl", *rows)
+    found = jsonl_examples(path, TICTACTOE, builder())
+    assert [each.answer for each in found] == ["two", "four", "four", "two", "four"]
+    first, second, *others = found
+    assert [each.key for each in others] == [second.key, first.key, second.key]
+    shown = tiny_tokenizer().decode(second.tokens.prompt_ids)
+    assert (
+        "Hello." in shown and "two" in shown and shown.endswith("<|user|>three<|end|><|assistant|>")
+    )
+
+
 @every_row(
     ("line", "words"),
     [
         ("{", ":3: not JSON"),
         ("[]", ":3: a list; write an object a line"),
-        ("{}", ":3: has no keys; give the texts observation and action"),
-        ('{"observation": "x"}', ":3: has observation; give the texts"),
-        ('{"observation": "x", "action": 4}', ":3: has observation, action; give the texts"),
+        ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
+        ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
+        ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
         ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
-        ('{"messages": []}', ":3: messages needs two or more"),
-        ('{"messages": [{"role": "user"}, {}]}', ":3: messages needs two or more"),
+        ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
+        ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
+        ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
+        (
+            '{"messages": [{"role": "king", "content": "x"}]}',
+            ":3: messages.0.role = 'king': give s",
+        ),
+        (
+            json.dumps(ask(content=[{"type": "image_url"}])),
+            ":3: messages.0.content: has parts that",
+        ),
+        (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
+        (
+            json.dumps(ask(reasoning_content="x")),
+            ":3: messages.0.reasoning_content: is not trained",
+        ),
+        (
+            '{"messages": [], "tools": [{}]}',
+            ":3: tools: calls of tools are not trained on; leave t",
+        ),
+        ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
         (
             json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
-            ":3: the last of messages is the user's; end with assistant",
+            ":3: messages: has no answer of the assistant to learn; give one",
         ),
         (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
     ],

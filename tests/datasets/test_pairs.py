@@ -39,19 +39,56 @@ def test_a_line_is_an_observation_or_a_chat_with_two_answers(tmp_path):
         assert tokenizer.decode(example.tokens.token_ids) == f"{answer}<|end|>"
 
 
+SAID, WRONG = ({"role": "assistant", "content": text} for text in ("[4]", "[0]"))
+FORMS = [
+    {"prompt": CHAT, "chosen": "[4]", "rejected": "[0]"},
+    {"prompt": CHAT, "chosen": [SAID], "rejected": [WRONG], "score": 3},
+    {"prompt": CHAT, "chosen": [*CHAT, SAID], "rejected": [*CHAT, WRONG]},
+    {"chosen": [*CHAT, SAID], "rejected": [*CHAT, WRONG]},
+    {"prompt": "Your move.", "system": "Be brief.", "chosen": "[4]", "rejected": "[0]"},
+    {
+        "prompt": "Your move.",
+        "chosen": [CHAT[1], SAID],
+        "rejected": [CHAT[1], WRONG],
+        "system": "Be brief.",
+    },
+]
+
+
+def test_the_rows_of_other_tools_are_the_same_pair(tmp_path):
+    found = read(tmp_path / "theirs.jsonl", *FORMS)
+    assert len({(each.chosen.key, each.rejected.key) for each in found[:4]}) == 1
+    assert len({(each.chosen.key, each.rejected.key) for each in found}) == 1
+
+
+def test_answers_with_a_label_are_half_a_pair(tmp_path):
+    rows = [{"prompt": CHAT, "completion": [SAID], "label": True}]
+    rows += [{"prompt": "Your move.", "completion": "[0]", "label": False}]
+    good, bad = read(tmp_path / "labels.jsonl", *rows)
+    assert (good.chosen.answer, good.rejected, bad.chosen, bad.rejected.answer) == (
+        *("[4]", None, None),
+        "[0]",
+    )
+    first, second = pair_batch([good, bad], 0).groups
+    assert [each.outcome for each in (*first.trajectories, *second.trajectories)] == [1.0, -1.0]
+
+
 @every_row(
     ("line", "words"),
     [
         ("{", "not JSON"),
         ("{}", "has no keys; give observation or prompt, chosen and rejected"),
-        ({"chosen": "[1]", "rejected": "[2]"}, "has chosen, rejected; give observation or prompt"),
+        ({"chosen": "[1]", "rejected": "[2]"}, "has no prompt; give one, or chats in chosen and"),
         (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
+        (TALK | {"chosen": CHAT}, "chosen: ends with a message of user"),
+        ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: give true or false"),
+        ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected differ befo"),
         (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
         (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
         (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
         (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
-        (TALK | {"prompt": "hello"}, "prompt = 'hello' is no chat; give a list of messages"),
-        (TALK | {"prompt": [{"role": "user"}]}, "messages needs two or more"),
+        (TALK | {"prompt": []}, "prompt = []: give a text or a list of messages"),
+        (TALK | {"prompt": [{"role": "user"}]}, "prompt.0.content = None: is no text; give a text"),
     ],
 )
 def test_a_mistake_names_file_and_line(tmp_path, line, words):

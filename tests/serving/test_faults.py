@@ -34,7 +34,8 @@ async def opened(
     text = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, limit=2**24)
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\n"
         f"Content-Length: {promised or len(text)}\r\n\r\n"
     )
     writer.write(head.encode() + text)

@@ -32,11 +32,13 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Endp
     folder = tmp_path_factory.mktemp("models") / "any"
     tokenizer = load_tokenizer(load("default", {"model.name": "smollm2-135m"}).model)
     tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
-    ends = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id}
+    sizes: Any = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads: Any = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    ends: Any = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id}
     LlamaForCausalLM(
-        LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=1024, **sizes, **heads, **ends)
+        LlamaConfig(
+            vocab_size=len(tokenizer), max_position_embeddings=1024, **sizes, **heads, **ends
+        )
     ).save_pretrained(folder)
     config = served_config(
         model={"name": str(folder), "dtype": "float32", "adapter": {"rank": 4}},
@@ -97,7 +99,7 @@ async def test_prompts_in_a_list_are_answered_in_their_order(served: Endpoint) -
     ids = served.tokenizer.encode("two and")
     asked: dict[str, Any] = {"model": "base", "max_tokens": 3, "temperature": 0}
     async with served.client() as client:
-        several = await client.completions.create(**asked, prompt=["one", ids], n=2)  # type: ignore[list-item]
+        several = await client.completions.create(**asked, prompt=["one", ids], n=2)
         alone = [await client.completions.create(**asked, prompt=p) for p in ("one", ids)]
         assert [each.index for each in several.choices] == [0, 1, 2, 3]
         texts = [each.text for each in several.choices]
@@ -114,10 +116,10 @@ async def test_an_echo_has_the_prompts_own_logprobs(served: Endpoint) -> None:
         start = await client.completions.create(**greedy, prompt="Once upon", logprobs=1)
         whole = "Once upon" + start.choices[0].text
         ids = served.tokenizer.encode("Once upon")
+        asked = [*ids, *served.tokenizer.encode(start.choices[0].text)]
         said = await client.completions.create(
-            **{**greedy, "max_tokens": 0}, prompt=[*ids, *served.tokenizer.encode(start.choices[0].text)],
-            logprobs=1, echo=True,
-        )  # fmt: skip
+            **{**greedy, "max_tokens": 0}, prompt=asked, logprobs=1, echo=True
+        )
         (choice,) = said.choices
         assert choice.text == whole and said.usage.completion_tokens == 0
         found = choice.logprobs
@@ -125,7 +127,10 @@ async def test_an_echo_has_the_prompts_own_logprobs(served: Endpoint) -> None:
         assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs)
         place = len(ids)
         for token, logprob, top in zip(
-            found.tokens[place:], found.token_logprobs[place:], found.top_logprobs[place:], strict=True
+            found.tokens[place:],
+            found.token_logprobs[place:],
+            found.top_logprobs[place:],
+            strict=True,
         ):
             assert top == {token: pytest.approx(logprob, abs=1e-4)}
         expected = start.choices[0].logprobs.token_logprobs
@@ -147,4 +152,3 @@ async def test_without_the_library_a_form_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(ApiError, match=r"pip install -e '.\[forms\]'"):
         check_forms()
-

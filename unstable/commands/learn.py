@@ -111,10 +111,10 @@ def _check(config: RunConfig, origin: RunConfig) -> None:
             f"learn.expert = {learn.expert}: an expert's moves have no reward and no probability, "
             f"which {algorithm.name} needs; take an algorithm that imitates, or leave it out"
         )
-    if learn.pairs and not (algorithm.takes_any_answers and algorithm.grouped):
+    if learn.pairs and not algorithm.takes_pairs:
         raise ConfigError(
-            f"learn.pairs: {algorithm.name} learns from no pairs; take one that does, such as dpo, "
-            "or leave it out"
+            f"learn.pairs: {algorithm.name} learns from no pairs; take one that does, such as dpo "
+            "or kto, or leave it out"
         )
     if learn.winners and algorithm.needs_groups:
         raise ConfigError(

@@ -124,7 +124,9 @@ def write_origins(
         }
         for each in origins
     ]
-    write_whole(folder.offline, json_line({"runs": runs, "counts": asdict(counts), **_pairs(config)}))
+    write_whole(
+        folder.offline, json_line({"runs": runs, "counts": asdict(counts), **_pairs(config)})
+    )
 
 
 def _pairs(config: RunConfig) -> dict[str, str]:

@@ -80,7 +80,7 @@ class TrainJob(NamedTuple):
         """Whether it is done, running or waiting."""
         return state_of(self.folder, self.steps)
 
-    def rows(self, skipped: Skipped) -> list[Row]:
+    def rows(self, skipped: Skipped | None = None) -> list[Row]:
         """Its metrics, but for damaged ones."""
         return read_rows(self.folder.metrics, skipped)
 

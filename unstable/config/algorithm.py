@@ -27,6 +27,9 @@ class AlgorithmConfig(Section):
     without: ClassVar[dict[str, str]] = {}
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 
+    takes_pairs: ClassVar[bool] = False
+    """Whether it learns from pairs of a person's own, which nobody has sampled."""
+
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(
         0.0,

@@ -146,7 +146,8 @@ class LeagueConfig(Section):
                     raise ValueError(f"{place}.{path}: {why}; leave it out")
         if (runs := self.generations * len(self.members)) > MOST_RUNS:
             raise ValueError(
-                f"generations = {self.generations}: {runs:,} runs; a league has at most {MOST_RUNS:,}"
+                f"generations = {self.generations}: {runs:,} runs; a league has "
+                f"at most {MOST_RUNS:,}"
             )
         if not any(each.shares.self + each.shares.past > 0 for each in self.members.values()):
             raise ValueError(

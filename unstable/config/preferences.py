@@ -26,6 +26,7 @@ class PairsConfig(BuiltInConfig):
 
     grouped: ClassVar[bool] = True
     takes_any_answers: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
     reads_reference: ClassVar[bool] = True
     without = NO_RATIO | _UNLIKE_REWARDS
     beta: PositiveFloat = Field(
@@ -89,6 +90,7 @@ class KTOConfig(BuiltInConfig):
     """Single answers that were better or worse than what was to be expected."""
 
     reads_reference: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
     without = _UNLIKE_REWARDS
     name: Literal["kto"] = Field("kto", description="the algorithm")
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")

@@ -77,7 +77,13 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
     pairs = jsonl_pairs(path, known[name], _prompts(config, known[name], tokenizer))
     if not pairs:
         raise ConfigError(f"{field}: holds not one pair; give another file")
-    _check_lengths(config, [each for pair in pairs for each in (pair.chosen, pair.rejected)])
+    algorithm = config.learner.algorithm
+    if algorithm.needs_groups and any(len(pair.answers) < 2 for pair in pairs):
+        raise ConfigError(
+            f"{field}: has single answers with a label, and {algorithm.name} compares two; take "
+            "kto, or give pairs"
+        )
+    _check_lengths(config, [each for pair in pairs for each in pair.answers])
     return pairs
 
 

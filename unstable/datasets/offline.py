@@ -23,7 +23,7 @@ from unstable.types import (
 from unstable.types.seeds import derive_seed
 
 PAIR = 2
-"""Samples of a pair."""
+"""Samples of a whole pair."""
 
 
 def is_held_out(result: GameResult, share: float, seed: int) -> bool:
@@ -134,9 +134,11 @@ class OfflineData:
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
         """Where batches end in this order; with `whole` a smaller one only if it is the first."""
         wanted = max(1, round(self.batch_size * (1 - self.expert_share)))
-        cuts, held = [], 0
+        cuts, held, on_file = [], 0, len(self.index.sizes)
+        pairs = [*self.pairs, *self.held_out_pairs]
         for place, index in enumerate(order.tolist(), start=1):
-            held += self.index.sizes[index] if index < len(self.index.sizes) else PAIR
+            is_pair = index >= on_file
+            held += len(pairs[index - on_file].answers) if is_pair else self.index.sizes[index]
             if held >= wanted:
                 cuts.append(place)
                 held = 0

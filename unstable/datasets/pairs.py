@@ -9,10 +9,15 @@ from unstable.types import Batch, Completion, Group, Reward, Sample, SampledToke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairExample:
-    """The better and the worse answer, as examples with the same prompt."""
+    """The better and the worse answer, as examples with the same prompt; None: only the other."""
 
-    chosen: Example
-    rejected: Example
+    chosen: Example | None
+    rejected: Example | None
+
+    @property
+    def answers(self) -> list[Example]:
+        """Those that there are."""
+        return [each for each in (self.chosen, self.rejected) if each is not None]
 
 
 def pair_batch(pairs: Iterable[PairExample], version: int) -> Batch:
@@ -23,10 +28,12 @@ def pair_batch(pairs: Iterable[PairExample], version: int) -> Batch:
 
 def pair_group(pair: PairExample, number: int) -> Group:
     """A pair as a group of two games of one turn, one won and one lost, whose number it has."""
+    sides = (pair.chosen, 2 * number, 1.0), (pair.rejected, 2 * number + 1, -1.0)
     return Group(
-        trajectories=(
-            _trajectory(pair.chosen, number, 2 * number, 1.0),
-            _trajectory(pair.rejected, number, 2 * number + 1, -1.0),
+        trajectories=tuple(
+            _trajectory(example, number, game_id, outcome)
+            for example, game_id, outcome in sides
+            if example is not None
         )
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from unstable.config import ConfigError, GameConfig
 from unstable.datasets.examples import Example, answer_tokens, make_example
+from unstable.datasets.formats import Chat, is_text, read_rows, turns_of
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, TextEncoder, write_answer
 from unstable.records.files import read_lines
@@ -19,7 +20,6 @@ from unstable.types.seeds import derive_seed
 
 _PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
 _AMPLE = 4  # times as many positions of random play as are wanted
-_ROLES = ("system", "user", "assistant")
 
 log = logging.getLogger(__name__)
 
@@ -137,74 +137,59 @@ def random_positions(
 
 
 def jsonl_examples(path: Path, game: GameConfig, prompts: PromptBuilder) -> list[Example]:
-    """A person's own examples of a game, one JSON object a line, in either of two forms.
+    """A person's own examples of a game: JSON lines, or a list of rows.
 
     {"observation": text, "action": text}: the text as a player of the game sees it, and the action,
-    written as the game's parser reads it. {"messages": [{"role": ..., "content": ...}, ...]}: a
-    chat that ends with the answer, taken as it is. Raises `ConfigError` naming file and line.
+    written as the game's parser reads it. Else a chat in any of the forms of `formats.turns_of`,
+    of which each answer is an example. Raises `ConfigError` naming file and row.
     """
-    return [own_example(place, row, game, prompts) for place, row in read_lines(path)]
+    return [
+        example
+        for place, row in read_rows(path)
+        for example in own_examples(place, row, game, prompts)
+    ]
 
 
-def own_example(
+def own_examples(
     place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuilder
-) -> Example:
-    """The example of a row in either form of `jsonl_examples`; `place` names its file and line."""
-    if row.keys() == {"messages"}:
-        return _chat_example(place, row["messages"], game, prompts)
-    if row.keys() != {"observation", "action"} or not all(map(_is_text, row.values())):
+) -> list[Example]:
+    """The examples of a row of `jsonl_examples`; `place` names its file and line."""
+    if row.keys() >= {"observation", "action"}:
+        return [action_example(place, row["observation"], row["action"], game, prompts)]
+    turns = turns_of(place, row)
+    if turns is None:
         raise ConfigError(
-            f"{place}: has {', '.join(row) or 'no keys'}; give the texts observation and action, "
-            "or messages"
+            f"{place}: has {', '.join(row) or 'no keys'}; give observation and action, messages, "
+            "or prompt and completion"
         )
+    chat = turns.chat
+    return [chat_example(chat[:at], chat[at]["content"], game, prompts) for at in turns.answers]
+
+
+def action_example(
+    place: str, observation: Any, action: Any, game: GameConfig, prompts: PromptBuilder
+) -> Example:
+    """The action as an answer to an observation; raises `ConfigError`."""
+    if not (is_text(observation) and is_text(action)):
+        raise ConfigError(f"{place}: give the texts observation and action")
     # Games files record a model's observation with the request, which the prompt adds.
-    text = row["observation"].removesuffix(prompts.style.request).rstrip()
-    observation = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
+    text = observation.removesuffix(prompts.style.request).rstrip()
+    seen = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
     try:
-        answer = write_answer(prompts, row["action"])
-        return replace(make_example(game, prompts, observation, answer), seat=None)
+        answer = write_answer(prompts, action)
+        return replace(make_example(game, prompts, seen, answer), seat=None)
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from None
 
 
-def _chat_example(place: str, messages: Any, game: GameConfig, prompts: PromptBuilder) -> Example:
-    if not (isinstance(messages, list) and len(messages) > 1 and all(map(_is_message, messages))):
-        raise ConfigError(
-            f"{place}: messages needs two or more, each a content and a role of {', '.join(_ROLES)}"
-        )
-    *chat, last = messages
-    if last["role"] != "assistant":
-        raise ConfigError(
-            f"{place}: the last of messages is the {last['role']}'s; end with assistant"
-        )
+def chat_example(chat: Chat, answer: str, game: GameConfig, prompts: PromptBuilder) -> Example:
+    """The answer to a chat, both taken as they are."""
     return Example(
         env=game.key,
         seat=None,
         prompt=chat[-1]["content"],
-        answer=last["content"],
-        tokens=answer_tokens(prompts, prompts.template.encode(chat), last["content"]),
-    )
-
-
-def _is_text(value: Any) -> bool:
-    """Whether it is a text with something in it; half of a surrogate pair is no text."""
-    return isinstance(value, str) and bool(value.strip()) and _encodes(value)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_message(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.keys() == {"role", "content"}
-        and value["role"] in _ROLES
-        and _is_text(value["content"])
+        answer=answer,
+        tokens=answer_tokens(prompts, prompts.template.encode(chat), answer),
     )
 
 

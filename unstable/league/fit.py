@@ -277,9 +277,7 @@ def _stages(ranks: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
         left = [side for side in left if ranks[side] != best]
 
 
-def _relative(
-    theta: Floats, covariance: Floats, zero: int | None, z: float = Z
-) -> list[Interval]:
+def _relative(theta: Floats, covariance: Floats, zero: int | None, z: float = Z) -> list[Interval]:
     """Parameters in points, beside one of them or their mean."""
     count = len(theta)
     base = np.full(count, 1 / max(count, 1)) if zero is None else np.eye(count)[zero]

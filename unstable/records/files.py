@@ -247,7 +247,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode("utf-8"))
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError:
                 raise ConfigError(f"{place}: not text in UTF-8; save it as such") from None
             except (ValueError, RecursionError) as error:

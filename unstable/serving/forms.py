@@ -25,7 +25,9 @@ class Forms:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    async def answer(self, request: ChatRequest, sample: Sample, most: int, seed: int) -> Completion:
+    async def answer(
+        self, request: ChatRequest, sample: Sample, most: int, seed: int
+    ) -> Completion:
         """An answer of the form that is asked for; raises `ApiError`.
 
         A token that does not fit is drawn again, so that what is said is what the model would say

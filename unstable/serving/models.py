@@ -261,10 +261,12 @@ class ModelsSeat:
 
         async def before(ids: list[int]) -> Part:
             own = await self._engine.score(ids[:1], [ids[1:]], adapter=adapter) if ids[1:] else [[]]
-            greedy = {"adapter": adapter, "temperature": 0.0, "max_tokens": 1, "seed": 0}
+            ends = range(1, len(ids) if request.logprobs else 1)
             likeliest = await all_of(
-                self._engine.generate(ids[:end], **greedy)
-                for end in range(1, len(ids) if request.logprobs else 1)
+                self._engine.generate(
+                    ids[:end], adapter=adapter, temperature=0.0, max_tokens=1, seed=0
+                )
+                for end in ends
             )
             others = [(each.top_logprobs or [[]])[0] for each in likeliest]
             return Part(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])

@@ -19,7 +19,7 @@ class Part:
     """Tokens that an answer has got. Part([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)  # None: of a prompt's first
+    logprobs: Sequence[float | None] = ()  # None: of a prompt's first
     likeliest: TopLogprobs | None = None  # at each token, where they are known
 
     @classmethod
@@ -34,7 +34,7 @@ class Part:
         if before is None:
             return self
         likeliest = [*(before.likeliest or []), *(self.likeliest or [[] for _ in self.ids])]
-        return type(self)(before.ids + self.ids, before.logprobs + self.logprobs, likeliest)
+        return type(self)(before.ids + self.ids, [*before.logprobs, *self.logprobs], likeliest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Writer:
             return {"content": content}
         return {
             "tokens": texts,
-            "token_logprobs": part.logprobs,
+            "token_logprobs": list(part.logprobs),
             "top_logprobs": [
                 {self._strings.text([token]): value for token, value in others[:wanted]} or None
                 for others in likeliest
@@ -189,7 +189,7 @@ def usage(reply: Reply) -> dict[str, int]:
     }
 
 
-def _token(text: str, logprob: float) -> dict[str, Any]:
+def _token(text: str, logprob: float | None) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 

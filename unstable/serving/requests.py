@@ -229,9 +229,9 @@ class ChatRequest(Request):
     @classmethod
     def _no_orphans(cls, messages: list[_Message]) -> list[_Message]:
         for before, message in pairwise([None, *messages]):
-            if message is not None and message.role == "tool":
-                if before is None or before.role not in ("assistant", "tool"):
-                    raise ValueError("a message of role tool comes after the call that it answers")
+            is_said = before is not None and before.role in ("assistant", "tool")
+            if message is not None and message.role == "tool" and not is_said:
+                raise ValueError("a message of role tool comes after the call that it answers")
         return messages
 
     @property

@@ -103,8 +103,8 @@ def check_league(league: League) -> None:
         models = [league.bases[each].model.name for each in (first, name)]
         if models[0] != models[1]:
             raise ConfigError(
-                f"{name}: model.name = {models[1]!r}, and {first} has {models[0]!r}; give all members "
-                "one base, which an engine serves to all who meet"
+                f"{name}: model.name = {models[1]!r}, and {first} has {models[0]!r}; give all "
+                "members one base, which an engine serves to all who meet"
             )
 
 

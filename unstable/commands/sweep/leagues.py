@@ -61,7 +61,7 @@ class LeagueJob(NamedTuple):
         is_running = any(state_of(run, self.config.updates) == "running" for run in runs)
         return "running" if is_running else "waiting"
 
-    def rows(self, skipped: Skipped) -> list[Row]:
+    def rows(self, skipped: Skipped | None = None) -> list[Row]:
         """Metrics of the measured member, its versions counted on, and what all others cost."""
         found: list[Row] = []
         for turn in turns(self.config):

@@ -51,7 +51,9 @@ class Runner(Runs):
         values = [value for row in rows if (value := row.get(metric)) is not None]
         if rows and not values and not skipped:
             near = difflib.get_close_matches(metric, {each for row in rows for each in row}, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; metrics.jsonl has what it could be"
+            hint = (
+                f"; did you mean {near[0]!r}?" if near else "; metrics.jsonl has what it could be"
+            )
             raise ConfigError(f"metric = {metric!r}: {name} has made all updates without it{hint}")
         return number(values[-1] if values else None)
 

@@ -179,7 +179,7 @@ def _figure(key: EvalKey | ExploitKey) -> str:
 
 
 def _check_metric(config: RunConfig, metric: str) -> None:
-    """Raise `ConfigError` for no metric, and where an evaluation is named and another one is made."""
+    """Raise `ConfigError` for what no run makes, as far as it is known before one does."""
     group, _, name = metric.partition("/")
     if group not in GROUPS or not name:
         raise ConfigError(

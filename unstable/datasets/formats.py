@@ -1,0 +1,177 @@
+"""Rows of data files as others write them: OpenAI's, TRL's, ShareGPT's and Alpaca's, as chats.
+
+https://huggingface.co/docs/trl/dataset_formats has most of them. Columns that say nothing of what
+is trained on, such as an id or a source, are left alone.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.config import ConfigError, shown
+from unstable.records.files import read_lines
+
+_ROLES = {
+    **{"system": "system", "developer": "system"},
+    **{"user": "user", "human": "user"},
+    **{"assistant": "assistant", "gpt": "assistant", "model": "assistant"},
+}
+"""What a role is called elsewhere, and here."""
+_UNTRAINED = ("tool_calls", "function_call", "reasoning_content")
+"""What is a part of an answer and not of its text."""
+Chat = list[dict[str, str]]
+"""Messages, each a `role` and a `content`."""
+
+
+class Turns(NamedTuple):
+    """A chat, and the places of its answers that are trained on."""
+
+    chat: Chat
+    answers: list[int]
+
+
+class Preference(NamedTuple):
+    """A prompt with a better and a worse answer, or with one answer that is good or bad."""
+
+    prompt: Chat
+    chosen: str | None
+    rejected: str | None
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row's place in a file of JSON lines, or of one JSON list; raises `ConfigError`."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a JSONL file")
+    with path.open("rb") as file:
+        if not file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            yield from read_lines(path)
+            return
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON ({error}); write an object a line") from None
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}: row {number} is a {type(row).__name__}; give objects")
+        yield f"{path}, row {number}", row
+
+
+def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
+    """The chat that a row is, with the answers to learn; None where it is none.
+
+    Each message of the assistant is trained on but for those of `weight` 0 and one that nobody was
+    asked for. Raises `ConfigError` for a chat that cannot be trained on.
+    """
+    if row.get("tools"):
+        raise ConfigError(f"{place}: tools: calls of tools are not trained on; leave the row out")
+    if isinstance(row.get("messages"), list):
+        return _turns(place, "messages", _system(row), row["messages"])
+    if isinstance(row.get("conversations"), list):
+        return _turns(place, "conversations", _system(row), row["conversations"])
+    if row.keys() >= {"prompt", "completion"}:
+        prompt = [*_system(row), *messages_of(place, "prompt", row["prompt"], "user")]
+        said = row["completion"]
+        completion = said if isinstance(said, list) else [{"role": "assistant", "content": said}]
+        found = _turns(place, "completion", prompt, completion)
+        return found._replace(answers=[at for at in found.answers if at >= len(prompt)])
+    if row.keys() >= {"instruction", "output"}:
+        asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
+        answer = [{"role": "assistant", "content": row["output"]}]
+        prompt = [*_system(row), *messages_of(place, "instruction", asked, "user")]
+        return _turns(place, "output", prompt, answer)
+    return None
+
+
+def _turns(place: str, field: str, before: Chat, messages: list[Any]) -> Turns:
+    chat = [*before, *messages_of(place, field, messages)]
+    answers = [
+        at
+        for at, message in enumerate(chat)
+        if message["role"] == "assistant"
+        and any(each["role"] == "user" for each in chat[:at])
+        and (at < len(before) or messages[at - len(before)].get("weight") not in (0, 0.0))
+    ]
+    if not answers:
+        raise ConfigError(f"{place}: {field}: has no answer of the assistant to learn; give one")
+    return Turns(chat, answers)
+
+
+def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
+    """The preference that a row is; None where it is none. Raises `ConfigError` as above."""
+    if row.keys() >= {"prompt", "completion", "label"}:
+        *prompt, answer = _answered(place, row, "completion")
+        good = row["label"]
+        if not isinstance(good, bool):
+            raise ConfigError(f"{place}: label = {shown(good)}: give true or false")
+        sides = (answer["content"], None) if good else (None, answer["content"])
+        return Preference(prompt, *sides)
+    if not row.keys() >= {"chosen", "rejected"} or "observation" in row:
+        return None
+    (*prompt, chosen), (*other, rejected) = (
+        _answered(place, row, side) for side in ("chosen", "rejected")
+    )
+    if prompt != other:
+        raise ConfigError(f"{place}: chosen and rejected differ before their last messages")
+    if not prompt:
+        raise ConfigError(f"{place}: has no prompt; give one, or chats in chosen and rejected")
+    return Preference(prompt, chosen["content"], rejected["content"])
+
+
+def _answered(place: str, row: Mapping[str, Any], side: str) -> Chat:
+    """The whole chat of an answer, which may repeat its prompt."""
+    system, asked = _system(row), Chat()
+    if "prompt" in row:
+        asked = messages_of(place, "prompt", row["prompt"], "user")
+    said = messages_of(place, side, row[side], "assistant")
+    if said[-1]["role"] != "assistant":
+        raise ConfigError(f"{place}: {side}: ends with a message of {said[-1]['role']}")
+    repeated = next((each for each in ([*system, *asked], asked) if said[: len(each)] == each), [])
+    return [*system, *asked, *said[len(repeated) :]]
+
+
+def _system(row: Mapping[str, Any]) -> Chat:
+    """The system message that some files have in a column of its own."""
+    text = row.get("system")
+    return [{"role": "system", "content": text}] if is_text(text) else []
+
+
+def messages_of(place: str, field: str, value: Any, role: str = "") -> Chat:
+    """A list of messages, or with `role` a text of that role, each as `role` and `content`."""
+    if role and isinstance(value, str):
+        value = [{"role": role, "content": value}]
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"{place}: {field} = {shown(value)}: give a text or a list of messages")
+    return [_message(f"{place}: {field}.{at}", each) for at, each in enumerate(value)]
+
+
+def _message(place: str, message: Any) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise ConfigError(f"{place} is a {type(message).__name__}; give a role and a content")
+    given = message.get("role", message.get("from"))
+    role = _ROLES.get(given) if isinstance(given, str) else None
+    if role is None:
+        raise ConfigError(f"{place}.role = {shown(given)}: give system, user or assistant")
+    for name in _UNTRAINED:
+        if message.get(name):
+            raise ConfigError(f"{place}.{name}: is not trained on; write it into content")
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"{place}.content: has parts that are no text; give text")
+        content = "\n".join(texts)
+    if not is_text(content):
+        raise ConfigError(f"{place}.content = {shown(content)}: is no text; give a text")
+    return {"role": role, "content": content}
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a text with something in it; half of a surrogate pair is no text."""
+    if not (isinstance(value, str) and value.strip()):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
