@@ -7,7 +7,7 @@ is trained on, such as an id or a source, are left alone.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from unstable.config import ConfigError, shown
 from unstable.records.files import read_lines
@@ -157,8 +157,9 @@ def _message(place: str, message: Any) -> dict[str, str]:
             raise ConfigError(f"{place}.{name}: is not trained on; write it into content")
     content = message.get("content", message.get("value"))
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
-        if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [text for text in parts if isinstance(text, str)]
+        if len(texts) < len(content):
             raise ConfigError(f"{place}.content: has parts that are no text; give text")
         content = "\n".join(texts)
     if not is_text(content):
@@ -166,7 +167,7 @@ def _message(place: str, message: Any) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: Any) -> TypeGuard[str]:
     """Whether it is a text with something in it; half of a surrogate pair is no text."""
     if not (isinstance(value, str) and value.strip()):
         return False

@@ -97,7 +97,7 @@ def read_records(path: Path, shape: Shape, skipped: Skipped, start: int = 0) -> 
 
 
 def read_list(path: Path, shape: Shape) -> list[Record]:
-    """The records of a JSONL file in which each one counts; raises `ConfigError` at a damaged one."""
+    """The records of a JSONL file in which each counts; `ConfigError` at a damaged one."""
     skipped = Skipped()
     found = [*read_records(path, shape, skipped)]
     if skipped:

@@ -49,18 +49,22 @@ class Forms:
             misses = 0 if new else misses + 1
             matcher.consume_tokens(new)
             ids += new
-        finish = "stop" if matcher.is_stopped() else "length"
         return Completion(
-            token_ids=ids, logprobs=[0.0] * len(ids), finish_reason=finish, adapter=None
+            token_ids=ids,
+            logprobs=[0.0] * len(ids),
+            finish_reason="stop" if matcher.is_stopped() else "length",
+            adapter=None,
         )
 
     def _matcher(self, request: ChatRequest) -> Any:
         from llguidance import LLMatcher
 
-        param = "response_format" if request.schema is not None else "tools"
+        param = "response_format" if request.form is not None else "tools"
         try:
-            if request.schema is not None:
-                grammar = LLMatcher.grammar_from_json_schema(_text(request.schema), _COMPACT)
+            if request.form is not None:
+                grammar = LLMatcher.grammar_from_json_schema(
+                    _text({**request.form, "x-guidance": _COMPACT})
+                )
             else:
                 grammar = LLMatcher.grammar_from_lark(_calls(request.forced))
             matcher = LLMatcher(self._tokens, grammar)

@@ -195,12 +195,12 @@ class ModelsSeat:
         if (request.likeliest or 0) > self._limits.likeliest:
             raise ApiError(
                 400,
-                f"{request.likeliest} likeliest tokens: at most {self._limits.likeliest} are served",
+                f"{request.likeliest} likeliest tokens: at most {self._limits.likeliest} of each",
                 param="top_logprobs" if is_chat else "logprobs",
             )
         if isinstance(request, ChatRequest) and request.legal_moves is not None:
             raise ApiError(400, "legal_moves: are for a game's seats alone", param="legal_moves")
-        if isinstance(request, ChatRequest) and (request.schema is not None or request.forced):
+        if isinstance(request, ChatRequest) and (request.form is not None or request.forced):
             check_forms()
         size = request.characters
         if self._longest is not None and size > self._longest * self._limits.length:
@@ -240,7 +240,7 @@ class ModelsSeat:
     ) -> Completion:
         if most == 0:  # the prompt is asked about
             return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
-        if isinstance(request, ChatRequest) and (request.schema is not None or request.forced):
+        if isinstance(request, ChatRequest) and (request.form is not None or request.forced):
 
             async def sample(
                 ids: list[int], count: int, allowed: Sequence[int] | None, own: int

@@ -253,12 +253,12 @@ class ChatRequest(Request):
         return tools + sum(16 + len(each.content or "") for each in self.messages)
 
     @property
-    def schema(self) -> Mapping[str, Any] | None:
+    def form(self) -> Mapping[str, Any] | None:
         """Of the JSON that an answer has to be; None where it may be any text."""
-        form = self.response_format
-        if form is None or form.type == "text":
+        given = self.response_format
+        if given is None or given.type == "text":
             return None
-        return {"type": "object"} if form.json_schema is None else form.json_schema.schema_
+        return {"type": "object"} if given.json_schema is None else given.json_schema.schema_
 
     @property
     def forced(self) -> list[Mapping[str, Any]]:
@@ -272,9 +272,9 @@ class ChatRequest(Request):
     def _one_form(self) -> Self:
         if self.tool_choice not in ("auto", "none") and not self.forced:
             raise ValueError("tool_choice: tools has no such function")
-        if (self.schema is not None or self.forced) and (self.logprobs or self.return_token_ids):
+        if (self.form is not None or self.forced) and (self.logprobs or self.return_token_ids):
             raise ValueError("logprobs: none of an answer of a form; leave one of them out")
-        if self.schema is not None and self.forced:
+        if self.form is not None and self.forced:
             raise ValueError("response_format: not with a tool_choice that has to call")
         return self
 

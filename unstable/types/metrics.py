@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import ClassVar, Self
 
-GROUPS = ("collect", "judge", "buffer", "learn", "offline", "eval", "exploit", "guard")
-GROUPS += ("curriculum", "rating", "worst", "time", "device")
+GROUPS = (
+    *("collect", "judge", "buffer", "learn", "offline", "eval", "exploit", "guard"),
+    *("curriculum", "rating", "worst", "time", "device"),
+)
 """What names of metrics begin with."""
 
 
