@@ -78,7 +78,8 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
     if not pairs:
         raise ConfigError(f"{field}: holds not one pair; give another file")
     algorithm = config.learner.algorithm
-    if algorithm.needs_groups and any(len(pair.answers) < 2 for pair in pairs):
+    is_comparing = algorithm.grouped or algorithm.needs_groups
+    if is_comparing and any(len(pair.answers) < 2 for pair in pairs):
         raise ConfigError(
             f"{field}: has single answers with a label, and {algorithm.name} compares two; take "
             "kto, or give pairs"
