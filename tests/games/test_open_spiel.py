@@ -11,7 +11,9 @@ import pytest
 
 pyspiel = pytest.importorskip("pyspiel", reason="pip install -e '.[open_spiel]'")
 import open_spiel.python.games  # noqa: E402, F401 - registers those that are written in Python
+
 from open_spiel.python.algorithms import expected_game_score, exploitability  # noqa: E402
+from open_spiel.python.games import kuhn_poker as python_kuhn  # noqa: E402
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
 
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
@@ -203,6 +205,12 @@ def test_names_that_are_alike_have_their_numbers() -> None:
     [
         ("open_spiel:kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
         ("open_spiel:kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
+        ("open_spiel:hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
+        (
+            "open_spiel:universal_poker(betting=nolimit,numPlayers=0)",
+            *(2, "OpenSpiel refuses it (it ends its process by signal 11); mend it"),
+        ),
+        ("open_spiel:no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
         ("open_spiel:mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
         ("open_spiel:kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
         ("open_spiel:python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
@@ -213,6 +221,18 @@ def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> Non
     with pytest.raises(ConfigError) as caught:
         check_game(GameConfig(env=env, seats=seats), "games.0")
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_game_that_a_user_has_registered_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(python_kuhn.__file__).read_text(encoding="utf-8")
+    own = source.replace("python_kuhn_poker", "my_kuhn").replace("Python Kuhn", "My Kuhn")
+    (tmp_path / "my_games.py").write_text(own, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = GameConfig(env="open_spiel:my_games:my_kuhn")
+    check_game(config)
+    assert "Pass" in " ".join(Game(config, 0).legal_moves())
 
 
 def test_a_library_that_is_not_there_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from unstable.games.catalog.vetted import DEFECTS
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.games.textarena import known_ids
+from unstable.games.textarena import known_ids, raw_id
 
 PAGE = Path(__file__).parent.parent.parent / "docs/textarena.md"
 SEATS = range(1, 7)
@@ -51,7 +51,7 @@ def families() -> dict[str, str]:
     """The shortest id of each class of envs, by the class's name."""
     found: dict[str, str] = {}
     for env in sorted(known_ids(), key=lambda env: (len(env), env)):
-        target = ENV_REGISTRY[f"{env}-raw"].entry_point
+        target = ENV_REGISTRY[raw_id(env)].entry_point
         name = target.rpartition(":")[2] if isinstance(target, str) else target.__name__
         found.setdefault(name, env)
     return found

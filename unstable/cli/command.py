@@ -40,6 +40,12 @@ def main() -> NoReturn:
     except BrokenPipeError:  # as by `| head`: nobody reads any more, which is no fault
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"error: {_one_line(ConfigError(place + error.strerror))}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except Terminated:
         sys.exit(EXIT_TERMINATED)
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from unstable.cli.options import (
     scalar_of,
     some_versions_of,
     text_of,
+    threads_of,
     version_of,
     versions_of,
     whole_number_of,
@@ -258,6 +259,8 @@ def _tournament(given: Given) -> None:
         return
     own = {name: value for name, value in given.own.items() if name != "resume"}
     games = own.pop("game")
+    if games == []:
+        raise ConfigError("--game = []: names none; give one, or leave it out")
     named = games if isinstance(games, list) else [] if games is None else [games]
     options = Options(**own, game=list(map(str, named)), jpc="--jpc" in given.flags)
     tournament(given.words, options, given.fields, given.typed)
@@ -373,7 +376,7 @@ COMMANDS = {
         words=(0, 1),
         own={
             **{**CONFIG, "versions": some_versions_of, "host": text_of, "port": whole_number_of},
-            **{"token_env": text_of, "top_logprobs": whole_number_of, "threads": positive_of},
+            **{"token_env": text_of, "top_logprobs": whole_number_of, "threads": threads_of},
         },
         takes_fields=True,
     ),

@@ -110,7 +110,8 @@ def _of(kind: Any, remedy: str) -> Reader:
         try:
             return adapter.validate_python(value, strict=True)
         except ValidationError:
-            raise ConfigError(f"{option} = {shown(value)}: {remedy}") from None
+            words = "; what is no option comes before all options" if type(value) is list else ""
+            raise ConfigError(f"{option} = {shown(value)}: {remedy}{words}") from None
 
     return read
 
@@ -118,6 +119,7 @@ def _of(kind: Any, remedy: str) -> Reader:
 _WHOLE = Annotated[int, Field(ge=0)]
 number_of = _of(Annotated[float, Field(ge=0, allow_inf_nan=False)], "give a number, 0 or more")
 positive_of = _of(Annotated[int, Field(ge=1)], "give a number, 1 or more")
+threads_of = _of(Annotated[int, Field(ge=1, le=1024)], "give a number from 1 to 1024")
 whole_number_of = _of(_WHOLE, "give a number, 0 or more")
 version_of = _of(_WHOLE | Literal["best"], "give a version's number, such as 12, or best")
 choice_of = _of(bool, "give true or false")

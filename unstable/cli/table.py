@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.cli.options import EXIT_USER_ERROR, HELP, SHORT_FORMS, Reader, parse_options, typed
-from unstable.config import CONFIGS, ConfigError, RunConfig, fields, nearest, outline, within
+from unstable.config import CONFIGS, ConfigError, RunConfig, fields, nearest, outline, shown, within
 
 WIDTH = 41
 """Characters of a command's form in the list of all; the rest of it is left out there."""
@@ -84,6 +84,10 @@ def carry_out(name: str, command: Command, arguments: Sequence[str]) -> int:
     count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     if count < least:
         print(command.usage(name))
+        if arguments:
+            words = " ".join(next(iter(command.forms)).split()[:least])
+            given = shown(" ".join(arguments))
+            raise ConfigError(f"{given}: write unstable {name} {words}, and options after that")
         return EXIT_USER_ERROR
     words, rest = list(arguments[: min(count, most)]), arguments[min(count, most) :]
     flags = {flag for flag in command.flags if flag in rest}

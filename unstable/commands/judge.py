@@ -10,7 +10,7 @@ from typing import Any
 
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end, status
-from unstable.config import ConfigError, JudgeOracle, RunConfig, load
+from unstable.config import ConfigError, JudgeOracle, RunConfig, RunFailedError, escape_control, load
 from unstable.config.plain import read_text, read_yaml
 from unstable.models.hub import silence
 from unstable.models.inspection import check_opponents
@@ -69,6 +69,8 @@ def judge(
         file.close()
     found = read_judged(path)
     work.show(found, path)
+    if work.failed and not found:
+        raise RunFailedError(f"none of {work.failed} games could be judged")
     return found
 
 
@@ -94,7 +96,7 @@ class _Work:
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._outcomes: dict[tuple[int, int], float] = {}  # by game and seat
         self._counts: dict[str, Counter[str]] = {}
-        self._failed, self._error = 0, ""
+        self.failed, self._error = 0, ""
 
     async def judge(self, config: RunConfig, file: LineFile) -> None:
         """Judge what is not judged yet, a line a game."""
@@ -108,7 +110,7 @@ class _Work:
                         continue
                     self._room.release()
                     if isinstance(each, GameFailure):
-                        self._failed, self._error = self._failed + 1, each.error
+                        self.failed, self._error = self.failed + 1, each.error
                     else:
                         file.write(judged_record(each[0].spec.game_id, each[1]))
                 self._count(rewards)
@@ -137,10 +139,10 @@ class _Work:
         """Print what the terms say, and how much that has to do with outcomes."""
         if self._skipped:
             status(self._skipped.line)
-        if self._failed:
+        if self.failed:
             status(
-                f"{self._failed} games failed, and are asked about again by the same command; the "
-                f"last one: {self._error}"
+                f"{self.failed} games failed, and are asked about again by the same command; the "
+                f"last one: {escape_control(self._error)}"
             )
         values: dict[str, dict[tuple[int, int], list[float]]] = {}
         for (game, _, seat), rewards in found.items():
@@ -151,6 +153,8 @@ class _Work:
             *("term", "trajectories", "mean", "sd", "correlation with outcome"),
             *("asked", "calls", "hits", "failures"),
         )
+        for term in self._counts:
+            values.setdefault(term, {})
         for term, by_seat in values.items():
             shown.add_row(*map(Text, self._row(term, by_seat)))
         RunConsole().print(shown)
@@ -165,7 +169,7 @@ class _Work:
         return [
             term,
             str(len(means)),
-            number(fmean(means.values())),
+            number(fmean(means.values()) if means else None),
             number(spread),
             fixed(None) if related is None else interval(*related),
             *(str(counts[name]) for name in ("asked", "calls", "hits", "failures")),

@@ -72,7 +72,7 @@ def carry_out(
         code = 0
     finally:
         try:
-            if code:
+            if code and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
                 sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)

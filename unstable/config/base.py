@@ -146,7 +146,13 @@ class Section(BaseModel):
         if isinstance(data, dict):
             for key in data:
                 if key not in cls.model_fields:
+                    below = [
+                        f"{name}.{key}"
+                        for name, field in cls.model_fields.items()
+                        if str(key) in getattr(field.annotation, "model_fields", {})
+                    ]
                     hint = nearest(str(key), list(cls.model_fields))
+                    hint = f"did you mean {below[0]!r}?" if below else hint
                     raise ValueError(f"unknown key {shown(key)}; {hint}")
                 values = data[key] if isinstance(data[key], list) else [data[key]]
                 truth = next((each for each in values if isinstance(each, bool)), None)

@@ -75,6 +75,8 @@ def read_yaml(text: str, field: str) -> Any:
 
 def read_text(path: Path, field: str) -> str:
     """A small text file; raises `ConfigError`, which begins with `field`, for anything else."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{field}: is a pipe or a device; give a file")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)

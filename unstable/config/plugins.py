@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
 from unstable.config import ConfigError, nearest, shown
@@ -53,6 +54,20 @@ def import_all(modules: Iterable[str]) -> None:
             importlib.import_module(module)
 
 
+def import_users(module: str, place: str) -> ModuleType:
+    """A user's module; raises `ConfigError` that begins with `place`."""
+    with refusing(f"{place}: importing {module}"):
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            remedy = "run from the folder that holds it, or put that folder on PYTHONPATH"
+            if error.name is not None and module.partition(".")[0] != error.name.partition(".")[0]:
+                remedy = f"install what {error.name} is a part of"
+            raise ConfigError(
+                f"{place}: cannot import {module} ({described(error)}); {remedy}"
+            ) from error
+
+
 def load_target(target: str, field: str = "target") -> Any:
     """What `package.module:name` names; raises `ConfigError` that starts with the config's field.
 
@@ -61,18 +76,11 @@ def load_target(target: str, field: str = "target") -> Any:
     >>> load_target("math:floor")(2.5)
     2
     """
-    module_name, _, name = target.partition(":")
     place = f"{field} = {shown(target)}"
+    module_name, _, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     if not (module_name and name):
         raise ConfigError(f"{place}: write it as package.module:name")
-    with refusing(f"{place}: importing {module_name}"):
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise ConfigError(
-                f"{place}: cannot import {module_name} ({described(error)}); "
-                "run from the folder that holds it, or put that folder on PYTHONPATH"
-            ) from error
+    module = import_users(module_name, place)
     if not hasattr(module, name):
         public = [word for word in vars(module) if not word.startswith("_")]
         raise ConfigError(f"{place}: {module_name} has no {name}; {nearest(name, public)}")

@@ -332,6 +332,14 @@ class ClusterConfig(Section):
             raise ValueError(f"address = {value!r}: {problem}")
         return value
 
+    @model_validator(mode="after")
+    def _waits_for_nodes(self) -> Self:
+        if self.min_nodes > 1 and not self.is_joined:
+            raise ValueError(
+                f"min_nodes = {self.min_nodes}: this machine alone is one; give cluster.address"
+            )
+        return self
+
     @property
     def is_joined(self) -> bool:
         """Whether a run joins a cluster that others have started."""

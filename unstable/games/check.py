@@ -60,10 +60,13 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
     if config.is_driven:
         return config
     with _tried(config, field), faults_to(partial(_complain, f"{field}.env", config.env)):
-        make_environment(config)
-        config = with_teams(config)
-        if config.action_form == "auto":
-            config = config.model_copy(update={"action_form": _form(config, field)})
+        _make(config, field)
+        try:
+            config = with_teams(config)
+            if config.action_form == "auto":
+                config = config.model_copy(update={"action_form": _form(config, field)})
+        except AssertionError as error:
+            _complain(f"{field}.seats", config.seats, error)
     return config
 
 
@@ -141,13 +144,20 @@ def _check_class(config: GameConfig, field: str) -> None:
         )
 
 
-def _check_start(config: GameConfig, field: str) -> None:
-    """The env is made and reset, and the first turn is put to a seat."""
-    with faults_to(partial(_complain, f"{field}.env", config.env)):
+def _make(config: GameConfig, field: str) -> None:
+    """Raise `ConfigError` where an env cannot be made with its arguments."""
+    name = "args" if config.args else "env"
+    with faults_to(partial(_complain, f"{field}.{name}", getattr(config, name))):
         try:
             make_environment(config)
         except TypeError as error:
             _complain(f"{field}.args", config.args, error)
+
+
+def _check_start(config: GameConfig, field: str) -> None:
+    """The env is made and reset, and the first turn is put to a seat."""
+    with faults_to(partial(_complain, f"{field}.env", config.env)):
+        _make(config, field)
         try:
             game = Game(config, seed=0)
         except SeatingError as error:
@@ -327,4 +337,6 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
 
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyError):  # whose text is the key alone
+        text = f"{type(error).__name__}: {text}"
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

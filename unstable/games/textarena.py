@@ -30,8 +30,19 @@ _ALIKE = 0.6  # of its lines more than this share are as long as a board's
 
 
 def known_ids() -> list[str]:
-    """TextArena's ids as a config names them: those that have a `-raw` variant."""
-    return [env_id for env_id in ENV_REGISTRY if f"{env_id}-raw" in ENV_REGISTRY]
+    """TextArena's ids as a config names them: those of an env without wrappers."""
+    suffixes = ("-raw", "-train")
+    plain = {name: spec for name, spec in ENV_REGISTRY.items() if not name.endswith(suffixes)}
+    return [
+        name
+        for name, spec in plain.items()
+        if f"{name}-raw" in ENV_REGISTRY or not spec.default_wrappers
+    ]
+
+
+def raw_id(env: str) -> str:
+    """The id under which TextArena has the env without wrappers."""
+    return f"{env}-raw" if f"{env}-raw" in ENV_REGISTRY else env
 
 
 def env_class(config: GameConfig) -> type:
@@ -43,7 +54,7 @@ def env_class(config: GameConfig) -> type:
         return DrivenEnvironment
     if is_bridged(config.env):
         return bridged_class(config.env)
-    target = config.env if ":" in config.env else ENV_REGISTRY[f"{config.env}-raw"].entry_point
+    target = config.env if ":" in config.env else ENV_REGISTRY[raw_id(config.env)].entry_point
     with offline():
         return load_target(target) if isinstance(target, str) else target
 
@@ -58,7 +69,7 @@ def make_raw(config: GameConfig) -> textarena.Env:
     with offline():
         if ":" in config.env:
             return env_class(config)(**config.args)
-        return textarena.make(f"{config.env}-raw", **config.args)
+        return textarena.make(raw_id(config.env), **config.args)
 
 
 class TextArenaEnvironment(Environment):

@@ -211,7 +211,7 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
     layers: set[str] = set()
     for key, tensor in tensors.items():
         if (layer := lora_layer(key)) is None:
-            raise ValueError(f"it holds {key}, which is no LoRA's; save it with PEFT")
+            raise ValueError(f"it holds {key}, which is no LoRA's; train linear layers alone")
         _check_values(key, tensor)
         layers.add(layer)
     sizes = {}

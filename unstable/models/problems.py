@@ -18,6 +18,7 @@ from unstable.config import ConfigError, shown
 from unstable.records.files import read_small_json
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"
 _TOKENIZERS = (
     *(TOKENIZER, "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),
@@ -44,7 +45,20 @@ def check_folder(folder: Path, name: str) -> None:
             f"{place}: the folder has no tokenizer; put the model's {TOKENIZER} there"
         )
     _check_vocabulary(folder, content, place)
+    _check_generation(folder, place)
     check_class(content, name)
+
+
+def _check_generation(folder: Path, place: str) -> None:
+    """Raise `ConfigError` for a `generation_config.json` that names no ends of answers."""
+    if not (folder / GENERATION).exists():
+        return
+    ends = _json_object(folder / GENERATION, place).get("eos_token_id")
+    if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends or 0])):
+        raise ConfigError(
+            f"{place}: its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, or "
+            "a list of them"
+        )
 
 
 def check_kind(content: Mapping[str, Any], name: str) -> None:
@@ -133,6 +147,8 @@ def table(file: str, name: str) -> dict[str, str]:
 
 def _json_object(path: Path, place: str) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("a folder, a pipe or a device")
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(

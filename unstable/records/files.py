@@ -48,11 +48,15 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
     With `synced` either outlasts a power cut. Its folder has to be there.
     """
     draft = path.with_name(f".{path.name}.tmp")
-    if synced:
-        write_synced(draft, content)
-    else:
-        draft.write_bytes(content)
-    os.replace(draft, path)
+    try:
+        if synced:
+            write_synced(draft, content)
+        else:
+            draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError:  # such as a full disk, which the draft need not fill
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def check_target(path: Path, field: str) -> None:

@@ -134,7 +134,7 @@ class Rewards:
     def check(self, silence: Silence) -> None:
         """Raise `ConfigError` where an oracle cannot be asked; loads no model."""
         for asking in self._asked.values():
-            asking.oracle.check(silence)
+            asking.check(silence)
 
     async def worth(self, game: GameResult, turn: Turn) -> float | None:
         """What a turn is worth by the terms together; None where none applies. `are_of_turns`.

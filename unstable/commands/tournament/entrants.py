@@ -59,7 +59,10 @@ def entrants(config: RunConfig, words: Sequence[str]) -> list[Entrant]:
     runs = [found for found in map(_run_of, words) if found is not None]
     roots = list(dict.fromkeys(root.resolve() for root, _ in runs))
     names = dict(zip(roots, names_of(roots) if roots else [], strict=True))
-    found = [_entrant(config, word, names) for word in words]
+    bots = Counter(word.rpartition(":")[2] for word in words if _is_bot(word))
+    found = [
+        _entrant(config, word, names, bots[word.rpartition(":")[2]] > 1 and word) for word in words
+    ]
     for name, count in Counter(each.player.name for each in found).items():
         if count > 1:
             raise ConfigError(f"PLAYER: {name!r} is there {count} times; name each player once")
@@ -88,7 +91,16 @@ def _run_of(word: str) -> tuple[Path, str] | None:
     return (place, number if is_version else "") if RunFolder(place).config.is_file() else None
 
 
-def _entrant(config: RunConfig, word: str, names: Mapping[Path, str]) -> Entrant:
+def _is_bot(word: str) -> bool:
+    """Whether a word names a user's own player, as module:Class."""
+    module, colon, name = word.partition(":")
+    return bool(colon) and all(map(str.isidentifier, [name, *module.split(".")]))
+
+
+def _entrant(
+    config: RunConfig, word: str, names: Mapping[Path, str], name_of_bot: str | bool
+) -> Entrant:
+    """The player that a word names; `name_of_bot` is what a bot is called, if not by its class."""
     if word == BASE.name or word in config.fixed_opponents:
         player, opponent, _ = player_of(config, word, "PLAYER")
         return Entrant(player, opponent)
@@ -105,9 +117,8 @@ def _entrant(config: RunConfig, word: str, names: Mapping[Path, str]) -> Entrant
     if path_problem(word) is None and holds_weights(Path(word).expanduser()):
         adapter = CheckpointOpponent(path=word)
         return Entrant(PlayerId(adapter.key), adapter)
-    module, colon, name = word.partition(":")
-    if colon and name.isidentifier() and all(map(str.isidentifier, module.split("."))):
-        bot = PythonOpponent(target=word)
+    if _is_bot(word):
+        bot = PythonOpponent(target=word, name=name_of_bot or None)
         return Entrant(PlayerId(bot.key), bot)
     player, opponent, _ = player_of(config, word, "PLAYER")  # which says what is wrong with it
     return Entrant(player, opponent)

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from unstable.collectors.collector import Collector
 from unstable.commands.evaluate import play_evaluation
@@ -33,7 +33,7 @@ from unstable.commands.tournament.entrants import (
 )
 from unstable.commands.tournament.page import write_tournament
 from unstable.commands.tournament.results import show, standings
-from unstable.config import ConfigError, RunConfig, load
+from unstable.config import ConfigError, RunConfig, load, shown
 from unstable.league.tournament import Design, least_budget, next_round, number_of_games
 from unstable.loop.protocols import Actor
 from unstable.models.base import check_model
@@ -48,7 +48,7 @@ from unstable.records.reading import Skipped
 from unstable.records.scan import scan_file
 from unstable.records.text import command_line
 from unstable.tracking.lines import Lines
-from unstable.types import GameResult, PlayerId
+from unstable.types import BASE, GameResult, PlayerId
 
 DEALS = 16
 """Of each pair in each game, unless an option says otherwise."""
@@ -68,12 +68,18 @@ class Plan(BaseModel):
     """What is written down before the first game, and what was found after the last one."""
 
     design: Design
-    players: list[Entry]
-    forfeits: float
+    players: Annotated[list[Entry], Field(min_length=2)]
+    forfeits: Annotated[float, Field(ge=0, le=1)]
     found: dict[str, Any] | None = None
 
     def entrants(self, config: RunConfig) -> list[Entrant]:
-        """The players, with their sections."""
+        """The players, with their sections; raises `ConfigError` for one whom nobody knows."""
+        for each in self.players:
+            if each.player not in {*config.fixed_opponents, BASE.name}:
+                raise ConfigError(
+                    f"tournament.json: player {shown(each.player)} is not in config.yaml; put both "
+                    "files back, or begin the tournament anew"
+                )
         return [
             Entrant(
                 PlayerId(each.player),

@@ -35,6 +35,8 @@ class GemEnvironment(Environment):
 
     def __init__(self, text: str | None = None, rules: str = "", **args: Any) -> None:
         self._seen = None if text is None else load_target(text, "games.args.text")
+        if not isinstance(rules, str):
+            raise TypeError(f"rules = {rules!r} is no text")
         self._own_rules = rules
         with offline():
             self.env: Any = gem.make(self.id, **args)

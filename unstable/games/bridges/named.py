@@ -10,6 +10,8 @@ class NamedEnvironment(Environment):
     """What the mover sees, and its legal actions by name, are there once they are set."""
 
     def __init__(self, rules: str) -> None:
+        if not isinstance(rules, str):
+            raise TypeError(f"rules = {rules!r} is no text")
         self._rules = rules
         self._shown = self._notice = ""
         self._legal: dict[str, int] = {}  # the library's numbers of the legal actions, by name

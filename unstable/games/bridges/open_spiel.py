@@ -9,6 +9,8 @@ once are played by turns: a seat does not see what others have chosen in the sam
 import copy
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Self
@@ -16,7 +18,7 @@ from typing import Any, Self
 import pyspiel
 
 from unstable.config import ConfigError, nearest
-from unstable.config.plugins import load_target
+from unstable.config.plugins import import_users, load_target
 from unstable.games.bridges.named import NamedEnvironment
 from unstable.games.bridges.questions import line, questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
@@ -149,14 +151,65 @@ def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironmen
     return lambda env: (env.has_games_text or not is_open) and small()
 
 
+_PATIENCE_S = 30
+_TRY = """
+import importlib, random, sys
+import pyspiel
+import open_spiel.python.games
+try:
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    state, rng = pyspiel.load_game(sys.argv[1]).new_initial_state(), random.Random(0)
+    for _ in range(100):
+        if state.is_terminal():
+            break
+        if state.is_simultaneous_node():
+            seats = range(state.num_players())
+            state.apply_actions([rng.choice(state.legal_actions(seat) or [0]) for seat in seats])
+        else:
+            state.apply_action(rng.choice(state.legal_actions()))
+        str(state)
+except Exception as error:
+    sys.exit(print(f"{type(error).__name__}: {error}"[:500]) or 1)
+"""
+"""Plays a game at random, in a process of its own."""
+
+
+@cache
+def fault_of(name: str, module: str = "") -> str:
+    """Why a game with these parameters cannot be played; empty where it can.
+
+    Tried in a process of its own: OpenSpiel ends the process at some, and takes for ever at others.
+    """
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY, name, *filter(None, [module])],
+            capture_output=True,
+            errors="replace",
+            text=True,
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no game of it was over in {_PATIENCE_S} s"
+    if tried.returncode < 0:
+        return f"it ends its process by signal {-tried.returncode}"
+    return _SPACES.sub(" ", tried.stdout or tried.stderr).strip()[:200] if tried.returncode else ""
+
+
 def load_game(name: str) -> Any:
     """OpenSpiel's game, by turns where seats move at once; `ConfigError` for what is refused."""
     place = f"target = {f'open_spiel:{name}'!r}"
+    module, colon, _ = name.partition("(")[0].rpartition(":")
+    if module:  # of the user's own, which registers it
+        import_users(module, place)
+        name = name.removeprefix(module + colon)
     short = name.partition("(")[0]
     if short.startswith("python_"):
         importlib.import_module("open_spiel.python.games")  # registers them
     if short not in (known := pyspiel.registered_names()):
         raise ConfigError(f"{place}: OpenSpiel has no such game; {nearest(short, known)}")
+    if name != short and (reason := fault_of(name, module)):
+        raise ConfigError(f"{place}: OpenSpiel refuses it ({reason}); mend it")
     try:
         game = pyspiel.load_game(name)
     except (pyspiel.SpielError, RuntimeError, ValueError) as error:

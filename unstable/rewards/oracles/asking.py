@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from unstable.config import RewardConfig, one_line
+from unstable.config import ConfigError, RewardConfig, one_line
 from unstable.config.plugins import faults_to
-from unstable.rewards.oracles.base import Oracle, OracleError, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleError, Question, Silence, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
 from unstable.rewards.oracles.calling import Caller
 from unstable.types import GameResult, Turn
@@ -96,6 +96,12 @@ class Asking:
         self._timer: asyncio.TimerHandle | None = None
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
+
+    def check(self, silence: Silence) -> None:
+        """Raise `ConfigError` where it cannot be asked, or its answers not be kept."""
+        self.oracle.check(silence)
+        if self._cache is not None and (problem := self._cache.problem):
+            raise ConfigError(f"{self.oracle.field}.cache = {problem}")
 
     def ask(self, result: GameResult, game: GameResult, judged: Turn | int) -> "Pending":
         """Ask what a turn or a seat is worth."""

@@ -32,6 +32,18 @@ class Cache:
         self._found: dict[str, float | None] = {}
         self._end = 0  # of the file, as far as it was read
 
+    @property
+    def problem(self) -> str:
+        """Why answers cannot be kept there, in words; empty where they can."""
+        if self._path is None or not self._path.exists():
+            return ""
+        if not self._path.is_file():
+            return f"{self._path}: is no file; give one"
+        self.look()
+        with self._path.open("rb") as file:
+            is_other = bool(file.readline().strip()) and not self._found
+        return f"{self._path}: holds something else than answers; give another" if is_other else ""
+
     def look(self) -> None:
         """Read what others have added to the file."""
         if self._path is None or not self._path.is_file():

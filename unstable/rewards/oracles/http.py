@@ -12,8 +12,8 @@ from unstable.rewards.oracles.service import Service
 from unstable.rewards.oracles.telling import item
 from unstable.types import GameResult, Turn
 
-MOST = 1e300
-"""A value is below that, so that sums of it are finite."""
+MOST = 1e100
+"""A value is below that, as all figures of a record are."""
 
 
 class HTTPService(Oracle):

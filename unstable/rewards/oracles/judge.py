@@ -119,8 +119,8 @@ class Judge(Oracle):
         """The mean of the verdicts on one play."""
         low, high = self._config.scale
         form = (
-            f"End with your verdict: a number from {low:g} to {high:g} in double brackets, such as "
-            f"[[{(low + high) / 2:g}]]."
+            f"End with your verdict: a number from {low:g} to {high:g} in double brackets: "
+            "[[NUMBER]]."
         )
 
         def read(text: str) -> float:
