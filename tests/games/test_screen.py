@@ -17,7 +17,7 @@ from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.catalog.vetted import DEFECTS, known_defect
 from unstable.games.check import check_game
 from unstable.games.game import Game
-from unstable.games.screen import ignores_seed, screen
+from unstable.games.screen import ignores_seed, pays_losers, screen
 from unstable.games.textarena import env_class
 from unstable.planning.plan import plan
 from unstable.types import Observation
@@ -137,7 +137,7 @@ def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> N
 @every_row("listed", [True, False])
 def test_a_seat_that_never_moves_is_found(listed: bool) -> None:
     with pytest.raises(
-        ConfigError, match=r"seats = 2: .* never came to move in \d games: seat 1; set it to 1"
+        ConfigError, match=r"seats = 2: .* never came to move in \d+ games: seat 1; set it to 1"
     ):
         check_game(config("alone", listed))
 
@@ -238,3 +238,46 @@ def test_a_game_that_ignores_its_seed_is_said_to(roll: str, ignores: bool) -> No
     config = GameConfig(env=f"{Liars.__module__}:Liars", args={"roll": roll})
     check_game(config)
     assert ignores_seed(config) is ignores
+
+
+class Rolling(Liars):
+    """Rolls the dice again whenever its moves are listed."""
+
+    def legal_moves(self) -> list[str]:
+        self.dice = [each % 6 + 1 for each in self.dice]
+        return super().legal_moves()
+
+
+def test_listing_moves_that_changes_the_position_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"legal_moves\(\) after 0 turns changes the position"):
+        check_game(GameConfig(env=f"{__name__}:Rolling"))
+
+
+class Alone(KuhnPoker):
+    """A game of one move, that of seat 0."""
+
+    def step(self, action: str) -> tuple[bool, Any]:
+        done, info = super().step(action)
+        if not done:
+            self.state.set_winner(0, "It was the first to move.")
+        return True, info
+
+
+def test_a_seat_that_never_moves_in_short_games_is_refused() -> None:
+    with pytest.raises(ConfigError, match="never came to move in 24 games: seat [01]"):
+        check_game(GameConfig(env=f"{__name__}:Alone"))
+
+
+def as_it_is(env: Any) -> list[float]:
+    return [float(env.state.rewards[seat]) for seat in range(2)]
+
+
+def swapped(env: Any) -> list[float]:
+    return as_it_is(env)[::-1]
+
+
+@every_row(("payoffs", "pays"), [("as_it_is", False), ("swapped", True)])
+def test_payoffs_of_seats_that_are_swapped_are_noticed(payoffs: str, pays: bool) -> None:
+    config = GameConfig(env="Nim-v0", payoffs=f"{__name__}:{payoffs}")
+    check_game(config)
+    assert pays_losers(config) is pays

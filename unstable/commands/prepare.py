@@ -12,7 +12,7 @@ from unstable.config.endpoint import read_token
 from unstable.engines.needs import NEEDS
 from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, check_moves, settled
-from unstable.games.screen import ignores_seed
+from unstable.games.screen import ignores_seed, pays_losers
 from unstable.games.services import (
     can_be_solved,
     is_zero_sum,
@@ -121,6 +121,12 @@ def show_plan(resolved: Resolved) -> None:
                 f"games.{index}.env = {game.env!r}: two games of one seed differ, so the games of "
                 "a group and evaluation's pairs are of different deals, and no run is repeated or "
                 "resumed bit for bit; draw from random, or from a generator that reset seeds",
+                file=sys.stderr,
+            )
+        if (game.payoffs or game.info) and not game.is_driven and pays_losers(game):
+            print(
+                f"games.{index}.payoffs: a random game pays one seat less than another, whom the "
+                "env itself rewards less; look at the order of seats",
                 file=sys.stderr,
             )
         if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:

@@ -258,6 +258,13 @@ class Game:
         self.outcomes = [payoff / scale for payoff in self.payoffs]
         self.reason = reason
 
+    def own_rewards(self) -> list[float] | None:
+        """What a TextArena env that is over rewards each seat with; None of any other."""
+        rewards = getattr(getattr(self.env.raw, "state", None), "rewards", None)
+        if not isinstance(rewards, dict):
+            return None
+        return [float(rewards.get(number, 0.0)) for number in self._numbers]
+
     def _payoffs(self) -> tuple[list[float], float]:
         """What the env that is over pays each number, and the scale that makes outcomes of it.
 

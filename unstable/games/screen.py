@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 SECONDS = 0.5
 """The most that the screening of a game may take, but for the step or the reset that it is in."""
 _GAMES = 3  # that are played
-_MORE_GAMES = 8  # as long as there are seats that have not come to move
+_MORE_GAMES = 24  # as long as there are seats that have not come to move
 _TURNS = 400  # of a game, refused actions included
 _RAISES = 20  # at a position, by actions of which none is known to be legal
 _TURNS_PER_SEAT = 10  # accepted actions after which each seat should have come to move
@@ -45,6 +45,7 @@ class _Trial:
 
     seats: set[int] = field(default_factory=set)  # that came to move
     accepted: int = 0  # actions
+    is_over: bool = False  # the game came to its end
     raised: int = 0  # by actions at the position, without one that was accepted
     fault: str | None = None
 
@@ -74,7 +75,9 @@ def screen(config: GameConfig) -> str | None:
             return trial.fault
     if faults := [trial.fault for trial in trials if trial.fault]:
         return faults[0] if len(faults) == len(trials) else None
-    if idle and sum(trial.accepted for trial in trials) >= _TURNS_PER_SEAT * config.seats:
+    is_whole = len(trials) == _MORE_GAMES and all(trial.is_over for trial in trials)
+    turns = sum(trial.accepted for trial in trials)
+    if idle and (is_whole or turns >= _TURNS_PER_SEAT * config.seats):
         return f"never came to move in {len(trials)} games: {_named(idle)}"
     return None
 
@@ -93,6 +96,23 @@ def ignores_seed(config: GameConfig) -> bool:
                 action = rng.choice(listed or actions(seen, rng))
                 one.step(action)
                 other.step(action)
+    return False
+
+
+def pays_losers(config: GameConfig) -> bool:
+    """Whether the pay-offs of some random game say the opposite of what the env itself rewards."""
+    deadline = time.monotonic() + SECONDS
+    for seed in range(_GAMES):
+        with redirect_stdout(io.StringIO()), faults_to(partial(logger.debug, "%s: %r", config.env)):
+            game, rng = Game(config, seed), random.Random(seed)
+            while not game.done and time.monotonic() < deadline:
+                seen = game.observe()
+                listed = lists_legal_moves(config) and game.legal_moves()
+                game.step(rng.choice(listed or actions(seen, rng)))
+            rewards = game.own_rewards() if game.done and game.forfeit is None else None
+            ends = list(zip(rewards or [], game.payoffs, strict=rewards is not None))
+            if any((one[0] - other[0]) * (one[1] - other[1]) < 0 for one in ends for other in ends):
+                return True
     return False
 
 
@@ -187,12 +207,16 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Tria
             if game.observe() != observation:
                 trial.fault = f"observe() called twice after {turns} turns shows two positions"
                 break
-            if moves := game.legal_moves() if listed else actions(observation, rng):
+            moves = game.legal_moves() if listed else actions(observation, rng)
+            if listed and game.observe() != observation:
+                trial.fault = f"legal_moves() after {turns} turns changes the position"
+            elif moves:
                 game = _step(trial, game, rng.choice(moves), listed)
             else:
                 trial.fault = (
                     f"seat {game.seat} is to move after {turns} turns and has no legal move"
                 )
+        trial.is_over = game.done
     for error in faults:
         trial.fault = f"after {turns} turns it raises {described(error)}"
     return trial

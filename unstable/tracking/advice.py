@@ -45,7 +45,10 @@ class Illegal:
         bare = game.action_form == "bare"
         form = "without brackets, such as 3" if bare else "in square brackets, such as [3]"
         why = f"which the game refuses as {shown(like.action)}"
-        remedy = f"set {place}.legal_moves, so that the model is taught the moves first"
+        remedy = (
+            f"set {place}.legal_moves, so that the model is taught the moves first, or where nobody "
+            "can list them train it on examples (unstable sft)"
+        )
         if game.legal_moves is not None:
             remedy = f"put it to the model in fewer words, by a style of your own ({place}.prompt)"
             if self._fresh:
