@@ -11,7 +11,6 @@ import pytest
 
 pyspiel = pytest.importorskip("pyspiel", reason="pip install -e '.[open_spiel]'")
 import open_spiel.python.games  # noqa: E402, F401 - registers those that are written in Python
-
 from open_spiel.python.algorithms import expected_game_score, exploitability  # noqa: E402
 from open_spiel.python.games import kuhn_poker as python_kuhn  # noqa: E402
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402

@@ -239,7 +239,8 @@ ADAPTERS: list[tuple[str, dict[str, Any], str]] = [
     (
         "magnitudes",
         {"weights": {**_LORA, "base_model.model.a.lora_magnitude_vector": np.zeros(4, np.float32)}},
-        "it holds base_model.model.a.lora_magnitude_vector, which is no LoRA's; train linear layers alone",
+        "it holds base_model.model.a.lora_magnitude_vector, which is no LoRA's; train linear "
+        "layers alone",
     ),
 ]
 

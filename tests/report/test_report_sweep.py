@@ -70,6 +70,22 @@ def test_a_spread_says_no_more_than_its_values() -> None:
     assert found == pytest.approx((2.0, 2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)), 1e-4)
 
 
+def test_the_interval_of_a_score_is_within_its_range() -> None:
+    runs = [outcome("a", 1, 0.1, 0.9), outcome("a", 2, 0.1, 0.2)]
+    runs += [outcome("b", 1, 0.1, 0.1), outcome("b", 2, 0.1, 0.9)]
+    score = Measure("eval/Nim-v0/random/sampled/score", "max")
+    of_score, of_loss = (
+        results(
+            [each._replace(rows=[{**r, m.metric: r[METRIC]} for r in each.rows]) for each in runs],
+            m,
+        )
+        for m in (score, Measure("learn/loss", "min"))
+    )
+    assert of_score[0].end == pytest.approx((0.55, 0.0, 1.0))
+    assert of_score[1].difference == pytest.approx((-0.05, -1.0, 1.0))
+    assert of_loss[0].end is not None and (of_loss[0].end.low or 0) < 0
+
+
 def test_a_run_comes_to_a_rung_with_the_first_value_at_or_after_it() -> None:
     rows = outcome("a", 1, 0.1, None, None, 0.3, None, 0.5).rows
     assert arrival(rows, METRIC, 2, "updates") == (3, 0.3)

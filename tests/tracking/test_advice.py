@@ -29,7 +29,8 @@ def test_answers_that_the_parser_does_not_read_are_named_once_with_the_remedy() 
         "(40 times), in which the parser finds no action; the prompt asks for 'Answer with only "
         "your action.'. The game takes an action in square brackets, such as [3] "
         "(games.0.action_form); set games.0.legal_moves, so that the model is taught the moves "
-        "first, or games.0.parser to how it answers"
+        "first, or games.0.parser to how it answers; where nobody can list them, unstable sft "
+        "teaches by examples"
     )
 
 

@@ -7,7 +7,7 @@ from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_tracker, printed, take_in
 from unstable.config import parse
-from unstable.tracking.advice import CAPPED_GAMES, Capped
+from unstable.tracking.advice import CAPPED_GAMES, Capped, Stale
 from unstable.types import GameResult
 
 CONFIG = parse({"games": [{"env": "Nim-v0"}, {"env": "PigDice-v0", "max_turns": 40}]})
@@ -62,3 +62,21 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
         else:
             tracker.add_eval_episode(cut, version=0)
     assert printed(tracker).count("games.0.max_turns = 50 has cut off 16 of the last 16") == 1
+
+
+@every_row(
+    ("dropped", "said"),
+    [
+        ([0, 0, 100, 100, 100, 100, 100, 400, 900], [8]),
+        ([50, 50, 200, 400, 500, 550, 600], [4]),
+        ([0, 0, 0, 10, 20, 40], []),
+    ],
+)
+def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: list[int]) -> None:
+    stale = Stale(CONFIG)
+    none: dict[str, float | None] = {"buffer/dropped_stale": None}
+    rows = [{"buffer/dropped_stale": float(each), "learn/samples": 500.0} for each in dropped]
+    lines = [stale.add(row) for row in (none, *rows)][1:]
+    assert [number for number, line in enumerate(lines) if line is not None] == said
+    for line in filter(None, lines):
+        assert line.startswith("buffer.max_staleness = 4: as much as ") and "long games" in line

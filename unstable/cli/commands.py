@@ -14,7 +14,6 @@ from unstable.cli.options import (
     loaded,
     loaded_run,
     number_of,
-    positive_of,
     run_and_version,
     scalar_of,
     some_versions_of,

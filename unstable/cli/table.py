@@ -85,9 +85,9 @@ def carry_out(name: str, command: Command, arguments: Sequence[str]) -> int:
     if count < least:
         print(command.usage(name))
         if arguments:
-            words = " ".join(next(iter(command.forms)).split()[:least])
+            needed = " ".join(next(iter(command.forms)).split()[:least])
             given = shown(" ".join(arguments))
-            raise ConfigError(f"{given}: write unstable {name} {words}, and options after that")
+            raise ConfigError(f"{given}: write unstable {name} {needed}, and options after that")
         return EXIT_USER_ERROR
     words, rest = list(arguments[: min(count, most)]), arguments[min(count, most) :]
     flags = {flag for flag in command.flags if flag in rest}

@@ -56,8 +56,8 @@ def _check_generation(folder: Path, place: str) -> None:
     ends = _json_object(folder / GENERATION, place).get("eos_token_id")
     if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends or 0])):
         raise ConfigError(
-            f"{place}: its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, or "
-            "a list of them"
+            f"{place}: its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, "
+            "or a list of them"
         )
 
 

@@ -1,5 +1,6 @@
 """What the runs of a sweep came to: figures over seeds, as a table, as JSON and as a page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ CAPTION = (
 MOST_CHARTS = 6  # of metrics beside the sweep's own
 MOST_DIFFERENCE = 1.1
 """Of games a version, above which curves are over games."""
+ANY = (-math.inf, math.inf)
 _digits = partial(fixed, digits=3)
 _signed = partial(signed, digits=3)
 
@@ -36,6 +38,12 @@ class Measure(NamedTuple):
     def sign(self) -> int:
         """1 where more of it is better, else -1."""
         return 1 if self.goal == "max" else -1
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What values it can have: a score is a share."""
+        parsed = EvalKey.parse(self.metric)
+        return (0.0, 1.0) if parsed is not None and parsed[1] == "score" else ANY
 
     @property
     def text(self) -> str:
@@ -102,15 +110,17 @@ def arrival(
     return last if ended else None
 
 
-def spread(values: Sequence[float], z: float = Z) -> Spread | None:
-    """Mean and interval of values of several seeds; None of nothing."""
+def spread(
+    values: Sequence[float], z: float = Z, range_: tuple[float, float] = ANY
+) -> Spread | None:
+    """Mean and interval of values of several seeds, as far as it is in a range; None of nothing."""
     if not values:
         return None
     if len(set(values)) == 1:
         return Spread(values[0])
     found = student_interval(values, least=2, z=z)
     assert found is not None, "values that differ have one"
-    return Spread(*found)
+    return Spread(found.mean, max(found.low, range_[0]), min(found.high, range_[1]))
 
 
 def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
@@ -125,9 +135,9 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
             Result(
                 setting=setting,
                 runs=runs,
-                end=spread([own[-1] for own in values if own]),
-                best=spread([pick(own) for own in values if own]),
-                difference=_difference(found[0].runs, runs, measure.metric) if found else None,
+                end=spread([own[-1] for own in values if own], range_=measure.range),
+                best=spread([pick(own) for own in values if own], range_=measure.range),
+                difference=_difference(found[0].runs, runs, measure) if found else None,
                 games=mean(run.total("collect/games") for run in played),
                 minutes=mean(run.total("time/total") for run in played) / 60,
             )
@@ -136,7 +146,7 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
 
 
 def _difference(
-    first: Sequence[Outcome], second: Sequence[Outcome], metric: str, z: float = Z
+    first: Sequence[Outcome], second: Sequence[Outcome], measure: Measure, z: float = Z
 ) -> Spread | None:
     """The second's values less the first's, over the seeds that both have.
 
@@ -145,7 +155,7 @@ def _difference(
     own, gains = {run.seed: run for run in first}, []
     for run in second:
         pair = [each for each in (own.get(run.seed), run) if each is not None]
-        values = [each.values(metric) for each in pair]
+        values = [each.values(measure.metric) for each in pair]
         if len(pair) < 2 or not all(values):
             continue
         both = min(each[-1][0] for each in values)
@@ -153,7 +163,8 @@ def _difference(
             both = max(each[-1][0] for each in values)
         ends = [[y for x, y in each if x <= both] for each in values]
         gains += [ends[1][-1] - ends[0][-1]] if all(ends) else []
-    return spread(gains, z)
+    width = measure.range[1] - measure.range[0]
+    return spread(gains, z, (-width, width))
 
 
 def cells(result: Result) -> list[str]:
@@ -200,7 +211,7 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
 
     def is_better(one: Result, sign: float) -> bool:
         """Whether a setting is better than the first one, or with sign -1 worse."""
-        found = _difference(first.runs, one.runs, measure.metric, z)
+        found = _difference(first.runs, one.runs, measure, z)
         if found is None or found.low is None or found.high is None:
             return False
         return min(sign * measure.sign * end for end in (found.low, found.high)) > 0

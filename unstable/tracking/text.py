@@ -202,7 +202,8 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
         which = f"the least of {least.compared}" if least.compared > 1 else "the only one"
         past = f" · wins {wins} a game from version {least.member}, {which} before it"
     return (
-        f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} · "
+        f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} "
+        f"(NashConv {bounds(2 * found.low, 2 * found.high)}) · "
         f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}{past}"
     )

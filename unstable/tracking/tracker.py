@@ -22,6 +22,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import line_record
 from unstable.records.policies import write_policies
 from unstable.records.reading import Skipped, joined, read_rows
+from unstable.tracking.advice import Stale
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
 from unstable.tracking.games import GameLog
@@ -131,6 +132,7 @@ class Tracker:
         self._times = dict.fromkeys(PHASES.values(), 0.0)
         self._play = PlayMetrics(config)
         self._planned, self._pace = pace, ""
+        self._stale = Stale(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
         self._lines = Lines(self._show, self._phase_line)
@@ -325,6 +327,8 @@ class Tracker:
         self._emit("row", row)
         if is_new:
             self._look_at_pace()
+            if (line := self._stale.add(row)) is not None:
+                self.warn(line)
         if self._dashboard is None and is_new:
             left_s = self.view.seconds_left(self.view.clock()) or 0.0
             self.print(update_line(row, self.view.config.loop.steps, left_s))
