@@ -75,7 +75,9 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
 def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: list[int]) -> None:
     stale = Stale(CONFIG)
     none: dict[str, float | None] = {"buffer/dropped_stale": None}
-    rows = [{"buffer/dropped_stale": float(each), "learn/samples": 500.0} for each in dropped]
+    rows: list[dict[str, float | None]] = [
+        {"buffer/dropped_stale": float(each), "learn/samples": 500.0} for each in dropped
+    ]
     lines = [stale.add(row) for row in (none, *rows)][1:]
     assert [number for number, line in enumerate(lines) if line is not None] == said
     for line in filter(None, lines):

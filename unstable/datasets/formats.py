@@ -65,10 +65,9 @@ def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
     """
     if row.get("tools"):
         raise ConfigError(f"{place}: tools: calls of tools are not trained on; leave the row out")
-    if isinstance(row.get("messages"), list):
-        return _turns(place, "messages", _system(row), row["messages"])
-    if isinstance(row.get("conversations"), list):
-        return _turns(place, "conversations", _system(row), row["conversations"])
+    for name in ("messages", "conversations"):
+        if name in row:
+            return _turns(place, name, _system(row), row[name])
     if row.keys() >= {"prompt", "completion"}:
         prompt = [*_system(row), *messages_of(place, "prompt", row["prompt"], "user")]
         said = row["completion"]
@@ -76,14 +75,17 @@ def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
         found = _turns(place, "completion", prompt, completion)
         return found._replace(answers=[at for at in found.answers if at >= len(prompt)])
     if row.keys() >= {"instruction", "output"}:
-        asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
+        parts = [row["instruction"], row.get("input") or ""]
+        if not all(isinstance(part, str) for part in parts):
+            raise ConfigError(f"{place}: instruction and input: give texts")
+        asked = "\n\n".join(filter(None, parts))
         answer = [{"role": "assistant", "content": row["output"]}]
         prompt = [*_system(row), *messages_of(place, "instruction", asked, "user")]
         return _turns(place, "output", prompt, answer)
     return None
 
 
-def _turns(place: str, field: str, before: Chat, messages: list[Any]) -> Turns:
+def _turns(place: str, field: str, before: Chat, messages: Any) -> Turns:
     chat = [*before, *messages_of(place, field, messages)]
     answers = [
         at

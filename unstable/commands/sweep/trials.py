@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from unstable.commands.league.league import check_league, largest
 from unstable.commands.league.members import League, league_of
-from unstable.commands.prepare import check, exact_games
+from unstable.commands.prepare import check, check_games, exact_games
 from unstable.commands.several import TrainJob, digest, train_words
 from unstable.commands.sweep.leagues import LeagueJob, league_config, measured
 from unstable.config import ConfigError, RunConfig, load
@@ -156,6 +156,7 @@ def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
     """What settings are compared by: what the sweep names, or what the config evaluates first."""
     metric = sweep.metric
     if metric is None:
+        check_games(config)  # before it is asked what is evaluated in them
         if not (keys := _keys(config)):
             raise ConfigError("metric: these runs are not evaluated; set eval.every, or name one")
         metric = _figure(keys[0])
