@@ -37,9 +37,7 @@ import psutil
 from bench import forks, parser
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell, self_play
 from unstable.collectors.collector import Collector
-from unstable.collectors.isolation import start_process
 from unstable.config import RunConfig, parse
-from unstable.league import skills
 from unstable.loop import state
 from unstable.loop.context import Context
 from unstable.loop.train import train
@@ -253,8 +251,7 @@ async def run(
     await asyncio.gather(learner.start(), *(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
     tracker.print = lambda line: None  # type: ignore[method-assign]
-    rated = skills.SkillsApart(*start_process(skills.__name__))
-    context = Context(config, folder, [*remote], learner, tracker, skills=rated)
+    context = Context(config, folder, [*remote], learner, tracker)
     if pool:
         await fill(context, pool)
     count = context.count
@@ -273,7 +270,6 @@ async def run(
     finally:
         await asyncio.gather(*(actor.close() for actor in remote))
         tracker.close()
-        rated.close()
 
 
 async def fill(context: Context, pool: int) -> None:

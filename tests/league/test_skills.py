@@ -1,31 +1,54 @@
-"""Players that are rated in a process of their own are rated as they are in this one."""
+"""Skills are those of the `trueskill` package, match after match; a pinned player keeps its own."""
 
 import random
-import time
-from collections.abc import Iterator
 
 import pytest
+import trueskill
 
 from tests.helpers.builders import game
-from unstable.collectors.isolation import start_process
-from unstable.league import skills
 from unstable.league.ratings import Registry
-from unstable.league.skills import SkillsApart
+from unstable.league.skills import ENVIRONMENT, Match, Skills
 from unstable.types import GameResult, PlayerId
 
 RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
 
 
-@pytest.fixture
-def apart() -> Iterator[SkillsApart]:
-    made = SkillsApart(*start_process(skills.__name__))
-    yield made
-    made.close()
-    assert made._process is not None and made._process.returncode is not None
+def test_matches_of_two_are_rated_as_the_package_rates_them() -> None:
+    """Beginners, old hands and a pinned one; even, hopeless and sure matches, draws of all rates."""
+    chance, ours = random.Random(0), Skills()
+    theirs: dict[str, trueskill.Rating] = {}
+    for number in range(6):
+        mu, sigma = (25.0, 0.01) if number == 0 else (chance.uniform(0, 60), 25 / 3 / (1 + number))
+        ours.put(f"{number}", mu, sigma, pinned=number == 0)
+        theirs[f"{number}"] = ENVIRONMENT.create_rating(mu, sigma)
+    for _ in range(400):
+        pair = chance.sample([*theirs], 2)
+        scores = chance.choice([(0.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])
+        draws = chance.choice([0.01, 0.1, 0.6, 0.95])
+        ours.rate([Match((pair[0], pair[1]), scores, draws)])
+        environment = trueskill.TrueSkill(draw_probability=draws)
+        rated = environment.rate([(theirs[each],) for each in pair], [-score for score in scores])
+        theirs |= {p: r for p, (r,) in zip(pair, rated, strict=True) if p != "0"}
+    for player, (mu, sigma) in ours.all().items():
+        expected = theirs[player]
+        assert (mu, sigma) == pytest.approx((expected.mu, expected.sigma), abs=1e-4)
+    assert ours.all()["0"] == (25.0, 0.01)
 
 
-def registry(own: SkillsApart | None = None) -> Registry:
-    return Registry([RANDOM, EXPERT], anchor=RANDOM, pool_size=2, skills=own)
+@pytest.mark.parametrize("scores", [(0.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])
+def test_matches_far_beyond_belief_are_rated_too(scores: tuple[float, float]) -> None:
+    for far in (100.0, 1000.0, 1e6):
+        skills = Skills()
+        skills.put("one", far, 1.0)
+        skills.put("other", 0.0, 1.0)
+        skills.rate([Match(("one", "other"), scores, 0.1)])
+        (one, first), (other, second) = skills.all().values()
+        assert 0 < first < 1.01 and 0 < second < 1.01
+        assert (one < far) == (other > 0) == (scores[0] <= scores[1])
+
+
+def registry() -> Registry:
+    return Registry([RANDOM, EXPERT], anchor=RANDOM, pool_size=2)
 
 
 def games(version: int, count: int, chance: random.Random) -> list[GameResult]:
@@ -49,56 +72,15 @@ def play(made: Registry, versions: range, seed: int = 1, together: int = 9) -> N
             made.record(played[first : first + together])
 
 
-def test_ratings_are_the_same_to_the_bit(apart: SkillsApart) -> None:
-    here, there = registry(), registry(apart)
-    for made in (here, there):
-        play(made, range(3))
-    assert there.ratings() == here.ratings()
-    assert there.state() == here.state()
-    assert [*there.state().ratings] == [*here.state().ratings]
-    (pinned,) = [row for row in there.ratings() if row.player == RANDOM]
-    assert pinned.mu == 25.0
-    again = registry()
-    again.restore(there.state())
-    there.restore(there.state())
-    for made in (again, there):
-        play(made, range(3, 5), seed=2)
-    assert there.state() == again.state()
-
-
 def test_games_that_come_one_by_one_are_rated_like_those_that_come_together() -> None:
     one, many = registry(), registry()
     play(one, range(3), together=1)
     play(many, range(3), together=40)
     assert one.state() == many.state()
-
-
-@pytest.mark.parametrize("asks_between", [False, True])
-def test_where_the_process_is_killed_nothing_is_lost(
-    apart: SkillsApart, asks_between: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    here, there = registry(), registry(apart)
-    play(here, range(4))
-    play(there, range(2))
-    if asks_between:
-        there.ratings()
-    assert apart._process is not None
-    apart._process.kill()
-    apart._process.wait()
-    play(there, range(2, 4))
-    for ours, theirs in zip(there.ratings(), here.ratings(), strict=True):
-        assert (ours.player, ours.games) == (theirs.player, theirs.games)
-        assert (ours.mu, ours.sigma) == pytest.approx((theirs.mu, theirs.sigma), abs=1e-9)
-    assert caplog.text.count("the process that rates players has ended") == 1
-    (pinned,) = [row for row in there.ratings() if row.player == RANDOM]
+    (pinned,) = [row for row in many.ratings() if row.player == RANDOM]
     assert pinned.mu == 25.0
-
-
-def test_the_process_ends_with_who_asks_it() -> None:
-    connection, process = start_process(skills.__name__)
-    SkillsApart(connection, process).put("one", 25.0, 8.0)
-    connection.close()
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert process.returncode == 0
+    again = registry()
+    again.restore(many.state())
+    for made in (again, many):
+        play(made, range(3, 5), seed=2)
+    assert many.state() == again.state()

@@ -1,9 +1,8 @@
 """A training run, from a config to its folder."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from unstable.collectors.isolation import start_process
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
@@ -17,7 +16,6 @@ from unstable.commands.session import (
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.datasets.offline import OfflineData
-from unstable.league import skills
 from unstable.loop.context import Context, sleeping
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.state import RunState, restore
@@ -115,16 +113,6 @@ def _run(
             )
 
 
-@contextlib.contextmanager
-def rated_apart(config: RunConfig) -> Iterator[skills.SkillsApart | None]:
-    """A process in which players are rated while the loop goes on; none where it would wait."""
-    if config.loop.mode == "sync":
-        yield None
-        return
-    with contextlib.closing(skills.SkillsApart(*start_process(skills.__name__))) as apart:
-        yield apart
-
-
 async def _train(
     config: RunConfig,
     plan: Plan,
@@ -137,22 +125,20 @@ async def _train(
     from unstable.runtime.processes import processes  # Ray takes a second
 
     started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
-    with rated_apart(config) as rated:
-        async with started as (actors, learner, joined):
-            context = Context(
-                config=config,
-                folder=folder,
-                actors=actors,
-                learner=learner,
-                joined=joined,
-                tracker=tracker,
-                exact_games=exact_games(config),
-                skills=rated,
-                interrupt=interrupt,
-                offline=offline,
-            )
-            if state is not None:
-                async with sleeping(actors, config):
-                    await learner.load(state.version)
-                await restore(context, state)
-            return await run_loop(context)
+    async with started as (actors, learner, joined):
+        context = Context(
+            config=config,
+            folder=folder,
+            actors=actors,
+            learner=learner,
+            joined=joined,
+            tracker=tracker,
+            exact_games=exact_games(config),
+            interrupt=interrupt,
+            offline=offline,
+        )
+        if state is not None:
+            async with sleeping(actors, config):
+                await learner.load(state.version)
+            await restore(context, state)
+        return await run_loop(context)

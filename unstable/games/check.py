@@ -5,7 +5,7 @@ import io
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
 
@@ -59,7 +59,7 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
     """
     if config.is_driven:
         return config
-    with _tried(config, field), faults_to(partial(_complain, f"{field}.env", config.env)):
+    with _tried(config, field), _complaining(config, field):
         _make(config, field)
         try:
             config = with_teams(config)
@@ -145,18 +145,22 @@ def _check_class(config: GameConfig, field: str) -> None:
 
 
 def _make(config: GameConfig, field: str) -> None:
-    """Raise `ConfigError` where an env cannot be made with its arguments."""
+    """Raise `ConfigError` where an env does not take its arguments."""
+    try:
+        make_environment(config)
+    except TypeError as error:
+        _complain(f"{field}.args", config.args, error)
+
+
+def _complaining(config: GameConfig, field: str) -> AbstractContextManager[None]:
+    """What an env raises is a `ConfigError`, of its arguments where it has any."""
     name = "args" if config.args else "env"
-    with faults_to(partial(_complain, f"{field}.{name}", getattr(config, name))):
-        try:
-            make_environment(config)
-        except TypeError as error:
-            _complain(f"{field}.args", config.args, error)
+    return faults_to(partial(_complain, f"{field}.{name}", getattr(config, name)))
 
 
 def _check_start(config: GameConfig, field: str) -> None:
     """The env is made and reset, and the first turn is put to a seat."""
-    with faults_to(partial(_complain, f"{field}.env", config.env)):
+    with _complaining(config, field):
         _make(config, field)
         try:
             game = Game(config, seed=0)
@@ -329,7 +333,9 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
     elif isinstance(error, FileNotFoundError):
         reason = "the game needs a file that is not installed with it"
     elif path.endswith(".args"):
-        remedy = "give the arguments of the env's constructor"
+        remedy = "choose other arguments"
+        if isinstance(error, TypeError):
+            remedy = "give the arguments of the env's constructor"
     elif path.endswith(".seats"):
         remedy = "give the number of players that the game takes"
     raise ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}") from error

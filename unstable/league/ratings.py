@@ -16,7 +16,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, NonNegativeInt, model_validator
 
 from unstable.league.matchmaking import Matchmaker, Probability, VersionStats, check_probabilities
-from unstable.league.skills import ENVIRONMENT, Match, OwnSkills, Skill, Skills
+from unstable.league.skills import ENVIRONMENT, Match, Skill, Skills
 from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
@@ -66,22 +66,19 @@ class Registry:
         fixed: Sequence[PlayerId],
         anchor: PlayerId | None,
         pool_size: int,
-        skills: Skills | None = None,
         matchmaker: Matchmaker | None = None,
         payoff_decay: float = 1.0,
         draws: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
 
-        `draws` is how often equals draw, by env, where a fit of all games has told it.
-
-        `skills` is where players are rated, by default in this process. Without a `matchmaker` the
-        newest `pool_size` versions are met, all alike.
+        `draws` is how often equals draw, by env, where a fit of all games has told it. Without a
+        `matchmaker` the newest `pool_size` versions are met, all alike.
         """
         self._pool_size = pool_size
         self._matchmaker, self._payoff_decay = matchmaker, payoff_decay
         self._anchor, self._fitted = anchor, draws
-        self._skills = OwnSkills() if skills is None else skills
+        self._skills = Skills()
         for player in (BASE, *fixed):
             self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
         if anchor is not None:

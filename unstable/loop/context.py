@@ -20,7 +20,6 @@ from unstable.league.matchmaking import Matchmaker
 from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
-from unstable.league.skills import Skills
 from unstable.loop.ended import Ended
 from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, Learner
@@ -136,20 +135,17 @@ def make_buffer(config: RunConfig) -> Buffer:
     )
 
 
-def make_registry(
-    config: RunConfig, skills: Skills | None = None, matchmaker: Matchmaker | None = None
-) -> Registry:
+def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Registry:
     """The registry of a run; its anchor is the first opponent that is a program of fixed skill.
 
-    `skills` is where it has players rated, by default in this process; without a `matchmaker` it
-    tells how strong they are, and not who meets whom.
+    Without a `matchmaker` it tells how strong they are, and not who meets whom.
     """
     opponents = config.own_opponents
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
     anchor = programs[0] if programs else None
     fixed = [PlayerId(name) for name in opponents]
     pool_size, decay = config.opponents.pool_size, config.opponents.payoff_decay
-    return Registry(fixed, anchor, pool_size, skills, matchmaker, decay)
+    return Registry(fixed, anchor, pool_size, matchmaker, decay)
 
 
 @dataclass
@@ -166,7 +162,6 @@ class Context:
     learner: Learner
     tracker: Tracker
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
-    skills: Skills | None = None
     offline: OfflineData | None = None  # what is trained on where nothing is played
     policy: str = MAIN
     failures: int = 0
@@ -194,7 +189,7 @@ class Context:
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
         self.rewards = Rewards(config.buffer.rewards)
-        self.registry = make_registry(config, self.skills, Matchmaker(config.opponents))
+        self.registry = make_registry(config, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
         self.curriculum = Curriculum(config)
