@@ -200,7 +200,7 @@ async def test_what_is_won_from_measured_versions_is_the_same_to_the_bit(
             (name, value)
             for row in rows(each.folder)
             for name, value in row.items()
-            if "/past_" in name or "advantage_correlation" in name
+            if "/past_" in name
         ]
         for each in (whole, cut)
     ]
@@ -460,7 +460,7 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
             del part[each]
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
-    assert spare == ["format"]
+    assert spare == ["format", "registry.equals"]  # which runs of an older release lack
 
 
 def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:

@@ -17,6 +17,7 @@ from tests.helpers.serving import make_run, served_config
 from unstable.cli.command import run
 from unstable.commands.ratings import rated, ratings
 from unstable.commands.tournament.entrants import Entrant, check_runs
+from unstable.commands.tournament.results import lines
 from unstable.commands.tournament.tournament import Options, resume, tournament
 from unstable.config import ConfigError
 from unstable.league.fit import Ranking
@@ -93,6 +94,16 @@ def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
     assert headline(even) == "base is first, but not clearly ahead of expert."
     (zero, *_) = even["players"]
     assert zero["ahead"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_wins_and_payoffs_that_disagree_are_said() -> None:
+    pair = {"player": "a", "opponent": "b", "score": {"mean": 0.6}, "payoff": {"mean": -0.2}}
+    back = {"player": "b", "opponent": "a", "score": {"mean": 0.4}, "payoff": {"mean": 0.2}}
+    said = "who wins more games is paid less in a against b; ratings go by wins"
+    found = {**rated(won([("a", "b")]), 1.0), "worth": "x", "cycles": []}
+    assert said in lines({**found, "pairs": [pair, back]})
+    even = {**pair, "payoff": {"mean": 0.1}}, {**pair, "payoff": None}
+    assert said not in lines({**found, "pairs": list(even)})
 
 
 def test_one_that_was_killed_goes_on_as_if_it_had_not_been(

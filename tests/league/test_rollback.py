@@ -159,11 +159,6 @@ class StandInActor:
     ) -> Exploitability:
         raise AssertionError("nothing is measured")
 
-    async def correlate(
-        self, game: str, version: int, policy: Shares, batch: SealedBatch, advantages: list[float]
-    ) -> float | None:
-        raise AssertionError("nothing is measured")
-
     async def retire(self, version: PlayerId) -> None:
         del self.weights[version]
 

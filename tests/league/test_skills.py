@@ -14,7 +14,7 @@ RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
 
 
 def test_matches_of_two_are_rated_as_the_package_rates_them() -> None:
-    """Beginners, old hands and a pinned one; even, hopeless and sure matches, draws of all rates."""
+    """Beginners, old hands and a pinned one; even, hopeless and sure ones, all rates of draws."""
     chance, ours = random.Random(0), Skills()
     theirs: dict[str, trueskill.Rating] = {}
     for number in range(6):

@@ -452,8 +452,24 @@ def test_a_rewound_folder_has_nothing_of_later_versions(tmp_path: Path) -> None:
     for path in (*kept, *later):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"{}\n")
-    folder.rewind(1, {})
-    assert all(path.exists() for path in kept) and not any(path.exists() for path in later)
+    folder.checkpoint(2).mkdir(parents=True)
+    (folder.checkpoint(2) / "x").write_bytes(b"half")
+    folder.metrics.write_bytes(b"one\ntwo\n")
+    copy = RunFolder(tmp_path.parent / "copy")
+    shutil.copytree(tmp_path, copy.root)
+    marks = {"metrics.jsonl": 4, folder.relative(folder.games("train", 1)): 0}
+    for each, aside in ((folder, None), (copy, copy.root / "set_aside/0")):
+        each.rewind(1, marks, aside)
+        assert all((each.root / folder.relative(path)).exists() for path in kept)
+        assert not any((each.root / folder.relative(path)).exists() for path in later)
+        assert not each.checkpoint(2).exists() and each.metrics.read_bytes() == b"one\n"
+    aside = copy.root / "set_aside/0"
+    found = {str(p.relative_to(aside)): p.read_bytes() for p in aside.rglob("*") if p.is_file()}
+    assert found == {
+        **{folder.relative(path): b"{}\n" for path in later},
+        **{"metrics.jsonl": b"two\n", "games/train-000001.jsonl": b"{}\n"},
+        "checkpoints/000002/x": b"half",
+    }
 
 
 class FullDisk:

@@ -9,7 +9,7 @@ from tests.helpers.rows import every_row
 from tests.helpers.trees import drawn, kuhn
 from unstable.config import GameConfig
 from unstable.solving.best_response import Policy, table_at
-from unstable.solving.credit import Credited, Credits, Worth, correlation, credit
+from unstable.solving.credit import credit
 from unstable.solving.tree import Node, Shown, Tree, grow
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
@@ -104,18 +104,3 @@ def test_what_the_policy_never_comes_to_has_no_credit() -> None:
     found = credit(tree, policy, forfeits=False)
     assert 0 < len(found) < len(tree.decisions)
     assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns of a game
-
-
-def test_a_correlation_leaves_out_what_is_no_legal_move() -> None:
-    credits: Credits = {
-        (1,): Worth(0.5, {(2,): 1.0, (3,): 0.0}),
-        (4,): Worth(0.0, {(2,): 0.0, (3,): 0.0}),
-    }
-    turns = [Credited((1,), (2,), 3.0), Credited((1,), (3,), 1.0)]
-    assert correlation(credits, turns) == pytest.approx(1.0)
-    unknown = [Credited((1,), (7,), -9.0), Credited((9,), (2,), 9.0)]
-    assert correlation(credits, [*turns, *unknown]) == pytest.approx(1.0)
-    # Advantages 3, 1, 2 and -2, whose mean is 1; true ones 0.5, -0.5, 0 and 0.
-    more = [Credited((4,), (2,), 2.0), Credited((4,), (3,), -2.0)]
-    assert correlation(credits, [*turns, *more]) == pytest.approx(0.25 / (3.5 * 0.125) ** 0.5)
-    assert correlation(credits, more) is None and correlation(credits, unknown) is None

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,17 +82,26 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
     show_plan(resolved)
     begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):
-        for line in _news(point):
+        aside = None
+        if point.broken:
+            aside = next(
+                path
+                for number in count()
+                if not (path := folder.root / "set_aside" / str(number)).exists()
+            )
+        for line in _news(point, aside):
             status(line)
         write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
-        rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync")
+        rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync", aside=aside)
         go_on(resolved, folder, point.state, offline=offline)
     return folder
 
 
-def _news(point: Point) -> Iterator[str]:
+def _news(point: Point, aside: Path | None) -> Iterator[str]:
     for version in point.broken:
         yield f"checkpoint {version} is not whole and is left out, with all that came after it"
+    if aside is not None:
+        yield f"all of that is kept in {aside}"
     yield f"the run goes on from version {point.version}"
 
 
@@ -157,8 +167,10 @@ def read_whole(folder: RunFolder, version: int) -> RunState | None:
     return state
 
 
-def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
-    """Make the files those of the run at its point.
+def rewind(
+    folder: RunFolder, point: Point, *, is_synchronous: bool, aside: Path | None = None
+) -> None:
+    """Make the files those of the run at its point; what comes after it is kept in `aside`.
 
     In asynchronous play what was played since then stays, unless it is by a version that is gone.
     """
@@ -167,7 +179,7 @@ def rewind(folder: RunFolder, point: Point, *, is_synchronous: bool) -> None:
     if not (is_synchronous or point.broken):
         del marks[folder.relative(played)]
         cut(played)
-    folder.rewind(point.version, marks)
+    folder.rewind(point.version, marks, aside)
     for version in point.state.evaluations:
         if version > point.state.evaluated:  # it is played again
             folder.games("eval", version).unlink(missing_ok=True)

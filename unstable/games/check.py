@@ -333,9 +333,7 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
     elif isinstance(error, FileNotFoundError):
         reason = "the game needs a file that is not installed with it"
     elif path.endswith(".args"):
-        remedy = "choose other arguments"
-        if isinstance(error, TypeError):
-            remedy = "give the arguments of the env's constructor"
+        remedy = "give arguments that the env's constructor takes"
     elif path.endswith(".seats"):
         remedy = "give the number of players that the game takes"
     raise ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}") from error

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -16,10 +15,9 @@ from unstable.league.evaluation import (
 )
 from unstable.loop import state
 from unstable.loop.context import HELD_OUT_LOSS, Context, decide, distribute, sleeping
-from unstable.records.policies import read_policies, read_policy
+from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped
-from unstable.types import Finished, GameResult, GameSpec, SealedBatch, Shares, Update
-from unstable.types.metrics import metric_name
+from unstable.types import Finished, GameResult, GameSpec, Shares
 
 Ended = TypeVar("Ended", Finished, GameResult)
 Evaluation = Callable[[Context, int], Awaitable[None]]
@@ -139,29 +137,6 @@ async def measure_held_out(context: Context, version: int) -> None:
     context.tracker.log_offline({HELD_OUT_LOSS: loss, "offline/best": best})
     if context.guard.best is None:
         context.tracker.name_best(best)
-
-
-async def compare_credit(context: Context, batch: SealedBatch, update: Update) -> Update:
-    """The update, with how its advantages correlate with the true ones of what was sampled.
-
-    Of the samples of the newest version that was measured, if the batch has any; recorded ones are
-    of another run's versions.
-    """
-    if batch.recorded:
-        return update
-    version = context.measured
-    oldest = min(each.version for group in batch.groups for each in group)
-    if version < oldest or context.config.eval.exploitability.samples:
-        return update
-    name, found = "learn/advantage_correlation", dict[str, float]()
-    for game, policy in read_policy(context.folder, version, Skipped()).items():
-        asked = (game, version, policy, batch, update.advantages)
-        if (value := await context.actors[0].correlate(*asked)) is not None:
-            found[metric_name(name, game)] = value
-    if not found:
-        return update
-    mean = sum(found.values()) / len(found)
-    return replace(update, metrics={**update.metrics, name: mean, **found})
 
 
 async def end_evaluation(context: Context, version: int) -> None:

@@ -76,11 +76,6 @@ class Actor(Protocol):
     ) -> Exploitability:
         """What `probabilities`, those of all decisions, are worth, and against those of `past`."""
 
-    async def correlate(
-        self, game: str, version: int, policy: Shares, batch: SealedBatch, advantages: list[float]
-    ) -> float | None:
-        """Of a batch's advantages with the true ones of a version's policy in a small game."""
-
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
 

@@ -25,7 +25,6 @@ from unstable.loop import state
 from unstable.loop.context import Context, Made, sleeping
 from unstable.loop.dealing import Dealer
 from unstable.loop.evaluating import (
-    compare_credit,
     due_evaluations,
     end_evaluation,
     end_evaluations,
@@ -218,7 +217,6 @@ async def learn_ahead(context: Context, batch: SealedBatch) -> None:
     context.tracker.phase("updating")
     with context.interrupt.deferred(batch.version + 1):
         update = await context.learner.update(batch)
-        update = await compare_credit(context, batch, update)
         context.tracker.phase("publishing")
         await context.publications.until(0)
         context.tracker.phase("evaluating")
@@ -248,8 +246,7 @@ async def learn(context: Context, batch: SealedBatch) -> None:
     context.tracker.phase("updating")
     with context.interrupt.deferred(batch.version + 1):
         async with sleeping(context.actors, context.config):
-            update = await context.learner.update(batch)
-            made = await conclude(context, await compare_credit(context, batch, update))
+            made = await conclude(context, await context.learner.update(batch))
         context.trained = made.version
         context.tracker.phase("publishing")
         await publish(context, *made)

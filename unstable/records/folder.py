@@ -224,24 +224,35 @@ class RunFolder:
         with lock:
             yield
 
-    def rewind(self, version: int, marks: Mapping[str, int]) -> None:
-        """Cut files back to `marks`, and delete those of later versions.
+    def rewind(self, version: int, marks: Mapping[str, int], aside: Path | None = None) -> None:
+        """Cut files back to `marks`, and take away those of later versions.
 
+        With `aside`, a folder that is not there yet, all of that is kept in it.
         Of the names in `marks` only those count that `RunFolder.marks` gives: they are read from a
         file, which may name any other.
         """
         for name in self.marks(version).keys() & marks.keys():
-            cut(self.root / name, marks[name])
+            path, end = self.root / name, marks[name]
+            if aside is not None and path.exists() and path.stat().st_size > end:
+                kept = aside / name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_bytes(path.read_bytes()[end:])
+            cut(path, end)
         later = [
             *(path for path in (self.root / "games").glob("*-*.jsonl") if _number(path) > version),
             *(path for path in self.train.glob("*.jsonl") if _number(path) > version),
             *(self.policies(number) for number in self.measured() if number > version),
         ]
+        later += [self.checkpoint(each) for each in self.versions() if each > version]
         for path in later:
-            path.unlink()
-        for number in self.versions():
-            if number > version:
-                shutil.rmtree(self.checkpoint(number))
+            if aside is not None:
+                kept = aside / path.relative_to(self.root)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(kept)
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         if self.best.is_symlink() and not self.best.is_dir():
             self.best.unlink()
 

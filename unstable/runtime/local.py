@@ -24,7 +24,6 @@ from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
-from unstable.solving.credit import Credited, correlation
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
     ActorState,
@@ -179,26 +178,6 @@ class LocalActor:
         And what it wins, at least, from versions of the `past`, likewise.
         """
         return await self._exploiter(game).assess(version, probabilities, began, past)
-
-    async def correlate(
-        self, game: str, version: int, policy: Shares, batch: SealedBatch, advantages: list[float]
-    ) -> float | None:
-        """Of a batch's advantages with the true ones, for a version's samples in a small game.
-
-        None where they are less than half of the game's samples, such as leftovers, or none.
-        """
-        opened = batch.opened()
-        owners = [owner for owner in opened.trajectories for _ in owner.samples]
-        rows = zip(owners, opened.samples, advantages, strict=True)
-        own = [(sample, advantage) for owner, sample, advantage in rows if owner.env == game]
-        turns = [
-            Credited(tuple(sample.tokens.prompt_ids), tuple(sample.tokens.token_ids), advantage)
-            for sample, advantage in own
-            if sample.version == version
-        ]
-        if not turns or 2 * len(turns) < len(own):
-            return None
-        return correlation(await self._exploiter(game).credit(policy), turns)
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
-LEFT_TO_OTHERS = {"decide", "assess", "correlate"}
+LEFT_TO_OTHERS = {"decide", "assess"}
 """What another actor does as well."""
 
 

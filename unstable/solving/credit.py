@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import NamedTuple
 
-import numpy as np
-
 from unstable.solving.best_response import Policy, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
-
-LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +33,6 @@ class Worth(NamedTuple):
 
 Credits = dict[tuple[int, ...], Worth]
 """By prompt ids, those that play comes to."""
-
-
-class Credited(NamedTuple):
-    """A turn, and the advantage that it was trained with."""
-
-    prompt: tuple[int, ...]  # ids
-    answer: tuple[int, ...]
-    advantage: float
-
-
-def correlation(credits: Credits, turns: Sequence[Credited]) -> float | None:
-    """Of the turns' advantages with the true ones; None where either are all equal.
-
-    Answers that are no legal move are left out.
-    """
-    pairs = [
-        (each.advantage, worth.answers[each.answer] - worth.value)
-        for each in turns
-        if (worth := credits.get(each.prompt)) is not None and each.answer in worth.answers
-    ]
-    if not pairs:
-        return None
-    given, true = np.array(pairs).T
-    if given.std() * true.std() < LEAST_SPREAD:
-        return None
-    return float(np.corrcoef(given, true)[0, 1])
 
 
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:

@@ -177,6 +177,14 @@ def _pairs(found: Mapping[str, Any]) -> Any:
 def lines(found: Mapping[str, Any]) -> list[str]:
     """What is said below the tables."""
     said = remarks(found)
+    apart = [
+        f"{pair['player']} against {pair['opponent']}"
+        for pair in found["pairs"]
+        if pair["player"] < pair["opponent"] and (payoff := pair["payoff"]) is not None
+        if (pair["score"]["mean"] - 0.5) * payoff["mean"] < 0
+    ]
+    if apart:
+        said.append(f"who wins more games is paid less in {', '.join(apart)}; ratings go by wins")
     if not found["cycles"]:
         said.append("no cycle is supported by these games")
     said.append(f"Nash average and alpha-rank are of the pairs' {found['worth']}")
