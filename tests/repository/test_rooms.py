@@ -44,7 +44,7 @@ ALLOWED = {
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
-    "serving": Allowed({"starlette", "uvicorn"}, BASE | {"prompts", "engines"}),
+    "serving": Allowed({"starlette", "uvicorn", "llguidance"}, BASE | {"prompts", "engines"}),
     "drivers": Allowed({"httpx"}, set()),
     "collectors": Allowed(
         {"openai"}, BASE | {"prompts", "models", "games", "engines", "serving", "drivers"}
