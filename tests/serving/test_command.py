@@ -149,7 +149,7 @@ WRONG = [
     (["nowhere"], r"^RUN_DIR = 'nowhere' holds no config.yaml; give a run"),
     (["--versions", "0"], r"^--versions: give the RUN_DIR whose versions they are$"),
     (["run", "--config", "tiny"], r"^RUN_DIR and --config: give one of them"),
-    (["run", "--threads", "0"], r"^--threads = 0: give a number, 1 or more$"),
+    (["run", "--threads", "0"], r"^--threads = 0: give a number from 1 to 1024$"),
     (["run", "--top_logprobs", "21"], r"^tracking.top_logprobs = 21: input should be less"),
     (["run", "--port", "70000"], r"^--port = 70000: cannot be listened at on 127.0.0.1"),
     (["run", "--foo", "1"], r"^unknown key 'foo'"),
