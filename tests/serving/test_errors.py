@@ -139,6 +139,14 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
     ({"body": {**TEXT, "prompt": [-1]}, "path": "/completions"}, 400, {}),
     ({"body": {**TEXT, "prompt": [10**30]}, "path": "/completions"}, 400, {}),
     ({"body": {**TEXT, "prompt": ["a", 5]}, "path": "/completions"}, 400, {"param": "prompt.1"}),
+    ({"body": {**TEXT, "prompt": ""}, "path": "/completions"}, 400, {"param": "prompt"}),
+    (
+        {
+            "body": {**TEXT, "prompt": [5, 10**6], "echo": True, "max_tokens": 0, "logprobs": 1},
+            "path": "/completions",
+        },
+        *(400, {"param": "prompt"}),
+    ),
     ({"body": {**TEXT, "max_tokens": 0}, "path": "/completions"}, 400, {"param": "max_tokens"}),
     ({"body": {**TEXT, "prompt": "x" * 10**6}, "path": "/completions"}, 400, {"param": "prompt"}),
     ({"body": {**TEXT, "prompt": "\ud800"}, "path": "/completions"}, 400, {"param": "prompt"}),

@@ -152,6 +152,7 @@ async def test_more_connections_than_may_be_open_are_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "most_connections", lambda: 4)
+    monkeypatch.setattr(server._Protocol, "_said_s", -1e9)
     async with endpoint(engine=talkative()) as served, served.client() as client:
         port = served.server.port
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]

@@ -216,6 +216,8 @@ class ModelsSeat:
 
     def _most(self, request: ChatRequest | TextRequest, prompts: Sequence[Sequence[int]]) -> int:
         """The most tokens of an answer; raises `ApiError`."""
+        if not all(prompts):
+            raise ApiError(400, f"{_prompt(request)}: is empty", param=_prompt(request))
         longest = max(map(len, prompts))
         room = self._limits.length - longest
         most = room if request.most_tokens is None else request.most_tokens
@@ -271,7 +273,10 @@ class ModelsSeat:
             others = [(each.top_logprobs or [[]])[0] for each in likeliest]
             return Part(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
 
-        return list(await all_of(map(before, prompts)))
+        try:
+            return list(await all_of(map(before, prompts)))
+        except ValueError as error:  # such as ids that are none
+            raise ApiError(400, str(error), param="prompt") from None
 
     async def _sampled(
         self,

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+import math
 import resource
 import socket
+import time
 from typing import Any, Self
 
 import uvicorn
@@ -22,6 +24,7 @@ _IDLE_S = 30  # that a connection is kept open without a request
 _LAST_S = 5  # that requests in flight have when the server ends
 _HEADER_S = 20.0  # that a request's header may be on its way
 _MOST_CONNECTIONS = 1024
+_SAY_EVERY_S = 60.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Length: 0\r\n\r\n"
@@ -39,18 +42,17 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """Closes connections whose request does not come, and refuses those that are too many."""
 
     _timer: asyncio.TimerHandle | None = None
-    _is_full = False  # of all of them: whether it has been said
+    _said_s = -math.inf  # of all of them: when it was last said that they are too many
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if len(self.connections) > most_connections():
-            if not _Protocol._is_full:
+            if time.monotonic() - _Protocol._said_s > _SAY_EVERY_S:
                 log.warning("more than %d connections: others are refused", most_connections())
-            _Protocol._is_full = True
+                _Protocol._said_s = time.monotonic()
             transport.write(_FULL)
             transport.close()
         else:
-            _Protocol._is_full = False
             self._look()
 
     def data_received(self, data: bytes) -> None:
