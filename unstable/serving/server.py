@@ -23,7 +23,7 @@ _BACKLOG = 1024
 _IDLE_S = 30  # that a connection is kept open without a request
 _LAST_S = 5  # that requests in flight have when the server ends
 _HEADER_S = 20.0  # that a request's header may be on its way
-_MOST_CONNECTIONS = 1024
+_MOST_CONNECTIONS = 4096
 _SAY_EVERY_S = 60.0
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -33,9 +33,17 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 def most_connections() -> int:
-    """That are open at once: half of the files that this process may open, 1,024 at most."""
+    """That are open at once: half of the files that this process may open, 4,096 at most."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CONNECTIONS if soft < 0 else min(_MOST_CONNECTIONS, max(8, soft // 2))
+
+
+def _allow_files() -> None:
+    """Let this process open as many files as those connections need, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_CONNECTIONS if hard < 0 else min(2 * _MOST_CONNECTIONS, hard)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -142,6 +150,7 @@ class Server:
 
     async def start(self) -> Self:
         """Begin to serve; requests that came before are answered now."""
+        _allow_files()
         asked = self.application
         self._server = _Server(
             uvicorn.Config(
