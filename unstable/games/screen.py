@@ -75,7 +75,7 @@ def screen(config: GameConfig) -> str | None:
             return trial.fault
     if faults := [trial.fault for trial in trials if trial.fault]:
         return faults[0] if len(faults) == len(trials) else None
-    is_whole = len(trials) == _MORE_GAMES and all(trial.is_over for trial in trials)
+    is_whole = listed and len(trials) == _MORE_GAMES and all(each.is_over for each in trials)
     turns = sum(trial.accepted for trial in trials)
     if idle and (is_whole or turns >= _TURNS_PER_SEAT * config.seats):
         return f"never came to move in {len(trials)} games: {_named(idle)}"
