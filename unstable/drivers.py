@@ -91,8 +91,9 @@ def drive(
     `ConnectionError` where none has answered for `patience_s`, `PermissionError` where it does not
     take the token.
     """
-    options = {"at_once": at_once, "token": token, "env": env, "patience_s": patience_s}
-    return asyncio.run(driving(play, url, **options))  # type: ignore[arg-type]
+    return asyncio.run(
+        driving(play, url, at_once=at_once, token=token, env=env, patience_s=patience_s)
+    )
 
 
 async def driving(

@@ -260,6 +260,19 @@ def test_a_metric_that_no_run_makes_is_said_after_the_first(
     assert fake.begun == ["learning_rate-0.001-seed1"] and not scene.folder.decisions()
 
 
+def test_a_metric_that_a_later_setting_lacks_stops_nothing(
+    fake: type[FakeRun], tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path / "s", SWEEP)
+    scene.go()
+    first, second = (scene.folder.run(each.name).metrics for each in scene.trials[:2])
+    second.write_text(second.read_text().replace(METRIC, "collect/other"))
+    scene.go()
+    first.write_text(first.read_text().replace(METRIC, "collect/other"))
+    with pytest.raises(ConfigError, match="learning_rate-0.001-seed1 has made all updates without"):
+        scene.go()
+
+
 def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
     fake: type[FakeRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

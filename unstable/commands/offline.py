@@ -130,7 +130,7 @@ def write_origins(
 
 
 def _pairs(config: RunConfig) -> dict[str, str]:
-    """A digest of the file of pairs, where there is one."""
+    """Return the digest of the file of pairs under its key, or nothing without such a file."""
     if config.learn.pairs is None:
         return {}
     content = Path(config.learn.pairs).expanduser().read_bytes()
@@ -183,12 +183,13 @@ def _source(origin: Origin, config: RunConfig, tokenizer: Any, skipped: Skipped)
             )
     rewards = Rewards(origin.config.buffer.rewards)
     rows = read_shape(ours).vocabulary
-    unread = [origin.folder]
+    is_read = False  # whether a game has shown that its ids are ours
 
     def trajectories(recorded: Recorded) -> list[Trajectory]:
+        nonlocal is_read
         answers = [turn.answer for game in recorded.result.games for turn in game.turns]
         sampled = [(s, each.text) for each in answers if (s := each.sampled) is not None]
-        whole = [(s, text) for s, text in sampled if unread and s.finish_reason == "stop"]
+        whole = [(s, text) for s, text in sampled if not is_read and s.finish_reason == "stop"]
         if any(max(*s.prompt_ids, *s.token_ids, 0) >= rows for s, _ in sampled) or any(
             tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
         ):
@@ -196,8 +197,7 @@ def _source(origin: Origin, config: RunConfig, tokenizer: Any, skipped: Skipped)
                 f"{origin.folder.root}: the ids of game {recorded.result.spec.game_id} are another "
                 f"tokenizer's than that of model.name = {ours.name!r}; give the model that played"
             )
-        if whole:  # one game shows whose ids they are
-            unread.clear()
+        is_read = is_read or bool(whole)
         try:
             return rewards.recorded(*recorded)
         except KeyError as error:

@@ -17,9 +17,9 @@ _ROLES = {
     **{"user": "user", "human": "user"},
     **{"assistant": "assistant", "gpt": "assistant", "model": "assistant"},
 }
-"""What a role is called elsewhere, and here."""
+"""Roles by the names that other tools use."""
 _UNTRAINED = ("tool_calls", "function_call", "reasoning_content")
-"""What is a part of an answer and not of its text."""
+"""Parts of an answer beside its text."""
 Chat = list[dict[str, str]]
 """Messages, each a `role` and a `content`."""
 
@@ -40,7 +40,10 @@ class Preference(NamedTuple):
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row's place in a file of JSON lines, or of one JSON list; raises `ConfigError`."""
+    """Yield the rows of a file of JSON lines or of one JSON list, each with its place.
+
+    Raises `ConfigError` for anything else.
+    """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a JSONL file")
     with path.open("rb") as file:
@@ -58,10 +61,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
-    """The chat that a row is, with the answers to learn; None where it is none.
+    """Return a row's chat with the places of the answers to learn; None if the row is no chat.
 
-    Each message of the assistant is trained on but for those of `weight` 0 and one that nobody was
-    asked for. Raises `ConfigError` for a chat that cannot be trained on.
+    All messages of the assistant are trained on, except those of `weight` 0 and those before the
+    user's first message. Raises `ConfigError` for a chat that cannot be trained on.
     """
     if row.get("tools"):
         raise ConfigError(f"{place}: tools: calls of tools are not trained on; leave the row out")
@@ -100,7 +103,7 @@ def _turns(place: str, field: str, before: Chat, messages: Any) -> Turns:
 
 
 def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
-    """The preference that a row is; None where it is none. Raises `ConfigError` as above."""
+    """Return a row's preference; None if it is none. Raises `ConfigError` as `turns_of` does."""
     if row.keys() >= {"prompt", "completion", "label"}:
         *prompt, answer = _answered(place, row, "completion")
         good = row["label"]
@@ -121,7 +124,7 @@ def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
 
 
 def _answered(place: str, row: Mapping[str, Any], side: str) -> Chat:
-    """The whole chat of an answer, which may repeat its prompt."""
+    """Return prompt and answer as one chat; the answer's messages may repeat the prompt."""
     system, asked = _system(row), Chat()
     if "prompt" in row:
         asked = messages_of(place, "prompt", row["prompt"], "user")
@@ -133,13 +136,13 @@ def _answered(place: str, row: Mapping[str, Any], side: str) -> Chat:
 
 
 def _system(row: Mapping[str, Any]) -> Chat:
-    """The system message that some files have in a column of its own."""
+    """Return the system message of files that keep it in a column of its own."""
     text = row.get("system")
     return [{"role": "system", "content": text}] if is_text(text) else []
 
 
 def messages_of(place: str, field: str, value: Any, role: str = "") -> Chat:
-    """A list of messages, or with `role` a text of that role, each as `role` and `content`."""
+    """Return messages as `role` and `content`; with `role`, a text is one message of that role."""
     if role and isinstance(value, str):
         value = [{"role": role, "content": value}]
     if not isinstance(value, list) or not value:
@@ -170,7 +173,7 @@ def _message(place: str, message: Any) -> dict[str, str]:
 
 
 def is_text(value: Any) -> TypeGuard[str]:
-    """Whether it is a text with something in it; half of a surrogate pair is no text."""
+    """Return whether a value is text that is not blank and can be encoded as UTF-8."""
     if not (isinstance(value, str) and value.strip()):
         return False
     try:

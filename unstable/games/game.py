@@ -259,7 +259,7 @@ class Game:
         self.reason = reason
 
     def own_rewards(self) -> list[float] | None:
-        """What a TextArena env that is over rewards each seat with; None of any other."""
+        """Return the rewards that a finished TextArena env gives its seats; None for other envs."""
         rewards = getattr(getattr(self.env.raw, "state", None), "rewards", None)
         if not isinstance(rewards, dict):
             return None

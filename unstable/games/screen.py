@@ -92,23 +92,27 @@ def ignores_seed(config: GameConfig) -> bool:
                 seen = one.observe()
                 if other.done or seen != other.observe():
                     return True
-                listed = lists_legal_moves(config) and one.legal_moves()
-                action = rng.choice(listed or actions(seen, rng))
+                action = _random_action(one, seen, rng)
                 one.step(action)
                 other.step(action)
     return False
 
 
+def _random_action(game: Game, seen: Observation, rng: random.Random) -> str:
+    """Draw a legal move, or where the game lists none one of the actions that its text suggests."""
+    listed = lists_legal_moves(game.config) and game.legal_moves()
+    return rng.choice(listed or actions(seen, rng))
+
+
 def pays_losers(config: GameConfig) -> bool:
-    """Whether the pay-offs of some random game say the opposite of what the env itself rewards."""
+    """Return whether a random game's pay-offs order two seats against the env's own rewards."""
     deadline = time.monotonic() + SECONDS
     for seed in range(_GAMES):
         with redirect_stdout(io.StringIO()), faults_to(partial(logger.debug, "%s: %r", config.env)):
             game, rng = Game(config, seed), random.Random(seed)
             while not game.done and time.monotonic() < deadline:
                 seen = game.observe()
-                listed = lists_legal_moves(config) and game.legal_moves()
-                game.step(rng.choice(listed or actions(seen, rng)))
+                game.step(_random_action(game, seen, rng))
             rewards = game.own_rewards() if game.done and game.forfeit is None else None
             ends = list(zip(rewards or [], game.payoffs, strict=rewards is not None))
             if any((one[0] - other[0]) * (one[1] - other[1]) < 0 for one in ends for other in ends):

@@ -41,7 +41,7 @@ class Measure(NamedTuple):
 
     @property
     def range(self) -> tuple[float, float]:
-        """What values it can have: a score is a share."""
+        """Least and largest possible value: a score is a share."""
         parsed = EvalKey.parse(self.metric)
         return (0.0, 1.0) if parsed is not None and parsed[1] == "score" else ANY
 

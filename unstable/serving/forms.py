@@ -1,5 +1,6 @@
 """Answers of a form, whatever a model would say: JSON of a schema, or the call of a tool."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
@@ -28,16 +29,19 @@ class Forms:
     async def answer(
         self, request: ChatRequest, sample: Sample, most: int, seed: int
     ) -> Completion:
-        """An answer of the form that is asked for; raises `ApiError`.
+        """Sample an answer of the requested form; raises `ApiError`.
 
-        A token that does not fit is drawn again, so that what is said is what the model would say
-        of what fits; where 32 in a row do not, it is drawn from 1,024 that fit.
+        A token that does not fit is sampled again, which is the model's distribution over those
+        that fit. After 32 misses in a row (one at temperature 0, where all are alike), the token is
+        sampled from the first 1,024 ids that fit.
         """
-        matcher, ids, drawn, misses = self._matcher(request), list[int](), 0, 0
+        matcher = await asyncio.to_thread(self._matcher, request)  # a large schema takes its time
+        ids, drawn, misses = list[int](), 0, 0
+        tries = 1 if request.temperature == 0 else _TRIES
         while len(ids) < most and not matcher.is_stopped():
             mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             fits = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-            few = len(fits) <= MAX_ALLOWED or misses >= _TRIES
+            few = len(fits) <= MAX_ALLOWED or misses >= tries
             if len(fits) == 1:
                 new = [int(fits[0])]
             else:

@@ -200,7 +200,7 @@ class ModelsSeat:
             )
         if isinstance(request, ChatRequest) and request.legal_moves is not None:
             raise ApiError(400, "legal_moves: are for a game's seats alone", param="legal_moves")
-        if isinstance(request, ChatRequest) and (request.form is not None or request.forced):
+        if request.is_formed:
             check_forms()
         size = request.characters
         if self._longest is not None and size > self._longest * self._limits.length:
@@ -242,7 +242,7 @@ class ModelsSeat:
     ) -> Completion:
         if most == 0:  # the prompt is asked about
             return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
-        if isinstance(request, ChatRequest) and (request.form is not None or request.forced):
+        if isinstance(request, ChatRequest) and request.is_formed:
 
             async def sample(
                 ids: list[int], count: int, allowed: Sequence[int] | None, own: int

@@ -203,6 +203,11 @@ class Request(_Value):
         return self.return_token_ids or self.likeliest is not None
 
     @property
+    def is_formed(self) -> bool:
+        """Whether the answer has to be JSON of a schema, or a call of a tool."""
+        return False
+
+    @property
     def characters(self) -> int:
         """Of all that is asked, roughly."""
         raise NotImplementedError
@@ -268,11 +273,16 @@ class ChatRequest(Request):
         name = self.tool_choice.function["name"]
         return [each.function for each in self.tools if each.function["name"] == name]
 
+    @property
+    def is_formed(self) -> bool:
+        """As `Request` has it."""
+        return self.form is not None or bool(self.forced)
+
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if self.tool_choice not in ("auto", "none") and not self.forced:
             raise ValueError("tool_choice: tools has no such function")
-        if (self.form is not None or self.forced) and (self.logprobs or self.return_token_ids):
+        if self.is_formed and (self.logprobs or self.return_token_ids):
             raise ValueError("logprobs: none of an answer of a form; leave one of them out")
         if self.form is not None and self.forced:
             raise ValueError("response_format: not with a tool_choice that has to call")

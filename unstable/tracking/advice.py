@@ -110,10 +110,10 @@ STALE_SHARE = 0.1
 
 
 class Stale:
-    """How much is dropped for its age, which are long games rather than short ones; says it once.
+    """Warns once that much is dropped as too old, which over-represents short games.
 
-    A game counts when it ends, and is as old as its oldest turn. By simulation, where half of the
-    games have 2 turns and half have 8, a share of 25 % leaves 57 % short ones, and 48 % leaves 61.
+    A game counts when it ends, and is as old as its oldest turn. In a simulation with as many games
+    of 2 turns as of 8, dropping 25 % leaves 57 % short games, and dropping 48 % leaves 61 %.
     """
 
     def __init__(self, config: RunConfig) -> None:

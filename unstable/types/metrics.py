@@ -12,7 +12,7 @@ GROUPS = (
     *("collect", "judge", "buffer", "learn", "offline", "eval", "exploit", "guard"),
     *("curriculum", "rating", "worst", "time", "device"),
 )
-"""What names of metrics begin with."""
+"""First parts of all metrics' names."""
 
 
 def part(name: str) -> str:

@@ -141,7 +141,7 @@ class DrivenSeat:
             raise ApiError(400, "a seat is asked by chats: /v1/chat/completions")
         if request.n != 1:
             raise ApiError(400, "n: a seat answers once", param="n")
-        if request.form is not None or request.forced:
+        if request.is_formed:
             raise ApiError(400, "a seat's answers are recorded as they were sampled, in no form")
         chat, play = request.chat, self._play
         earlier, after = self._continued(request)

@@ -1,13 +1,12 @@
 """Runs the trials of a sweep, as many at once as there are shares, until nothing is left to do."""
 
-import difflib
 from collections.abc import Callable, Sequence
 
 from unstable.commands.session import status
 from unstable.commands.several import Runs
 from unstable.commands.sweep.halving import decide, going, next_rung
 from unstable.commands.sweep.trials import Sweep, Trial
-from unstable.config import ConfigError
+from unstable.config import ConfigError, nearest
 from unstable.planning.shares import Share
 from unstable.records.reading import Skipped, read_rows
 from unstable.records.text import number
@@ -42,19 +41,20 @@ class Runner(Runs):
         return [name for name in self._trials if name not in held | waiting]
 
     def result(self, name: str) -> str:
-        """The last value of what settings are compared by.
+        """Return the last value of the sweep's metric, as text.
 
-        Raises `ConfigError` where the run has made no such metric: then none will.
+        Raises `ConfigError` if a finished run of the first setting, with which all others are
+        compared, has no such metric.
         """
         metric, skipped = self._sweep.measure.metric, Skipped()
         rows = self._trials[name].job(self._sweep.folder).rows(skipped)
         values = [value for row in rows if (value := row.get(metric)) is not None]
-        if rows and not values and not skipped:
-            near = difflib.get_close_matches(metric, {each for row in rows for each in row}, n=1)
-            hint = (
-                f"; did you mean {near[0]!r}?" if near else "; metrics.jsonl has what it could be"
+        is_first = self._trials[name].setting.name == self._sweep.trials[0].setting.name
+        if rows and is_first and not values and not skipped:
+            hint = nearest(metric, sorted({each for row in rows for each in row}))
+            raise ConfigError(
+                f"metric = {metric!r}: {name} has made all updates without it; {hint}"
             )
-            raise ConfigError(f"metric = {metric!r}: {name} has made all updates without it{hint}")
         return number(values[-1] if values else None)
 
     def _decide(self) -> set[str]:

@@ -92,7 +92,7 @@ def _run_of(word: str) -> tuple[Path, str] | None:
 
 
 def _is_bot(word: str) -> bool:
-    """Whether a word names a user's own player, as module:Class."""
+    """Return whether a word names a user's own player as module:Class."""
     module, colon, name = word.partition(":")
     return bool(colon) and all(map(str.isidentifier, [name, *module.split(".")]))
 

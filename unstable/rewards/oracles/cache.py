@@ -34,7 +34,7 @@ class Cache:
 
     @property
     def problem(self) -> str:
-        """Why answers cannot be kept there, in words; empty where they can."""
+        """Reason for which the file cannot hold answers; empty if it can."""
         if self._path is None or not self._path.exists():
             return ""
         if not self._path.is_file():
