@@ -16,7 +16,7 @@ import numpy as np
 
 from bench import parser
 from unstable.league.fit import Ranking, fit
-from unstable.league.metagame import alpha_rank, nash_average, nash_shares
+from unstable.studies.tournament.metagame import alpha_rank, nash_average, nash_shares
 
 
 def played(count: int, versions: int) -> list[Ranking]:

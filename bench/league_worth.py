@@ -22,22 +22,22 @@ import torch
 
 from bench import parser
 from unstable.commands.prepare import alone, exact_games, prepare
-from unstable.commands.sweep.leagues import LeagueJob, measured
-from unstable.commands.sweep.trials import Trial, trials_of
 from unstable.config import RunConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.league.population import Turn
 from unstable.loop.context import decide
 from unstable.models.adapters import read_adapter
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
-from unstable.records.sweep import SweepFolder
 from unstable.records.text import fixed, interval
 from unstable.runtime.local import LocalActor
 from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import Node, Tree, grow
+from unstable.studies.league.population import Turn
+from unstable.studies.sweep.folder import SweepFolder
+from unstable.studies.sweep.leagues import LeagueJob, measured
+from unstable.studies.sweep.trials import Trial, trials_of
 from unstable.types import PlayerId
 from unstable.types.intervals import student_interval
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unstable.cli import SHORT_FORMS, parse_options
-from unstable.commands.league.members import league_of
-from unstable.commands.league.runner import Runner
-from unstable.league.population import turns
 from unstable.records.files import LineFile, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.league import LeagueFolder
+from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.members import league_of
+from unstable.studies.league.population import turns
+from unstable.studies.league.runner import Runner
 
 METRIC = "collect/reward"
 

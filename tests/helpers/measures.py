@@ -112,6 +112,20 @@ def arrows() -> dict[str, set[str]]:
     return found
 
 
+WINGS = {"bench", "studies", "contrib"}
+"""Rooms above the core, or beside it, which no room of the core imports."""
+
+
+def core_arrows() -> int:
+    """Count the arrows between the rooms of the core."""
+    return sum(len(rooms - WINGS) for room, rooms in arrows().items() if room not in WINGS)
+
+
+def core_lines() -> int:
+    """Count the physical lines of the package's Python files outside its wings."""
+    return lines(PACKAGE) - sum(lines(PACKAGE / wing) for wing in WINGS)
+
+
 def lines(folder: Path) -> int:
     """Count the physical lines of a folder's Python files."""
     return sum(len(path.read_bytes().splitlines()) for path in folder.rglob("*.py"))

@@ -43,8 +43,8 @@ SOURCES = {
     "serving": ("unstable/serving",),
     "soak": ("tests/chaos/test_soak.py",),
     "studies": (
-        *("unstable/commands/several.py", "unstable/commands/sweep"),
-        "unstable/commands/league",
+        *("unstable/studies/several.py", "unstable/studies/sweep"),
+        "unstable/studies/league",
     ),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
     "vllm": (

@@ -15,13 +15,13 @@ import pytest
 
 from tests.helpers.loop import make_context
 from tests.helpers.rows import every_row
-from unstable.commands.ratings import ratings
 from unstable.config import ConfigError, RunConfig, dump, parse
 from unstable.league.curriculum import Curriculum, CurriculumState, EnvStats, progress, spread
 from unstable.league.schedule import Schedule
 from unstable.league.series import ScheduleState
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
+from unstable.studies.ratings import ratings
 from unstable.types import Brief, Finished, GameSpec, PlayerId, Sealed
 
 DRAWS = 10_000

@@ -10,8 +10,6 @@ import pytest
 from rich.console import Console
 
 from tests.helpers.loop import KUHN_RUN, make_context, played
-from unstable.commands.ratings import least_record, ratings
-from unstable.commands.rebuilding import rebuild
 from unstable.config import dump
 from unstable.loop.context import Context
 from unstable.loop.train import train
@@ -25,6 +23,8 @@ from unstable.runtime.local import LocalActor
 from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import grow
+from unstable.studies.ratings import least_record, ratings
+from unstable.studies.rebuilding import rebuild
 from unstable.tracking.metrics import worst_metrics
 from unstable.tracking.summary import summary
 from unstable.tracking.text import exploitability_line

@@ -22,7 +22,7 @@ from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_record
 from unstable.report.page import plot_library, write_page
-from unstable.report.sweep import Measure, Outcome, results, sweep_page
+from unstable.studies.sweep.report import Measure, Outcome, results, sweep_page
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

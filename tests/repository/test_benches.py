@@ -21,15 +21,15 @@ import torch
 from tests.helpers.models import random_adapter
 from tests.helpers.tables import table
 from unstable.cli import run
-from unstable.commands.sweep.leagues import LeagueJob
-from unstable.commands.sweep.trials import trials_of
 from unstable.config import load
-from unstable.config.sweep import read_sweep
-from unstable.league.population import turns
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
 from unstable.records.folder import RunFolder
-from unstable.records.sweep import SweepFolder
+from unstable.studies.league.population import turns
+from unstable.studies.sweep.config import read_sweep
+from unstable.studies.sweep.folder import SweepFolder
+from unstable.studies.sweep.leagues import LeagueJob
+from unstable.studies.sweep.trials import trials_of
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")

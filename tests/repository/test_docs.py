@@ -25,8 +25,8 @@ from unstable.config.plugins import load_target
 from unstable.games.game import Game
 from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_lines
-from unstable.records.league import LeagueFolder
-from unstable.records.sweep import SweepFolder
+from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.sweep.folder import SweepFolder
 from unstable.types.metrics import GROUPS
 
 ROOT = Path(__file__).parent.parent.parent

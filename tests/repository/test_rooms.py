@@ -10,7 +10,16 @@ import sys
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from tests.helpers.measures import FILES, PACKAGE, ROOMS, arrows, room_of, rooms_imported, source
+from tests.helpers.measures import (
+    FILES,
+    PACKAGE,
+    ROOMS,
+    WINGS,
+    arrows,
+    room_of,
+    rooms_imported,
+    source,
+)
 
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
 HEAVY |= {"pandas", "polars", "vl_convert", "tensorboard", "starlette", "uvicorn"}
@@ -73,7 +82,14 @@ ALLOWED = {
             *("report", "loop", "runtime", "solving", "serving"),
         },
     ),
-    "cli": Allowed({"rich"}, {"config", "commands"}),
+    "studies": Allowed(
+        {"rich"},
+        {
+            *("types", "config", "records", "report", "models", "league", "games", "planning"),
+            *("engines", "collectors", "tracking", "loop", "runtime", "commands"),
+        },
+    ),
+    "cli": Allowed({"rich"}, {"config", "commands", "studies"}),
     "__init__": Allowed(set(), {"config", "records", "commands", "tracking"}),
 }
 RAY = {"actors", "cluster", "crew", "learner_ranks", "node_actor"}
@@ -114,6 +130,11 @@ def test_the_table_is_the_house() -> None:
     used = arrows()
     del used["bench"]
     assert used == {room: allowed.rooms for room, allowed in ALLOWED.items()}
+
+
+def test_the_core_imports_no_wing() -> None:
+    core = {room: used for room, used in arrows().items() if room not in WINGS | {"cli"}}
+    assert {room: used & WINGS for room, used in core.items() if used & WINGS} == {}
 
 
 def test_imports_run_one_way() -> None:

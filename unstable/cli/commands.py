@@ -205,13 +205,13 @@ def _report(given: Given) -> None:
 
 
 def _sweep(given: Given) -> None:
-    from unstable.commands.sweep.sweep import begin, go_on, show
+    from unstable.studies.sweep.sweep import begin, go_on, show
 
     _of_file(given, "sweep", begin, go_on, show)
 
 
 def _league(given: Given) -> None:
-    from unstable.commands.league.league import begin, go_on, show
+    from unstable.studies.league.league import begin, go_on, show
 
     _of_file(given, "league", partial(begin, seed=given["seed"]), go_on, show)
 
@@ -241,14 +241,14 @@ def _of_file(
 
 def _ratings(given: Given) -> None:
     folders = [folder_at("RUN_DIR", word) for word in given.words]
-    from unstable.commands.ratings import ratings
+    from unstable.studies.ratings import ratings
 
     weight = 1.0 if given["forfeits"] is None else given["forfeits"]
     ratings(folders, weight, as_json="--json" in given.flags)
 
 
 def _tournament(given: Given) -> None:
-    from unstable.commands.tournament.tournament import Options, resume, tournament
+    from unstable.studies.tournament.tournament import Options, resume, tournament
 
     if given["resume"] is not None:
         others = {name for name, value in given.own.items() if value is not None} - {"resume"}

@@ -1,0 +1,328 @@
+"""A league: what its runs are given, that it goes on after a kill, and what it comes to."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.builders import game
+from tests.helpers.child_runs import FakeRun
+from unstable.cli import SHORT_FORMS, parse_options, run
+from unstable.config import ConfigError, dump, load
+from unstable.engines.needs import NEEDS
+from unstable.planning.machine import this_machine
+from unstable.planning.plan import plan
+from unstable.records.files import write_lines
+from unstable.records.games import game_record
+from unstable.studies import several
+from unstable.studies.league.config import read_league
+from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.league import largest
+from unstable.studies.league.members import League, league_of
+from unstable.studies.league.population import Turn, turns
+from unstable.studies.league.runner import Runner
+from unstable.studies.league.summary import summaries
+
+LEAGUE = """
+config: tiny_nim
+common: {eval.exploitability.every: 0, learner.algorithm.reference.every: 2}
+members:
+  main: {fields: {learner.learning_rate: 1e-3}}
+  exploiter: {role: exploiter, restart: won}
+  scout: {role: league_exploiter, restart: never}
+generations: 3
+updates: 2
+seed: 5
+"""
+
+
+def made(root: Path, text: str = LEAGUE) -> League:
+    config = read_league(text, "a.yaml")
+    league = league_of(LeagueFolder(root), config, turns(config))
+    if not league.folder.file.exists():
+        league.folder.make(config, [])
+    return league
+
+
+def go(league: League, slots: int = 1) -> None:
+    Runner(league, [None] * slots).run()
+
+
+# What runs are given
+
+
+def test_a_run_begins_where_the_one_before_it_ended_and_meets_whom_its_role_says(
+    tmp_path: Path,
+) -> None:
+    league = made(tmp_path / "out")
+    first, second = league.fields(Turn("main", 1)), league.fields(Turn("main", 2))
+    assert first["opponents.draw"] == {"self": 0.35, "past": 0.0, "fixed": 0.0}
+    assert first["opponents.fixed"] == [] and "model.init" not in first
+    own = (tmp_path / "out/members/main/generation-1/checkpoints/000002").resolve()
+    assert second["model.init"] == second["learner.state"] == str(own)
+    assert [each["name"] for each in second["opponents.fixed"]] == [
+        *("main-1", "exploiter-1", "scout-1")
+    ]
+    assert second["opponents.fixed"][0]["path"] == str(own)
+    assert second["eval.opponents"] == ["random", "expert", "main-1", "exploiter-1", "scout-1"]
+    exploiter = league.fields(Turn("exploiter", 3))
+    assert [each["name"] for each in exploiter["opponents.fixed"]] == ["main-3"]
+    assert exploiter["opponents.draw"] == {"self": 0.0, "past": 0.0, "fixed": 1.0}
+    seeds = {league.fields(turn)["seed"] for turn in league.turns}
+    other = made(tmp_path / "other", LEAGUE.replace("seed: 5", "seed: 6"))
+    assert len(seeds | {other.fields(turn)["seed"] for turn in other.turns}) == 18
+
+
+def test_the_command_of_a_run_makes_its_config(tmp_path: Path) -> None:
+    league = made(tmp_path / "out")
+    for turn in league.turns:
+        options = parse_options(league.words(turn)[1:], SHORT_FORMS)
+        config = load(options.pop("config"), options)
+        assert config == load("tiny_nim", league.fields(turn))
+        assert config.learner.learning_rate == (1e-3 if turn.member == "main" else 2e-3)
+        assert config.loop.steps == 2
+
+
+def played(league: League, turn: Turn, kind: Any, version: int, scores: dict[str, str]) -> None:
+    """Put games of a run on file: by opponent, a letter for each, won, drawn or lost."""
+    run, values = league.folder.run(turn.name), {"w": 1.0, "d": 0.0, "l": -1.0}
+    if not run.config.is_file():
+        run.checkpoint(2).mkdir(parents=True)
+        run.config.write_text(dump(load("tiny_nim", league.fields(turn))))
+    results = [
+        game((f"main@{version}", name), (values[each], -values[each]), purpose=kind)
+        for name, letters in scores.items()
+        for each in letters
+    ]
+    path = run.games(kind, version)
+    path.parent.mkdir(exist_ok=True)
+    write_lines(path, [game_record(each, [], version, 0) for each in results])
+
+
+def test_schedules_go_over_all_that_a_member_makes_from_its_last_beginning(tmp_path: Path) -> None:
+    league = made(tmp_path / "out", LEAGUE.replace("restart: won", "restart: each"))
+
+    def parts(member: str) -> list[tuple[int, int]]:
+        found = [league.fields(each) for each in league.turns if each.member == member]
+        return [
+            (each.get("learner.updates_before", 0), each["learner.updates_after"]) for each in found
+        ]
+
+    assert parts("main") == [(0, 4), (2, 2), (4, 0)]
+    assert parts("exploiter") == [(0, 0), (0, 0), (0, 0)]
+    anew = made(tmp_path / "anew", LEAGUE.replace("restart: never", "restart: won"))
+    played(anew, Turn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "wwww"})
+    fields = anew.fields(Turn("scout", 2))
+    assert "model.init" not in fields and fields["learner.updates_after"] == 2
+    assert "learner.updates_before" not in fields
+
+
+def often(league: League, turn: Turn) -> dict[str, float]:
+    return {each["name"]: each["weight"] for each in league.fields(turn)["opponents.fixed"]}
+
+
+def test_weights_follow_from_the_games_on_file(tmp_path: Path) -> None:
+    league = made(tmp_path / "out")
+    assert set(often(league, Turn("main", 2)).values()) == {1.0}
+    played(league, Turn("main", 2), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
+    played(league, Turn("main", 2), "eval", 2, {"scout-1": "wwdd", "random": "llll"})
+    found = often(league, Turn("main", 3))
+    hard = {"main-1": (2 / 8) ** 2, "exploiter-1": (6 / 8) ** 2, "scout-1": (3 / 8) ** 2}
+    known = {**hard, **dict.fromkeys(("main-2", "exploiter-2", "scout-2"), 0.5**2)}
+    mean = sum(known.values()) / 6
+    assert found == {name: float(f"{each / mean:.4g}") for name, each in known.items()}
+    assert set(often(league, Turn("scout", 3)).values()) == {1.0}  # those are the main's games
+
+
+@pytest.mark.parametrize(("result", "is_anew"), [("wwwl", True), ("wwll", False)])
+def test_an_exploiter_that_has_won_begins_from_the_start(
+    result: str, is_anew: bool, tmp_path: Path
+) -> None:
+    league = made(tmp_path / "out")
+    played(league, Turn("exploiter", 1), "train", 1, {"main-1": "wdwd"})
+    played(league, Turn("exploiter", 1), "eval", 2, {"main-1": result, "random": "wwww"})
+    assert ("model.init" not in league.fields(Turn("exploiter", 2))) is is_anew
+
+
+def test_games_before_a_restart_are_those_of_another_player(tmp_path: Path) -> None:
+    league = made(tmp_path / "out", LEAGUE.replace("restart: never", "restart: won"))
+    played(league, Turn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
+    played(league, Turn("scout", 1), "eval", 2, {"main-1": "wwww", "exploiter-1": "wwww"})
+    assert "model.init" not in league.fields(Turn("scout", 2))
+    assert set(often(league, Turn("scout", 2)).values()) != {1.0}  # as it ended
+    played(league, Turn("scout", 2), "train", 1, {})
+    assert set(often(league, Turn("scout", 3)).values()) == {1.0}
+
+
+def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path) -> None:
+    league, machine = made(tmp_path / "out"), this_machine()
+    for name, config in largest(league).items():
+        last = load("tiny_nim", league.fields(Turn(name, 3)))
+        held = [plan(each, [machine], NEEDS).max_cpu_loras for each in (config, last)]
+        assert held[0] == held[1] == 35 + {"main": 6, "exploiter": 1, "scout": 8}[name]
+
+
+# What it came to
+
+
+def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
+    league, turn = made(tmp_path / "out"), Turn("main", 3)
+    played(league, Turn("main", 1), "train", 1, {})
+    played(league, Turn("main", 2), "train", 1, {})
+    games = {"main-1": "wwwwwwww", "main-2": "wwwwdddd", "exploiter-1": "wwwwllll"}
+    played(league, turn, "train", 1, {**games, "exploiter-2": "l"})
+    played(league, turn, "eval", 2, {"exploiter-2": "wl", "main-2": "wd"})
+    row = {"version": 2, "exploit/Nim-v0/high": 0.25, "collect/games": 64}
+    write_lines(league.folder.run(turn.name).metrics, [row])
+    (found,) = [each for each in summaries(league) if each.turn == turn]
+    assert found.against["exploiter"] == (1, 0, 1)  # in evaluation
+    assert found.against["main"] == (1, 1, 0) and found.against["scout"].games == 0
+    assert found.own_past == (13, 5, 0)
+    assert found.least is not None
+    assert (found.least.opponent, found.least.score.mean) == ("exploiter-1", 0.5)
+    assert found.exploitability == {"Nim-v0": 0.25} and not found.is_anew
+
+
+# The runner, on runs that take no time
+
+
+def test_turns_are_taken_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
+    league = made(tmp_path / "out")
+    go(league, slots=3)  # each waits for the one before it all the same
+    assert fake.begun == [turn.name for turn in league.turns]
+    go(league)
+    assert len(fake.begun) == 9
+
+
+def test_members_that_train_together_wait_for_the_generation_before(
+    fake: type[FakeRun], tmp_path: Path
+) -> None:
+    league = made(tmp_path / "out", f"{LEAGUE}turns: together\n")
+    go(league, slots=3)
+    assert fake.begun[0] == "main-1" and len(fake.begun) == 7
+    assert set(fake.begun[1:4]) == {"main-2", "exploiter-2", "scout-2"}
+
+
+def test_what_depends_on_a_run_that_failed_waits_for_another_try(
+    fake: type[FakeRun], tmp_path: Path
+) -> None:
+    league = made(tmp_path / "out")
+    fake.fails = {"exploiter-2": 1}
+    go(league)
+    assert fake.begun[-1] == "exploiter-2"
+    states = {each.turn.name: (each.state, each.line) for each in summaries(league)}
+    assert states["main-2"] == ("done", "") and states["scout-2"] == ("waiting", "")
+    assert states["exploiter-2"] == ("failed", "exit code 1: error: no space left")
+    fake.fails = {}
+    league.folder.forget_failures()
+    go(league)
+    assert fake.begun.count("exploiter-2") == 2
+    assert {each.state for each in summaries(league)} == {"done"}
+
+
+@settings(max_examples=10)
+@given(kills=st.lists(st.integers(1, 25), max_size=3), order=st.sampled_from(["alternate", "tog"]))
+def test_a_league_that_was_killed_gives_its_runs_the_same_commands(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[int], order: str
+) -> None:
+    text = LEAGUE + ("turns: together\n" if order == "tog" else "")
+    root = tmp_path_factory.mktemp("league") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(several, "Child", FakeRun)
+        patch.setattr(several, "LOOK_S", 0.0)
+        patch.setattr(FakeRun, "commands", {})
+        go(made(root, text), slots=2)
+        whole = FakeRun.commands
+        shutil.rmtree(root)
+        patch.setattr(FakeRun, "commands", {})
+        for looks in [*kills, None]:
+            patch.setattr(FakeRun, "looks", 0)
+            patch.setattr(FakeRun, "killed_at", looks)
+            try:
+                go(made(root, text), slots=2)
+            except SystemError:
+                continue
+        assert FakeRun.commands == whole and len(whole) == (7 if order == "tog" else 9)
+    assert {each.state for each in summaries(made(root, text))} == {"done"}
+
+
+# The command line
+
+
+def test_a_plan_prints_the_commands_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(several, "Child", None)
+    Path("my.yaml").write_text(LEAGUE.replace("generations: 3", "generations: 2"))
+    assert run(["league", "my.yaml", "--plan", "--seed", "7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and not Path("outputs").exists()
+    assert lines[0].startswith("unstable train --config tiny_nim --eval.exploitability.every 0")
+    assert "name: main-1" in lines[1] and "--learner.state" in lines[3]
+
+
+MISTAKES = [
+    ("learning_rate: 1e-3", "learning_rat: 1e-3", "main: learner: unknown key 'learning_rat'"),
+    ("config: tiny_nim", "config: tiny_nin", "main: --config = 'tiny_nin': no such file or ship"),
+    ("updates: 2", "updates: none", "FILE = 'my.yaml': updates = 'none': input should be a va"),
+    (
+        "fields: {",
+        "fields: {model.name: tiny_cards, ",
+        "exploiter: model.name = 'tiny', and main ha",
+    ),
+    ("generations: 3", "generations: 1000", "FILE = 'my.yaml': generations = 1000: 3,000 runs; a "),
+    (
+        "common: {",
+        "common: {loop: {steps: 2}, ",
+        "FILE = 'my.yaml': common.loop.steps: that is the",
+    ),
+    ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: there are "),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), MISTAKES)
+def test_a_mistake_is_one_line_before_anything_starts(
+    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(several, "Child", None)
+    Path("my.yaml").write_text(LEAGUE.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        run(["league", "my.yaml"])
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
+        ([], "give a league's file, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
+        (["--resume", "folder", "--seed", "3"], "'--seed': --resume goes on with a league as it"),
+        (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
+        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(LEAGUE)
+    Path("folder").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        run(["league", *words])
+    assert str(caught.value).startswith(said)
+
+
+def test_a_league_whose_config_has_changed_is_refused(tmp_path: Path) -> None:
+    league = made(tmp_path / "out")
+    write_lines(league.folder.members, [{"member": "main", "digest": "0"}])
+    with pytest.raises(ConfigError) as caught:
+        run(["league", "--resume", str(league.folder.root)])
+    assert str(caught.value).startswith("main: its config is no longer what it was when the leag")

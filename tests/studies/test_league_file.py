@@ -1,0 +1,83 @@
+"""What a league's file says, and that mistakes in it are one line each."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.rows import every_row
+from unstable.config import ConfigError
+from unstable.studies.league.config import (
+    LeagueConfig,
+    MeetConfig,
+    MemberConfig,
+    dump_league,
+    read_league,
+)
+
+LEAGUE = "members: {main: {}}\ngenerations: 2\nupdates: 3\n"
+NAMES = st.sampled_from(["main", "a-1", "b+", "Rival"])
+
+
+def read(text: str) -> LeagueConfig:
+    return read_league(text, "a.yaml")
+
+
+@given(
+    names=st.sets(NAMES, min_size=1),
+    meet=st.builds(MeetConfig, rule=st.sampled_from(["uniform", "pfsp"]), newest=st.just(3)),
+    turns=st.sampled_from(["alternate", "together"]),
+)
+def test_a_league_that_is_written_is_read_back(
+    names: set[str], meet: MeetConfig, turns: str
+) -> None:
+    members = {name: MemberConfig(fields={"learner.epochs": 2}) for name in sorted(names)}
+    league = LeagueConfig.model_validate(
+        {"members": members, "generations": 2, "updates": 3, "meet": meet, "turns": turns}
+    )
+    assert read(dump_league(league)) == league
+
+
+def test_roles_have_their_own_draws_and_restarts() -> None:
+    text = LEAGUE.replace("main: {}", "main: {}, e: {role: exploiter}, l: {role: league_exploiter}")
+    members = read(text).members
+    assert [each.restarts for each in members.values()] == ["never", "each", "won"]
+    assert [each.shares.self > 0 for each in members.values()] == [True, False, False]
+    own = read(text.replace("role: exploiter}", "role: exploiter, restart: won, draw: {self: 1}}"))
+    assert own.members["e"].restarts == "won" and own.members["e"].shares.self == 1
+
+
+def test_a_members_fields_go_before_those_that_all_have() -> None:
+    league = read(
+        "members: {a: {fields: {learner.learning_rate: 1e-3}}, b: {}}\n"
+        "common: {learner.learning_rate: 2.0e-3, x: 1}\ngenerations: 1\nupdates: 3\n"
+    )
+    assert league.fields("a") == {"learner.learning_rate": 0.001, "x": 1, "loop.steps": 3}
+    assert league.fields("b")["learner.learning_rate"] == 0.002
+
+
+MAIN = "main: {}"
+MISTAKES = [
+    (MAIN, "mian: {role: mian}", "members.mian.role = 'mian': input should be 'main', 'exploiter'"),
+    (MAIN, "main: {fields: {seed: 1}}", "members.main.fields.seed: seeds follow from the league's"),
+    (MAIN, "main: {fields: {opponents.draw.self: 1}}", "members.main.fields.opponents.draw.self: "),
+    (MAIN, "main: {restart: each}", "members.main.restart = 'each': a main never does; leave it"),
+    (MAIN, "main: {against: [b]}, b: {}", "members.main.against = ['b'] is for exploiters, and"),
+    (MAIN, "main: {draw: {self: 0, past: 0, fixed: 0}}", "members.main.draw = all zero; give"),
+    (MAIN, "main: {draw: {self: 0, past: 0}}", "members: in generation 1 nobody has anyone to m"),
+    (MAIN, "e: {role: exploiter}", "members.e.role = 'exploiter', but no member is a main; name"),
+    (MAIN, "main: {}, e: {role: exploiter, against: [mian]}", "members.e.against = 'mian' is no"),
+    (MAIN, "1st: {}", "members: '1st' is no name; begin with a letter"),
+    ("updates: 3", "updates: 0", "updates = 0: input should be greater than 0"),
+    ("generations: 2\n", "", "generations is missing; give it a value"),
+    ("generations: 2", "generation: 2", "unknown key 'generation'; did you mean 'generations'?"),
+    ("updates: 3", "updates: 3\nat_once: 2", "at_once = 2, but turns = 'alternate', where each"),
+    ("updates: 3", "updates: 3\nmeet: {rule: psfp}", "meet.rule = 'psfp': input should be 'unif"),
+    ("updates: 3", "updates: 3\ncommon: {loop.steps: 9}", "common.loop.steps: that is the league"),
+]
+
+
+@every_row(("old", "new", "said"), MISTAKES)
+def test_a_mistake_is_one_line(old: str, new: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(LEAGUE.replace(old, new))
+    assert str(caught.value).startswith(f"a.yaml: {said}") and "\n" not in str(caught.value)

@@ -1,0 +1,161 @@
+"""Ratings rebuilt from a run's files: TrueSkill to the bit, and the fit of several runs."""
+
+import asyncio
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.builders import game
+from tests.helpers.loop import make_context
+from unstable.config import ConfigError, dump
+from unstable.loop.train import train
+from unstable.records.files import write_lines
+from unstable.records.folder import RunFolder
+from unstable.records.games import game_record
+from unstable.records.reading import Skipped
+from unstable.studies.ratings import ratings
+from unstable.studies.rebuilding import rebuild
+
+POOL = {
+    "opponents": {
+        "draw": {"self": 0.3, "past": 0.5, "fixed": 0.2},
+        "past": "thompson",
+        "pool_size": 8,
+    },
+    "eval": {"every": 2, "games": 6, "temperature": [1.0, 0.0], "opponents": ["random", "base"]},
+}
+
+GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
+
+
+def trained(tiny_folder: Path, place: Path, seed: int, mode: str, **changes: object) -> RunFolder:
+    """A run's folder, with its config as a command would write it."""
+    loop = {"mode": mode, "steps": 5}
+    context = make_context(
+        tiny_folder, place, num_actors=2, seed=seed, loop=loop, **{**POOL, **changes}
+    )
+    asyncio.run(train(context))
+    context.tracker.close()
+    folder: RunFolder = context.folder
+    folder.config.write_text(dump(context.config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
+    place = tmp_path_factory.mktemp("runs")
+    return {
+        mode: trained(tiny_folder, place / mode, seed, mode)
+        for seed, mode in enumerate(("sync", "async"))
+    }
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rebuilt_ratings_are_the_saved_ones_to_the_bit(
+    runs: dict[str, RunFolder], mode: str
+) -> None:
+    """With past versions, evaluations beside training and a temperature that is not rated."""
+    found = rebuild(runs[mode], Skipped())
+    assert found.difference == 0.0
+    saved = json.loads(runs[mode].ratings.read_text())["players"]
+    assert {row["player"] for row in saved} >= {"main@5", "main@0", "random", "base"}
+    assert [each.mu for each in found.ratings] == [row["mu"] for row in saved]
+
+
+def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = trained(
+        tiny_folder,
+        tmp_path / "run",
+        3,
+        "sync",
+        learner=GRPO,
+        groups={"size": 4, "by": "branch"},
+        openings={"share": 0.5, "moves": [1, 2], "by": "random"},
+    )
+    lines = folder.games("train", 0).read_text().splitlines()
+    assert any(json.loads(line)["branches"] for line in lines)
+    assert rebuild(folder, Skipped()).difference == 0.0
+
+
+def test_a_version_after_a_rollback_begins_as_the_one_whose_weights_it_has(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """All groups tie where every answer forfeits, which is an alarm from the third update on."""
+    guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
+    groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
+    folder = trained(tiny_folder, tmp_path / "run", 4, "sync", **groups)
+    rows = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert any(row.get("guard/rolled_back_to") is not None for row in rows)
+    assert rebuild(folder, Skipped()).difference == 0.0
+
+
+def test_of_several_runs_versions_are_named_by_their_run(
+    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
+) -> None:
+    roots = [folder.root for folder in runs.values()]
+    found = ratings(roots, 1.0, as_json=True)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == json.loads(json.dumps(found))
+    names = {row["player"] for row in found["players"]}
+    assert {"sync/main@5", "async/main@5", "random", "base"} <= names and "main@5" not in names
+    assert found["reference"] == "random" and list(found["draws"]) == ["TicTacToe-v0"]
+    assert [row["difference"] for row in found["rebuilt"]] == [0.0, 0.0]
+    one = ratings(roots[:1], 1.0)
+    shown = capsys.readouterr().out
+    assert "by the rules" in shown
+    assert "ratings.json: the same to the bit" in shown and "main@5" in shown
+    assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
+
+
+def test_how_often_past_versions_were_drawn_is_beside_the_rules_own_probabilities(
+    runs: dict[str, RunFolder],
+) -> None:
+    met = rebuild(runs["sync"], Skipped()).met
+    assert {*met} <= {f"main@{version}" for version in range(5)} and len(met) > 2
+    assert sum(drawn for drawn, _ in met.values()) == pytest.approx(sum(e for _, e in met.values()))
+    played = Counter[str]()
+    for file in runs["sync"].game_files():
+        for line in runs["sync"].games(file.purpose, file.version).read_text().splitlines():
+            names = {seat["player"] for seat in json.loads(line)["seats"]}
+            played.update(names - {f"main@{file.version}"} if file.purpose == "train" else ())
+    assert all(drawn >= played[player] for player, (drawn, _) in met.items())
+    assert {name for name in played if name.startswith("main@")} <= {*met}
+
+
+def test_games_that_are_gone_are_told(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    copy = RunFolder(tmp_path / "run")
+    shutil.copytree(runs["sync"].root, copy.root)
+    copy.games("train", 1).unlink()
+    difference = rebuild(copy, Skipped()).difference
+    assert difference is not None and difference > 0
+
+
+def test_forfeits_are_weighed(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    (folder.root / "games").mkdir(parents=True)
+    folder.config.write_text(runs["sync"].config.read_text())
+    lost = [game(("main@0", "random"), forfeit=0, game_id=n, purpose="train") for n in range(4)]
+    won = [game(("main@0", "random"), game_id=4 + n, purpose="train") for n in range(4)]
+    write_lines(folder.games("train", 0), [game_record(each, [], 0, 0) for each in [*lost, *won]])
+    even, without = (ratings([folder.root], weight) for weight in (1.0, 0.0))
+    points = [
+        {row["player"]: row["points"] for row in each["players"]}["main@0"]
+        for each in (even, without)
+    ]
+    assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
+    row = {row["player"]: row for row in even["players"]}["main@0"]
+    assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
+    with pytest.raises(ConfigError, match="--forfeits = 2: give a weight from 0"):
+        ratings([folder.root], 2.0)
+
+
+def test_a_folder_without_games_is_one_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with pytest.raises(ConfigError, match="holds no config.yaml"):
+        ratings([folder.root], 1.0)
+    folder.config.write_text(runs["sync"].config.read_text())
+    with pytest.raises(ConfigError, match="no recorded game compares two players"):
+        ratings([folder.root], 1.0)

@@ -1,0 +1,120 @@
+"""What a sweep's file says: settings by a grid, a list or draws; mistakes are one line each."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers.rows import every_row
+from unstable.config import ConfigError
+from unstable.studies.sweep.config import SweepConfig, dump_sweep, read_sweep
+
+PATHS = st.sampled_from(["learner.epochs", "seed_of.epochs", "eval.games", "model.name", "x"])
+TEXTS = st.text("ab -1", max_size=4)
+VALUES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-9, 9) | TEXTS
+
+
+def read(text: str) -> SweepConfig:
+    return read_sweep(text, "a.yaml")
+
+
+@given(
+    grid=st.dictionaries(PATHS, st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=3),
+    seeds=st.lists(st.integers(0, 9), min_size=1, unique=True),
+)
+def test_a_sweep_that_is_written_is_read_back(grid: dict[str, Any], seeds: list[int]) -> None:
+    sweep = SweepConfig(grid=grid, seeds=seeds, common={"a": None})
+    assert read(dump_sweep(sweep)) == sweep
+
+
+@given(st.dictionaries(PATHS, st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=3))
+def test_a_grid_is_every_combination_in_order(grid: dict[str, set[int]]) -> None:
+    listed = {path: sorted(values) for path, values in grid.items()}
+    settings = SweepConfig(grid=listed).all_settings()
+    assert [[*each.fields.values()] for each in settings] == [
+        [*each] for each in itertools.product(*listed.values())
+    ]
+    assert len({each.name for each in settings}) == len(settings)
+
+
+def test_settings_are_called_by_what_they_give() -> None:
+    text = "grid: {learner.learning_rate: [1e-3, 2.0e-3], config: [tiny, tiny_nim]}"
+    names = [each.name for each in read(text).all_settings()]
+    assert names[0] == "learning_rate-0.001+config-tiny"
+    assert names[-1] == "learning_rate-0.002+config-tiny_nim"
+    (first, *_) = read(text).all_settings()
+    assert first.config == "tiny" and first.fields == {"learner.learning_rate": 0.001}
+    both = read("grid: {a.size: [1], b.size: [2]}").all_settings()
+    assert both[0].name == "a.size-1+b.size-2"
+    listed = read("settings: [{}, {name: mine, x: {a: 1}}]\ncommon: {y: 2}").all_settings()
+    assert [(each.name, each.fields) for each in listed] == [
+        ("base", {"y": 2}),
+        ("mine", {"y": 2, "x": {"a": 1}}),
+    ]
+    assert [each.name for each in read("seeds: [1]").all_settings()] == ["base"]
+
+
+RANDOM = """
+random:
+  count: {count}
+  seed: {seed}
+  draw:
+    learner.learning_rate: {{low: 1.0e-4, high: 1.0e-2, log: true}}
+    learner.epochs: {{low: 1, high: 4, whole: true}}
+    learner.algorithm.name: [ppo, rloo]{more}
+"""
+
+
+@given(count=st.integers(1, 12), seed=st.integers(0, 99))
+def test_draws_are_seeded_and_one_more_changes_none_of_the_others(count: int, seed: int) -> None:
+    drawn = read(RANDOM.format(count=count, seed=seed, more="")).all_settings()
+    more = "\n    x: [1, 2, 3]"
+    further = read(RANDOM.format(count=count + 1, seed=seed, more=more)).all_settings()
+    for one, other in zip(drawn, further, strict=False):
+        assert one.name == other.name and one.fields.items() <= other.fields.items()
+    for fields in (each.fields for each in drawn):
+        assert 1e-4 <= fields["learner.learning_rate"] <= 1e-2
+        assert fields["learner.epochs"] in (1, 2, 3, 4)
+
+
+def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> None:
+    drawn = read(RANDOM.format(count=400, seed=0, more="")).all_settings()
+    below = sum(each.fields["learner.learning_rate"] < 1e-3 for each in drawn)
+    assert 150 < below < 250  # of an even chance, five deviations
+
+
+@every_row(
+    ("text", "said"),
+    [
+        ("gird: {a: [1]}", "a.yaml: unknown key 'gird'; did you mean 'grid'?"),
+        ("format: 2", "format = 2 is not the one"),
+        ("3", "holds a int; write keys such as grid:"),
+        ("grid: {}", "grid = {}: dictionary should have at least 1 item"),
+        ("grid: {a: []}", "grid.a = []: list should have at least 1 item"),
+        ("settings: []", "settings = []: list should have at least 1 item"),
+        ("seeds: []", "seeds = []: list should have at least 1 item"),
+        ("seeds: [1, 1]", "seeds = [1, 1]: one is there twice; leave it out"),
+        ("grid: {a: [1]}\nsettings: [{a: 2}]", "grid and settings: give one of them"),
+        ("grid: {seed: [1]}", "grid.seed: seeds are given by seeds; leave it out"),
+        ("settings: [{tracking.run_dir: x}]", "settings.0.tracking.run_dir: the sweep has a fol"),
+        ("grid: {a: [1, 1]}", "two settings are called 'a-1'; leave one out, or give each a nam"),
+        ("settings: [{name: a}, {name: a, x: 1}]", "two settings are called 'a'"),
+        ("settings: [{name: a/b}]", "name = 'a/b': use letters"),
+        ("random: {count: 3, draw: {a: [1, 2]}}", "random.count = 3: only 2 different settings"),
+        ("random: {count: 3, draw: {}}", "random.draw = {}: dictionary should have at least 1"),
+        ("random: {count: 3, draw: {a: {low: 2, high: 1}}}", "low = 2, high = 1: give a low bel"),
+        ("random: {count: 1, draw: {a: {low: 0, high: 1, log: true}}}", "give a low above 0, and"),
+        ("stop: {}", "stop.rungs is missing; give it a value"),
+        ("stop: {rungs: [4, 2]}", "stop.rungs = [4, 2]: give them in ascending order"),
+        ("stop: {rungs: [1], needs: 2}", "stop.needs = 2, but there are 1 seeds; set it to at"),
+        ("stop: {rungs: [1], keep: 1.5}", "stop.keep = 1.5"),
+        ("at_once: 0", "at_once = 0"),
+        ("goal: most", "goal = 'most'"),
+    ],
+)
+def test_a_mistake_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(text).all_settings()
+    assert said in str(caught.value) and "\n" not in str(caught.value)

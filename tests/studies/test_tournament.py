@@ -1,0 +1,318 @@
+"""Tournaments by the command: killed and resumed, mistakes, what is found, and its page."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.cli import background, in_process, rows, wait_for
+from tests.helpers.locally import locally
+from tests.helpers.serving import make_run, served_config
+from unstable.cli.command import run
+from unstable.config import ConfigError
+from unstable.league.fit import Ranking
+from unstable.studies.ratings import rated, ratings
+from unstable.studies.tournament.entrants import Entrant, check_runs
+from unstable.studies.tournament.report import headline
+from unstable.studies.tournament.results import lines
+from unstable.studies.tournament.tournament import Options, resume, tournament
+from unstable.types import PlayerId
+
+NIM = "Nim-v0"
+FIRST = '''
+"""One object of the first pile that has any."""
+import re
+
+
+class First:
+    def __call__(self, observation):
+        board = observation.rpartition("Current Pile")[2]
+        return f"[{re.search('pile ([0-9]): [1-9]', board)[1]} 1]"
+'''
+
+
+def play(words: Sequence[str], place: Path, **options: Any) -> dict[str, Any]:
+    fields = options.pop("fields", {})
+    options.setdefault("game", [NIM])
+    return tournament(words, Options(**options), {"tracking.run_dir": str(place), **fields})
+
+
+def games(folder: Path) -> list[dict[str, Any]]:
+    """As they are on file, but for the time that they took."""
+    found = rows(folder / "games/eval-000000.jsonl")
+    for each in found:
+        del each["seconds"]
+        for turn in each["turns"]:
+            del turn["seconds"]
+    return found
+
+
+def found_in(folder: Path) -> Any:
+    return json.loads((folder / "tournament.json").read_text())["found"]
+
+
+def test_the_perfect_player_is_found_to_be_the_best(tmp_path: Path) -> None:
+    found = play(["random", "expert"], tmp_path / "run", deals=20)
+    assert [row["player"] for row in found["players"]] == ["expert", "random"]
+    assert found["reference"] == "random" and found["games"] == 40
+    (nash,) = [row for row in found["nash"] if row["player"] == "expert"]
+    assert nash["share"]["mean"] == pytest.approx(1.0) and nash["alpha_rank"] > 0.95
+    assert found["cycles"] == [] and found["least"] == []
+    assert found == json.loads(json.dumps(found_in(tmp_path / "run")))
+    recorded = games(tmp_path / "run")
+    assert [game["game"] for game in recorded] == list(range(40))
+    assert [game["players"] for game in recorded[:2]] == [
+        ["random", "expert"],
+        ["expert", "random"],
+    ]
+    assert recorded[0]["seed"] == recorded[1]["seed"] != recorded[2]["seed"]
+
+
+def won(games: Sequence[tuple[str, str]]) -> list[Ranking]:
+    """The first of each pair won, from either side."""
+    seats = [Ranking(NIM, pair, (0, 1)) for pair in games]
+    other = [Ranking(NIM, (pair[1], pair[0]), (1, 0)) for pair in games]
+    return [*seats[::2], *other[1::2]]
+
+
+def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
+    """Those beside the reference overlap where the difference of the two is sure."""
+    few = [("expert", "random")] * 10 + [("base", "random")] * 6 + [("random", "base")]
+    direct = [("expert", "base")] * 40 + [("base", "expert")] * 10
+    sure = rated(won(few + direct), 1.0)
+    first, second = sure["players"][:2]
+    assert first["low"] < second["high"] and headline(sure) == "expert is the strongest."
+    equal = [("expert", "base")] * 10 + [("base", "expert")] * 10
+    others = [(one, "random") for one in ("base", "expert")] * 20
+    even = rated(won([*equal, *others, ("random", "base"), ("random", "expert")]), 1.0)
+    assert headline(even) == "base is first, but not clearly ahead of expert."
+    (zero, *_) = even["players"]
+    assert zero["ahead"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_wins_and_payoffs_that_disagree_are_said() -> None:
+    pair = {"player": "a", "opponent": "b", "score": {"mean": 0.6}, "payoff": {"mean": -0.2}}
+    back = {"player": "b", "opponent": "a", "score": {"mean": 0.4}, "payoff": {"mean": 0.2}}
+    said = "who wins more games is paid less in a against b; ratings go by wins"
+    found = {**rated(won([("a", "b")]), 1.0), "worth": "x", "cycles": []}
+    assert said in lines({**found, "pairs": [pair, back]})
+    even = {**pair, "payoff": {"mean": 0.1}}, {**pair, "payoff": None}
+    assert said not in lines({**found, "pairs": list(even)})
+
+
+def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bots.py").write_text(FIRST)
+    monkeypatch.syspath_prepend(tmp_path)
+    players, place = ["random", "expert", "bots:First"], tmp_path / "killed"
+    found = play(players, tmp_path / "whole", games=600, fields={"seed": 5})
+    words = ["tournament", *players, "--game", NIM, "--games", "600", "--seed", "5"]
+    process = background(tmp_path, [*words, "--run_dir", "killed"])
+    file = place / "games/eval-000000.jsonl"
+    wait_for(lambda: file.exists() and len(file.read_bytes().splitlines()) > 100, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = len(file.read_bytes().splitlines())
+    file.write_bytes(file.read_bytes() + b'{"format":1,"game":')  # as a kill may leave it
+    assert resume(place) == found == found_in(place)
+    assert games(place) == games(tmp_path / "whole")
+    assert 100 < before < len(games(place)) == 600
+    rated = ratings([place], 1.0, as_json=True)
+    assert rated["players"] == found["players"] and rated["games"] == 600
+    assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
+
+
+def test_no_resume_deletes_a_recorded_game(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run"
+    found = play(["random", "expert"], place, deals=20)
+    file = place / "games/eval-000000.jsonl"
+    whole = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*whole[:10], b"noise\n", *whole[11:]]))
+    assert resume(place) == found
+    assert "damaged records are left out: 1 in games/eval-000000.jsonl" in capsys.readouterr().err
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
+    assert [json.loads(line)["game"] for line in lines[40:]] == [10]
+
+    config = place / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
+    assert resume(place)["games"] == 40
+    assert "games of another tournament; they are kept in eval-" in capsys.readouterr().err
+    assert file.with_name("eval-000000.jsonl.other").read_bytes() == b"".join(lines)
+    assert len(games(place)) == 40
+
+
+def test_rock_paper_and_scissors_are_a_cycle_that_no_rating_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "class {}:\n    def __call__(self, observation):\n        return '[{}]'\n"
+    moves = ("rock", "paper", "scissors")
+    (tmp_path / "moves.py").write_text("".join(says.format(m.title(), m) for m in moves))
+    monkeypatch.syspath_prepend(tmp_path)
+    players = [f"moves:{move.title()}" for move in moves]
+    found = play(players, tmp_path / "run", deals=12, game=["IteratedRockPaperScissors-v0"])
+    assert found["cycles"] == [["python:Paper", "python:Rock", "python:Scissors"]]
+    assert [row["share"]["mean"] for row in found["nash"]] == pytest.approx([1 / 3] * 3)
+    assert [row["alpha_rank"] for row in found["nash"]] == pytest.approx([1 / 3] * 3)
+    assert {round(row["points"], 6) for row in found["players"]} == {0.0}
+    assert "python:Paper beats python:Rock" in (tmp_path / "run/report.html").read_text()
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+    words = ["tournament", "random", "expert", "--game", "TicTacToe-v0", "--deals", "2000"]
+    process = background(tmp_path, [*words, "--run_dir", "run"])
+    file = tmp_path / "run/games/eval-000000.jsonl"
+    wait_for(lambda: file.exists() and len(file.read_bytes()) > 0, process)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "to go on: unstable tournament --resume run" in said
+    assert len(games(tmp_path / "run")) % 256 == 0
+
+
+def test_an_empty_rest_is_no_play(tmp_path: Path) -> None:
+    found = play(["random", "expert"], tmp_path / "run", deals=2)
+    before = games(tmp_path / "run")
+    assert resume(tmp_path / "run") == found and games(tmp_path / "run") == before
+
+
+def test_joint_policy_correlation_is_of_games_whose_payoffs_do_not_cancel(tmp_path: Path) -> None:
+    zero_sum = play(["random", "expert"], tmp_path / "nim", deals=2, jpc=True)
+    assert zero_sum["together"]["matrix"] is None
+    (tmp_path / "both.py").write_text("")
+    shared = play(
+        ["random", "rules"],
+        tmp_path / "dilemma",
+        deals=4,
+        jpc=True,
+        game=["IteratedPrisonersDilemma-v0"],
+    )
+    together = shared["together"]
+    assert len(together["matrix"]) == 2 and together["own"] != 0
+
+
+@pytest.mark.parametrize("others", [["random"], ["one@2"], ["two@1", "random"]])
+def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str]) -> None:
+    def entrant(word: str) -> Entrant:
+        root, _, version = word.partition("@")
+        found = Entrant(PlayerId(word.replace("@", ":")))
+        return found._replace(root=Path(root), version=int(version)) if version else found
+
+    check_runs([entrant("one@1"), entrant("two@1")])
+    check_runs([entrant("random"), entrant("expert")])
+    with pytest.raises(ConfigError, match="^--jpc: it is of several runs, a version of each"):
+        check_runs([entrant("one@1"), *map(entrant, others)])
+
+
+def test_joint_policy_correlation_has_who_sits_first_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
+
+    One bot always cooperates, one never, and one does where it sits first.
+    """
+    says = "class {}:\n    def __call__(self, observation):\n        return {}\n"
+    by_seat = "'[Cooperate]' if 'You are Player 0' in observation else '[Defect]'"
+    bots = {"Kind": "'[Cooperate]'", "Mean": "'[Defect]'", "Sly": by_seat}
+    (tmp_path / "partners.py").write_text("".join(says.format(*each) for each in bots.items()))
+    monkeypatch.syspath_prepend(tmp_path)
+    place, dilemma = tmp_path / "run", "IteratedPrisonersDilemma-v0"
+    found = play([f"partners:{name}" for name in bots], place, deals=2, jpc=True, game=[dilemma])
+    together = found["together"]
+    assert together["players"] == [f"python:{name}" for name in bots]
+    assert together["matrix"] == [
+        pytest.approx([1.2, 1.0, 1.0]),
+        pytest.approx([1.0, 0.4, 0.4]),
+        pytest.approx([1.2, 1.0, 1.0]),
+    ]
+    assert together["own"] == pytest.approx(2.6 / 3)
+    assert together["others"] == pytest.approx(5.6 / 6)
+    assert together["loss"] == pytest.approx(-1 / 13)
+    deals: dict[tuple[str, ...], list[int]] = {}
+    for each in games(place):
+        deals.setdefault(tuple(each["players"]), []).append(each["seed"])
+    assert len(deals) == 9 and len({tuple(seeds) for seeds in deals.values()}) == 1
+    page = (place / "report.html").read_text()
+    assert "Joint policy correlation" in page
+    assert re.search(r"average proportional loss is \S8 %", page)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "line"),
+    [
+        (["random"], {}, "PLAYER = random: give two players or more"),
+        (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
+        (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
+        (
+            ["random", "expert"],
+            {"games": 3},
+            "--games = 3: two deals of each pair come first, .* 4",
+        ),
+        (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
+        (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
+        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
+        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
+        (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
+        (["random", "rules"], {}, "rules.* in Nim-v0"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], options: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        play(words, tmp_path / "run", **options)
+    assert re.search(line, str(raised.value)) and "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no config.yaml"):
+        resume(tmp_path)
+    play(["random", "expert"], tmp_path / "run", deals=1)
+    damaged = shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+    (damaged / "tournament.json").write_text('{"design": 1}')
+    with pytest.raises(ConfigError, match="its tournament.json is damaged"):
+        resume(damaged)
+    (damaged / "tournament.json").unlink()
+    with pytest.raises(ConfigError, match="holds no tournament.json"):
+        resume(damaged)
+
+
+def test_the_example_of_the_page_prints_what_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
+    *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    assert run(shlex.split(line)[1:]) == 0
+    printed = [each.rstrip() for each in capsys.readouterr().out.splitlines()]
+    assert printed[: len(shown.splitlines())] == shown.splitlines()
+
+
+@pytest.mark.slow
+def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
+    """Of one base; a run of another is refused before a model is loaded."""
+    one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
+    shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
+    players = ["one@0", "one@2", "two", "adapter", "base", "random"]
+    with locally():
+        done = in_process(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
+    assert done.returncode == 0, done.stderr
+    found = found_in(tmp_path / "met")
+    names = {"one:0", "one:2", "two:2", "checkpoint:adapter", "base", "random"}
+    assert {row["player"] for row in found["players"]} == names
+    assert found["games"] == 15 * 4
+    assert "one:2" in done.stdout and (tmp_path / "met/report.html").is_file()
+    two.config.write_text(two.config.read_text().replace("name: tiny", "name: tiny_cards"))
+    with pytest.raises(ConfigError, match="its model.name is 'tiny_cards'") as error:
+        run(["tournament", str(one.root), str(two.root)])
+    assert "\n" not in str(error.value)

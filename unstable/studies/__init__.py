@@ -1,0 +1,5 @@
+"""Studies: sweeps, leagues, tournaments and rebuilt ratings, made of many runs or of runs on file.
+
+Study files and run folders come in; tables, pages and child runs go out. Nothing in the training
+core imports this room, and no study changes how a single run trains.
+"""

@@ -1,0 +1,154 @@
+"""What each run of a league is given: by the league's file, and by what the runs before it left."""
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.config import ConfigError, RunConfig, load
+from unstable.league.fit import Ranking, ranking
+from unstable.league.standings import tallies
+from unstable.records.folder import RunFolder
+from unstable.records.reading import Skipped
+from unstable.records.text import command_line
+from unstable.studies.league.config import LeagueConfig
+from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.population import Turn, begins_anew, met, newest, weights
+from unstable.studies.rebuilding import results_of
+from unstable.studies.several import TrainJob, train_words
+from unstable.types import PlayerId
+from unstable.types.seeds import derive_seed
+from unstable.types.tallies import Tally, added
+
+
+class Results(NamedTuple):
+    """How a run's policy fared against each opponent that is not a version of its own run."""
+
+    games: dict[str, Tally]  # all that are on file
+    end: dict[str, Tally]  # the last version's in evaluation
+
+    def of(self, opponent: str) -> Tally:
+        """Against one: in the last evaluation if it was met there, else in all games."""
+        return self.end.get(opponent) or self.games.get(opponent, Tally())
+
+
+class League(NamedTuple):
+    """A league, its folder, all turns in order, and what each member's runs have in common."""
+
+    folder: LeagueFolder
+    config: LeagueConfig
+    turns: list[Turn]
+    bases: dict[str, RunConfig]
+
+    @property
+    def size(self) -> str:
+        """How much it is, in words."""
+        count, generations = len(self.config.members), self.config.generations
+        return f"{len(self.turns)} runs ({count} members, {generations} generations)"
+
+    def met(self, turn: Turn) -> list[Turn]:
+        """The frozen versions that a run meets."""
+        return met(self.config, turn, self.turns)
+
+    def before(self, turn: Turn) -> Turn | None:
+        """The member's turn in the generation before, if it has had one."""
+        last = Turn(turn.member, turn.generation - 1)
+        return last if last in self.turns else None
+
+    def version(self, turn: Turn) -> Path:
+        """Where the version that a turn ends with lies."""
+        run = self.folder.run(turn.name)
+        return run.checkpoint(max(run.versions(), default=self.config.updates)).resolve()
+
+    def fields(self, turn: Turn) -> dict[str, Any]:
+        """The fields of a turn's run, by dotted path."""
+        versions, last = self.met(turn), self.before(turn)
+        known = [results(self.folder.run(each.name)) for each in self._since_the_start(turn)]
+        shares = self.config.members[turn.member].shares
+        draw = shares.model_dump() | ({} if versions else {"fixed": 0.0})
+        often = weights(self.config.meet, [v.name for v in versions], [own.games for own in known])
+        evaluated = [each.name for each in newest(versions)]
+        fields = {
+            **self.config.fields(turn.member),
+            "opponents.draw": draw,
+            "opponents.fixed": [
+                {
+                    "kind": "checkpoint",
+                    "name": each.name,
+                    "path": str(self.version(each)),
+                    "weight": often[each.name],
+                }
+                for each in versions
+            ],
+            "eval.opponents": [*self.bases[turn.member].eval.opponents, *evaluated],
+            "seed": derive_seed(self.config.seed, turn.name) % 2**31,
+        }
+        scored, member = None, self.config.members[turn.member]
+        if last is not None:
+            scored = added(known[0].of(each.name) for each in self.met(last))
+        left = 0 if member.restarts == "each" else self.config.generations - turn.generation
+        fields["learner.updates_after"] = left * self.config.updates
+        if last is None or begins_anew(member, scored):
+            return fields
+        start = str(self.version(last))
+        before = len(known) * self.config.updates
+        going_on = {"model.init": start, "learner.state": start, "learner.updates_before": before}
+        return {**fields, **going_on}
+
+    def job(self, turn: Turn) -> TrainJob:
+        """A turn's run, which is given what the runs before it have come to as it begins."""
+        run, updates = self.folder.run(turn.name), self.config.updates
+        return TrainJob(run, turn.name, updates, partial(self.words, turn))
+
+    def words(self, turn: Turn) -> list[str]:
+        """The command, without the first word, that makes a turn's run."""
+        return train_words(self.config.config, self.fields(turn))
+
+    def command(self, turn: Turn) -> str:
+        """The whole command."""
+        return command_line("unstable", *self.words(turn))
+
+    def _since_the_start(self, turn: Turn) -> list[Turn]:
+        """The member's turns before this one, the newest first, back to where it began anew."""
+        found, last = [], self.before(turn)
+        while last is not None:
+            found.append(last)
+            last = None if began_anew(self.folder.run(last.name)) else self.before(last)
+        return found
+
+
+def league_of(folder: LeagueFolder, config: LeagueConfig, turns: list[Turn]) -> League:
+    """The league with each member's config; raises `ConfigError` for one that is none."""
+    bases = {}
+    for name in config.members:
+        alone = {"opponents.draw": {"self": 1.0, "past": 0.0, "fixed": 0.0}, "opponents.fixed": []}
+        try:
+            bases[name] = load(config.config, {**config.fields(name), **alone})
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    return League(folder, config, turns, bases)
+
+
+def began_anew(folder: RunFolder) -> bool:
+    """Whether a run has begun from the start."""
+    return folder.config.is_file() and load(str(folder.config)).learner.state is None
+
+
+def results(folder: RunFolder) -> Results:
+    """Those on file; games with openings that others have played do not count."""
+    skipped, last = Skipped(), max(folder.versions(), default=0)
+    found: dict[bool, list[Ranking]] = {True: [], False: []}
+    for file in folder.game_files():
+        is_end = file.purpose == "eval" and file.version == last
+        found[is_end] += filter(None, map(ranking, results_of(file, skipped)))
+    return Results(_against(chain(*found.values())), _against(found[True]))
+
+
+def _against(games: Iterable[Ranking]) -> dict[str, Tally]:
+    """Of all versions of the policy together, by opponent."""
+    met: dict[str, list[Tally]] = {}
+    for (one, other), tally in tallies(games).items():
+        if PlayerId.parse(one).version is not None and PlayerId.parse(other).version is None:
+            met.setdefault(other, []).append(tally)
+    return {name: added(each) for name, each in met.items()}

@@ -1,0 +1,117 @@
+"""What the members of a league came to, generation by generation, as a table and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from unstable.config import load
+from unstable.records.reading import read_rows
+from unstable.records.text import NONE, fixed, interval, percent
+from unstable.studies.league.members import League, Results, began_anew, results
+from unstable.studies.league.population import Turn
+from unstable.studies.several import state_of
+from unstable.types.metrics import ExploitKey
+from unstable.types.tallies import Least, Tally, added, least_score
+
+OWN_COLUMNS = ("own past", "least", "state")
+
+
+class TurnSummary(NamedTuple):
+    """A member in a generation."""
+
+    turn: Turn
+    state: str  # waiting, running, done, failed
+    is_anew: bool  # it began from the start
+    weights: dict[str, float]  # of the frozen versions that it met
+    against: dict[str, Tally]  # by member, its newest version that was met
+    own_past: Tally  # against its own frozen versions
+    least: Least | None  # against any frozen version
+    exploitability: dict[str, float]  # by game
+    games: float
+    folder: str
+    line: str  # the last that it has printed, where it failed
+
+
+def summaries(league: League) -> list[TurnSummary]:
+    """Those of all turns, in order."""
+    failures = league.folder.failures()
+    return [_summary(league, turn, failures.get(turn.name, "")) for turn in league.turns]
+
+
+def _summary(league: League, turn: Turn, line: str) -> TurnSummary:
+    run, versions = league.folder.run(turn.name), league.met(turn)
+    known = results(run) if run.config.is_file() else Results({}, {})
+    fixed_opponents = load(str(run.config)).opponents.fixed if run.config.is_file() else []
+    rows = read_rows(run.metrics)
+    own = [each.name for each in versions if each.member == turn.member]
+    return TurnSummary(
+        turn=turn,
+        state="failed" if line else state_of(run, league.config.updates),
+        is_anew=began_anew(run),
+        weights={each.key: each.weight for each in fixed_opponents},
+        against={each.member: known.of(each.name) for each in versions},  # the newest comes last
+        own_past=added(known.games.get(name, Tally()) for name in own),
+        least=least_score({v.name: known.games.get(v.name, Tally()) for v in versions}),
+        exploitability={
+            key[0].env: value
+            for row in rows
+            for name, value in row.items()
+            if value is not None and (key := ExploitKey.parse(name)) and key[1] == "high"
+        },
+        games=sum(row.get("collect/games") or 0 for row in rows),
+        folder=str(run.root),
+        line=line,
+    )
+
+
+def columns(found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
+    """What stands above the table."""
+    envs = list(dict.fromkeys(env for each in found for env in each.exploitability))
+    solved = [f"exploitability {env}" if len(envs) > 1 else "exploitability" for env in envs]
+    return ["member", "generation", *(f"against {name}" for name in members), *solved, *OWN_COLUMNS]
+
+
+def cells(each: TurnSummary, found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
+    """A line of the table; `found` are all of them."""
+    envs = dict.fromkeys(env for other in found for env in other.exploitability)
+    least = NONE
+    if each.least is not None:
+        least = f"{interval(*each.least.score, percent)} {each.least.opponent}"
+    return [
+        each.turn.member,
+        f"{each.turn.generation}" + (", anew" if each.is_anew and each.turn.generation > 1 else ""),
+        *(_score(each.against.get(name, Tally())) for name in members),
+        *(fixed(each.exploitability.get(env), 3) for env in envs),
+        _score(each.own_past),
+        least,
+        each.state,
+    ]
+
+
+def _score(tally: Tally) -> str:
+    return interval(*tally.score(), percent) if tally.games else NONE
+
+
+def as_records(found: Sequence[TurnSummary]) -> list[dict[str, Any]]:
+    """All figures as plain values, for JSON."""
+
+    def plain(tally: Tally) -> dict[str, Any]:
+        score = tally.score()._asdict() if tally.games else None
+        return {**tally._asdict(), "score": score}
+
+    return [
+        {
+            "member": each.turn.member,
+            "generation": each.turn.generation,
+            "state": each.state,
+            "anew": each.is_anew,
+            "weights": each.weights,
+            "against": {name: plain(tally) for name, tally in each.against.items()},
+            "own_past": plain(each.own_past),
+            "least": each.least and {**each.least._asdict(), "score": each.least.score._asdict()},
+            "exploitability": each.exploitability,
+            "games": each.games,
+            "folder": each.folder,
+            "line": each.line,
+        }
+        for each in found
+    ]

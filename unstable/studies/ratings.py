@@ -1,0 +1,269 @@
+"""Both ratings of runs, rebuilt from their files: `unstable ratings RUN...`."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from unstable.commands.session import status
+from unstable.config import ConfigError, GameConfig
+from unstable.league.fit import Ranking, Strength, fit
+from unstable.league.standings import tallies
+from unstable.records.folder import existing_run
+from unstable.records.reading import Skipped
+from unstable.records.text import fixed, interval, mean_interval, number, percent
+from unstable.report.run import names_of
+from unstable.studies.rebuilding import Rebuilt, rebuild
+from unstable.studies.tournament.metagame import cycles
+from unstable.tracking.lines import RunConsole
+from unstable.tracking.text import Text, table
+from unstable.types import BASE, Rating
+from unstable.types.intervals import Interval
+from unstable.types.tallies import Least, added, least_against_past
+
+PROGRAMS = ("random", "expert", "rules")
+"""The first of these that has played is 0 in the fit."""
+
+
+def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) -> dict[str, Any]:
+    """Print both ratings of the runs' players; returns them as `as_json` prints them.
+
+    A forfeit has the weight `forfeits` in the fit, from 0 to 1. Raises `ConfigError` for a folder
+    that is no run's.
+    """
+    check_weight(forfeits)
+    skipped = Skipped()
+    runs = [rebuild(existing_run(root), skipped) for root in roots]
+    if skipped:
+        status(skipped.line)
+    names = Names(runs)
+    games = [names.game(at, game) for at, run in enumerate(runs) for game in run.games]
+    if not any(len(set(game.players)) > 1 for game in games):
+        raise ConfigError(
+            f"RUN_DIR = {str(roots[0])!r}: no recorded game compares two players; give a run whose "
+            "versions met others"
+        )
+    found = {
+        **rated(games, forfeits),
+        "trueskill": [
+            {"player": names.player(at, each.player.name), **trueskill_record(each)}
+            for at, run in enumerate(runs)
+            for each in run.ratings
+        ],
+        "least": [
+            {"player": names.player(at, policy), **least_record(least)}
+            for at, run in enumerate(runs)
+            for policy, least in least_against_past(tallies(run.games)).items()
+        ],
+        "met": [
+            {"player": names.player(at, player), "drawn": drawn, "expected": expected}
+            for at, run in enumerate(runs)
+            for player, (drawn, expected) in run.met.items()
+        ],
+        "drawn": [
+            {"env": names.player(at, env), "drawn": drawn, "expected": expected}
+            for at, run in enumerate(runs)
+            for env, (drawn, expected) in run.drawn.items()
+        ],
+        "rebuilt": [{"run": str(run.folder.root), "difference": run.difference} for run in runs],
+    }
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+        for run in runs:
+            print(_comparison(run))
+    return found
+
+
+def check_weight(forfeits: float) -> None:
+    """Raise `ConfigError` for a weight of forfeits that is none."""
+    if not 0 <= forfeits <= 1:
+        raise ConfigError(f"--forfeits = {forfeits:g}: give a weight from 0 (left out) to 1")
+
+
+def _comparison(run: Rebuilt) -> str:
+    """How the rebuilt ratings agree with those that the run has written, in a line."""
+    place = run.folder.ratings
+    if run.difference is None:
+        return f"{place}: is not there; TrueSkill is as the games give it"
+    if not run.difference:
+        return f"{place}: the same to the bit"
+    if run.difference == math.inf:
+        return f"{place}: has other players; its run goes on, or its games are not all there"
+    return f"{place}: differs by {run.difference:.2g} at most; its games counted in another order"
+
+
+# Players of several runs
+
+
+class Names:
+    """What players and games are called where several runs have some of one name."""
+
+    def __init__(self, runs: Sequence[Rebuilt]) -> None:
+        self._labels = names_of([run.folder.root.resolve() for run in runs])
+        configs = [run.config for run in runs]
+        models = {(each.model.name, each.model.quantize) for each in configs}
+        players = _alike(config.fixed_opponents for config in configs)
+        self._alike = players | ({BASE.name} if len(models) == 1 else set())
+        self._envs = _alike(
+            {key: _identity(game) for key, game in config.game_by_key.items()} for config in configs
+        )
+
+    def player(self, run: int, name: str) -> str:
+        """A player's name: with its run's before it, unless it is the same in all that have it."""
+        is_alone = len(self._labels) == 1 or name in self._alike
+        return name if is_alone else f"{self._labels[run]}/{name}"
+
+    def game(self, run: int, game: Ranking) -> Ranking:
+        """A game with these names."""
+        env = game.env if game.env in self._envs else f"{self._labels[run]}/{game.env}"
+        players = tuple(self.player(run, name) for name in game.players)
+        return game._replace(env=env, players=players)
+
+
+def _alike(known: Iterable[Mapping[str, object]]) -> set[str]:
+    """Names that stand for the same thing wherever they are known."""
+    found: dict[str, object] = {}
+    differ = set()
+    for name, value in chain(*(each.items() for each in known)):
+        if found.setdefault(name, value) != value:
+            differ.add(name)
+    return found.keys() - differ
+
+
+def _identity(game: GameConfig) -> tuple[object, ...]:
+    return game.env, repr(game.args), game.seats, game.teams, game.payoffs
+
+
+# What is found, and how it is shown
+
+
+def rated(games: Sequence[Ranking], forfeits: float) -> dict[str, Any]:
+    """The fit over all games and env by env, what sides are worth, and cycles, as plain values."""
+    anchor = next((name for name in PROGRAMS if any(name in g.players for g in games)), None)
+    whole, against = fit(games, forfeits=forfeits, anchor=anchor), tallies(games)
+    envs = sorted({game.env for game in games})
+    by_env = {
+        env: fit([g for g in games if g.env == env], forfeits=forfeits, anchor=anchor)
+        for env in (envs if len(envs) > 1 else [])
+    }
+    forfeited = Counter(player for game in games if game.forfeit for player in _last(game))
+    return {
+        "games": len(games),
+        "forfeit_weight": forfeits,
+        "reference": whole.reference,
+        "players": [
+            {
+                **_strength(each),
+                "ahead": each.ahead._asdict(),
+                **added(t for pair, t in against.items() if pair[0] == each.player)._asdict(),
+                "forfeits": forfeited[each.player],
+            }
+            for each in whole.strengths
+        ],
+        "envs": {env: [_strength(e) for e in found.strengths] for env, found in by_env.items()},
+        "advantages": [
+            {"env": each.env, "side": each.side, **_ends(each.points)} for each in whole.advantages
+        ],
+        "draws": whole.draws,
+        "cycles": cycles(against),
+        "apart": whole.apart,
+    }
+
+
+def _last(game: Ranking) -> set[str]:
+    """Who forfeited."""
+    worst = max(game.ranks)
+    return {p for p, rank in zip(game.players, game.ranks, strict=True) if rank == worst}
+
+
+def _strength(each: Strength) -> dict[str, Any]:
+    return {"player": each.player, **_ends(each.points), "games": each.games}
+
+
+def _ends(points: Interval) -> dict[str, float]:
+    return {"points": points.mean, "low": points.low, "high": points.high}
+
+
+def trueskill_record(rating: Rating) -> dict[str, Any]:
+    return {"mu": rating.mu, "sigma": rating.sigma, "games": rating.games}
+
+
+def least_record(least: Least) -> dict[str, Any]:
+    """As plain values."""
+    return {**least._asdict(), "score": least.score._asdict()}
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print what `rated` found, and `trueskill`, `least`, `met` and `drawn` if they are there."""
+    met = {row["player"]: row for row in found.get("met", ())}
+    known = {row["player"]: row for row in found.get("trueskill", ())}
+    zero = found["reference"] or "the mean"
+    title = f"Ratings: Elo's points by one fit of {found['games']:,} games, {zero} is 0; TrueSkill"
+    columns = ("points, 95 %", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
+    shown = table(title, "player", *columns, *(("drawn", "by the rules") if met else ()))
+    for row in found["players"]:
+        skill = known.get(row["player"], {"mu": None, "sigma": None})
+        counts = (row[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
+        shown.add_row(
+            Text(row["player"]),
+            points(row),
+            *(fixed(skill[name], 1) for name in ("mu", "sigma")),
+            *(f"{count:,}" for count in counts),
+            *(_met_cells(met.get(row["player"])) if met else ()),
+        )
+    console = RunConsole()
+    console.print(shown)
+    for env, rows in found["envs"].items():
+        own = table(f"In {env}", "player", "points, 95 %", "games")
+        for row in rows:
+            own.add_row(Text(row["player"]), points(row), f"{row['games']:,}")
+        console.print(own)
+    if envs := found.get("drawn", ()):
+        own = table("Envs drawn", "env", "drawn", "by the rule")
+        for row in envs:
+            own.add_row(Text(row["env"]), *_met_cells(row))
+        console.print(own)
+    for line in remarks(found):
+        console.print(Text(line))
+
+
+def _met_cells(met: Mapping[str, Any] | None) -> tuple[str, str]:
+    """How often a past version was drawn as opponent, and how often by the rules' probabilities."""
+    return ("", "") if met is None else (f"{met['drawn']:,}", fixed(met["expected"], 1))
+
+
+def points(row: Mapping[str, float]) -> str:
+    """Points with their interval."""
+    return interval(row["points"], row["low"], row["high"], lambda value: fixed(value, 0))
+
+
+def remarks(found: Mapping[str, Any]) -> list[str]:
+    """What the table does not show, in sentences."""
+    lines = [
+        f"{each['env']}: side {each['side']} is worth {points(each)} points"
+        for each in found["advantages"]
+        if each["low"] > 0
+    ]
+    lines += [
+        f"{env}: equals draw {percent(share)}" for env, share in found["draws"].items() if share
+    ]
+    for part in found["apart"]:
+        lines.append(f"no games connect {', '.join(part)} with the others; only the prior does")
+    lines += [f"a cycle: {' beats '.join([*each, each[0]])}" for each in found["cycles"]]
+    return [*lines, *map(_least_line, found.get("least", ()))]
+
+
+def _least_line(each: Mapping[str, Any]) -> str:
+    score, opponents = each["score"], each["compared"]
+    of = "the only past version" if opponents == 1 else f"of {opponents} past versions"
+    less = f"; {each['left_out']} with fewer games are left out" if each["left_out"] else ""
+    return (
+        f"{each['player']}: its least score against its own past is "
+        f"{mean_interval(score)}, against {each['opponent']} "
+        f"({number(each['games'])} games; {of}{less})"
+    )

@@ -1,0 +1,304 @@
+"""Several runs as child processes: what a sweep and a league have in common.
+
+Each is a run like any other. What is done and what is left is read from the runs' own folders, so
+that whatever ends it, it goes on as if nothing had.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import yaml
+
+from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.prepare import settle
+from unstable.commands.session import Terminated, handled, status
+from unstable.config import ConfigError, RunConfig, RunFailedError
+from unstable.engines.needs import NEEDS
+from unstable.loop.state import parse
+from unstable.planning.machine import Machine
+from unstable.records.folder import RunFolder
+from unstable.records.reading import Row, Skipped, read_rows
+from unstable.records.runs import RunsFolder
+from unstable.records.text import command_line
+from unstable.runtime.child import Child
+from unstable.studies.league.config import LeagueConfig
+from unstable.studies.shares import Share, check_at_once, most_at_once, shares
+
+LOOK_S = 0.5
+IN_ORDER = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a run that was asked to end."""
+_TAIL_BYTES = 2**16
+_WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
+"""Texts that a command line takes as they stand."""
+
+
+class Job(Protocol):
+    """What a child process makes, in a folder of its own, however often it is begun."""
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+
+    def is_over(self) -> bool:
+        """Whether all of it is there."""
+
+    def words(self) -> list[str]:
+        """The command, without its first word, that begins it or goes on with it."""
+
+
+class TrainJob(NamedTuple):
+    """A run of `unstable train` of so many updates; `new` is the command of a new one."""
+
+    folder: RunFolder
+    name: str
+    steps: int
+    new: Callable[[], list[str]]
+
+    @property
+    def root(self) -> Path:
+        return self.folder.root
+
+    def is_over(self) -> bool:
+        return is_over(self.folder, self.steps)
+
+    def words(self) -> list[str]:
+        if any(self.folder.state(version).exists() for version in self.folder.versions()):
+            return ["train", "--resume", str(self.root)]
+        shutil.rmtree(self.root, ignore_errors=True)  # it ended before its first version
+        return [*self.new(), "--name", self.name, "--run_dir", str(self.root)]
+
+    def state(self) -> str:
+        """Whether it is done, running or waiting."""
+        return state_of(self.folder, self.steps)
+
+    def rows(self, skipped: Skipped | None = None) -> list[Row]:
+        """Its metrics, but for damaged ones."""
+        return read_rows(self.folder.metrics, skipped)
+
+
+class Runs(ABC):
+    """Holds the processes; all else is read from folders.
+
+    `jobs` are what there is to run, by name; `changed` is called as one ends.
+    """
+
+    def __init__(
+        self,
+        folder: RunsFolder,
+        jobs: Mapping[str, Job],
+        shares: Sequence[Share | None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.folder, self._jobs, self._changed = folder, jobs, changed
+        self._free = list(shares)
+        self._running: dict[str, tuple[Child, Share | None]] = {}
+        self._asked: set[str] = set()  # to end, by us
+        self._told: set[str] = set()
+        self.done = {name for name, job in jobs.items() if job.is_over()}
+        self.failed = set(folder.failures())
+        self._signal: int | None = None
+
+    @abstractmethod
+    def due(self) -> list[str]:
+        """Runs that may begin or go on now, in order; those that go on already are left out."""
+
+    @abstractmethod
+    def result(self, name: str) -> str:
+        """What a run has come to, in a few words."""
+
+    def run(self) -> None:
+        """Run what is left; raises what an interrupt raises, once all processes have ended."""
+        with handled(self._interrupt):
+            try:
+                while self._step():
+                    time.sleep(LOOK_S)
+            finally:
+                for child, _ in self._running.values():
+                    child.send(signal.SIGTERM)
+        if self._signal is not None:
+            raise KeyboardInterrupt if self._signal == signal.SIGINT else Terminated
+
+    def hold(self, names: Collection[str]) -> None:
+        """Have those of these runs that go on end in order; they can go on later."""
+        for name in self._running.keys() & set(names) - self._asked:
+            self._asked.add(name)
+            self._running[name][0].send(signal.SIGINT)
+
+    def _interrupt(self, received: int, _: object) -> None:
+        """Pass a signal on to all runs."""
+        if self._signal is None:
+            name = signal.Signals(received).name
+            status(f"{name}: the runs end in order; a second one ends them now")
+        self._signal = received
+        for child, _share in self._running.values():
+            child.send(_passed_on(received))
+
+    def _step(self) -> bool:
+        """Look once; returns whether anything is left to do."""
+        for name in [*self._running]:
+            self._collect(name)
+        if self._signal is not None:
+            return bool(self._running)
+        out = self.done | self.failed | self._running.keys()
+        ready = [name for name in self.due() if name not in out]
+        for name in ready:
+            if self._free:
+                self._start(name)
+        return bool(self._running or ready)
+
+    def _start(self, name: str) -> None:
+        job = self._jobs[name]
+        if job.root.is_dir():
+            try:
+                with RunFolder(job.root).held(name):
+                    pass
+            except ConfigError:
+                if name not in self._told:
+                    status(f"{name} still goes on in another process, which is waited for")
+                self._told.add(name)
+                return
+        words = job.words()
+        share = self._free.pop(0)
+        own = {} if share is None else share.variables
+        child = Child(words, self.folder.log(name), () if share is None else share.cores, own)
+        self._running[name] = child, share
+        if self._signal is not None:  # it came just then
+            child.send(_passed_on(self._signal))
+        status(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
+
+    def _collect(self, name: str) -> None:
+        """Take in a run whose process has ended."""
+        child, share = self._running[name]
+        if (code := child.exit_code) is None:
+            return
+        del self._running[name]
+        self._free.append(share)
+        asked = name in self._asked or self._signal is not None
+        self._asked.discard(name)
+        if self._jobs[name].is_over():
+            self.done.add(name)
+            status(f"{name} is done: {self.result(name)}")
+        elif not (asked and code in IN_ORDER):
+            by = f"signal {-code}" if code < 0 else f"exit code {code}"
+            line = f"{by}: {last_line(self.folder, name)}"
+            self.folder.add_failure(name, line)
+            self.failed.add(name)
+            status(f"{name} failed, {line}")
+        self._changed()
+
+
+def _passed_on(received: int) -> signal.Signals:
+    """Ctrl-C as it is, anything else as SIGTERM."""
+    return signal.SIGINT if received == signal.SIGINT else signal.SIGTERM
+
+
+def is_over(folder: RunFolder, steps: int) -> bool:
+    """Whether a run of so many updates has come to its end, by its own word or its last state."""
+    if status_of(folder).get("state") == "ended":
+        return True
+    version = max(folder.versions(), default=0)
+    path = folder.state(version)
+    if version < steps or not path.is_file():
+        return False
+    state = parse(path.read_bytes(), version)
+    return state is not None and state.finalized and not state.evaluations
+
+
+def state_of(folder: RunFolder, steps: int) -> str:
+    """Whether such a run is done, running or waiting."""
+    if is_over(folder, steps):
+        return "done"
+    word = condition_of(folder, status_of(folder), time.time()).word
+    return "running" if word == "running" else "waiting"
+
+
+def last_line(folder: RunsFolder, name: str) -> str:
+    """The last line that a run has printed."""
+    with folder.log(name).open("rb") as file:
+        file.seek(max(0, folder.log(name).stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was printed")
+
+
+def train_words(config: str, fields: Mapping[str, Any]) -> list[str]:
+    """The command, without the first word, of a run with these fields."""
+    options = (word for path, value in fields.items() for word in (f"--{path}", _text(value)))
+    return ["train", "--config", config, *options]
+
+
+def _text(value: Any) -> str:
+    """A value as the command line reads it back."""
+    if isinstance(value, list | dict):
+        return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
+
+
+def digest(config: RunConfig | LeagueConfig) -> str:
+    """Of a whole config, to see whether it is still the same."""
+    return hashlib.blake2b(config.model_dump_json().encode(), digest_size=8).hexdigest()
+
+
+def runs_at_once(
+    wanted: int | Literal["auto"], configs: Mapping[str, RunConfig], machine: Machine, most: int
+) -> int:
+    """Runs of these configs at a time; raises `ConfigError` where that many do not fit."""
+    ready = {name: settle(config) for name, config in configs.items()}
+    if wanted == "auto":
+        return min(most, most_at_once([*ready.values()], machine, NEEDS))
+    for name, config in ready.items():
+        try:
+            check_at_once(config, machine, wanted, NEEDS)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    return wanted
+
+
+def parts(machine: Machine, count: int) -> list[Share | None]:
+    """What each of so many runs may use; alone, a run has all of the machine."""
+    return [*shares(machine, count, sorted(os.sched_getaffinity(0)))] if count > 1 else [None]
+
+
+def refuse_existing(folder: RunsFolder, command: str) -> None:
+    """Raise `ConfigError` where a folder for new runs is there; `command` would go on with it."""
+    if folder.root.exists():
+        again = command_line("unstable", command, "--resume", folder.root)
+        raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
+
+
+def carry_out(
+    make: Callable[[], Runs],
+    folder: RunsFolder,
+    command: str,
+    *,
+    size: str,
+    show: Callable[[], None],
+    retry: bool,
+) -> None:
+    """Run what is left in a folder, then show it; `command` is what goes on with it.
+
+    Raises `RunFailedError` once all is over where runs have failed, and what an interrupt raises.
+    """
+    again = ("unstable", command, "--resume", folder.root)
+    with RunFolder(folder.root).held(f"FOLDER = {str(folder.root)!r}"):
+        if retry:
+            folder.forget_failures()
+        status(f"{size}, in {folder.root}")
+        try:
+            make().run()
+        except KeyboardInterrupt:
+            status(f"to go on: {command_line(*again)}")
+            raise
+        finally:
+            show()
+    if failures := folder.failures():
+        count = f"{len(failures)} run{'s' * (len(failures) > 1)} failed"
+        raise RunFailedError(f"{count}; to try again: {command_line(*again, '--retry')}")

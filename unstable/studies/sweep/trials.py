@@ -1,0 +1,196 @@
+"""The runs of a sweep, each checked before anything starts."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unstable.commands.prepare import check, check_games, exact_games
+from unstable.config import ConfigError, RunConfig, load
+from unstable.records.text import command_line
+from unstable.report.comparison import ALONE
+from unstable.studies.league.config import LeagueConfig
+from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.league import check_league, largest
+from unstable.studies.league.members import League, league_of
+from unstable.studies.league.population import turns
+from unstable.studies.several import TrainJob, digest, train_words
+from unstable.studies.sweep.config import Setting, SweepConfig
+from unstable.studies.sweep.folder import SweepFolder
+from unstable.studies.sweep.leagues import LeagueJob, league_config, measured
+from unstable.studies.sweep.report import Measure
+from unstable.types.metrics import GROUPS, EvalKey, ExploitKey, sampling_mode
+
+
+class Trial(NamedTuple):
+    """A run of a sweep: a setting with a seed. Of a league `config` is its measured member's."""
+
+    setting: Setting
+    seed: int
+    config: RunConfig
+    league: LeagueConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called, in its folder's name too."""
+        return f"{self.setting.name}-seed{self.seed}"
+
+    @property
+    def words(self) -> list[str]:
+        """The command, without the first word, that makes the run, if it is no league."""
+        return train_words(self.setting.config, {**self.setting.fields, "seed": self.seed})
+
+    def command(self, folder: SweepFolder) -> str:
+        """The command that makes the run, wherever; of a league by its file in the folder."""
+        if self.league is None:
+            return command_line("unstable", *self.words)
+        file = LeagueFolder(folder.run(self.name).root).file
+        return command_line("unstable", "league", file, "--out", f"outputs/{self.name}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What its setting gives, to be shown."""
+        league = {} if self.setting.league is None else {"league": self.setting.league}
+        return {**self.setting.fields, **league}
+
+    def job(self, folder: SweepFolder) -> TrainJob | LeagueJob:
+        """What makes it in the sweep's folder."""
+        own = folder.run(self.name)
+        if self.league is not None:
+            return LeagueJob(LeagueFolder(own.root), self.league)
+        return TrainJob(own, self.name, self.config.loop.steps, lambda: self.words)
+
+    def record(self, folder: SweepFolder) -> dict[str, Any]:
+        """It as a line of the sweep's folder; `digest` is of its whole config."""
+        names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
+        parts: list[RunConfig | LeagueConfig] = [self.config]
+        parts += [] if self.league is None else [self.league]
+        whole = "-".join(map(digest, parts))
+        return {**names, "command": self.command(folder), "digest": whole}
+
+    def configs(self) -> dict[str, RunConfig]:
+        """Those that a machine has to have room for, one after another, each by a name."""
+        if self.league is None:
+            return {self.setting.name: self.config}
+        league = largest(_league(self.league))
+        return {f"{self.setting.name}: {name}": config for name, config in league.items()}
+
+
+class Sweep(NamedTuple):
+    """A sweep with all that was left to choose, and its folder."""
+
+    folder: SweepFolder
+    config: SweepConfig
+    trials: list[Trial]
+
+    @property
+    def measure(self) -> Measure:
+        """What settings are compared by."""
+        assert self.config.metric is not None and self.config.goal is not None, "both are chosen"
+        return Measure(self.config.metric, self.config.goal)
+
+    @property
+    def settings(self) -> list[Trial]:
+        """A run of each setting."""
+        return self.trials[: len(self.trials) // len(self.config.seeds)]
+
+    @property
+    def size(self) -> str:
+        """How much it is, in words."""
+        seeds = len(self.config.seeds)
+        return f"{len(self.trials)} runs ({len(self.settings)} settings, {seeds} seeds)"
+
+
+def trials_of(sweep: SweepConfig) -> list[Trial]:
+    """All settings with the first seed, then with the next: soon there is one run of each.
+
+    Raises `ConfigError` for a setting that is no config, and for two runs that are the same.
+    """
+    settings = sweep.all_settings()
+    trials = [_made(each, seed) for seed in sweep.seeds for each in settings]
+    seen: dict[str, Trial] = {}
+    for trial in trials:
+        same = seen.setdefault((trial.league or trial.config).model_dump_json(), trial)
+        if same is not trial:
+            raise ConfigError(f"{same.name} and {trial.name} are the same run; leave one out")
+    return trials
+
+
+def _made(setting: Setting, seed: int) -> Trial:
+    try:
+        if setting.league is None:
+            return Trial(setting, seed, load(setting.config, {**setting.fields, "seed": seed}))
+        league = league_config(setting, seed)
+        return Trial(setting, seed, _league(league).bases[measured(league)], league)
+    except ConfigError as error:
+        raise ConfigError(f"{setting.name}: {error}") from None
+
+
+def _league(config: LeagueConfig) -> League:
+    return league_of(LeagueFolder(Path()), config, turns(config))
+
+
+def check_trials(sweep: Sweep) -> None:
+    """Raise `ConfigError` for what would fail later in any run, or keep it out of the table."""
+    stop = sweep.config.stop
+    for trial in sweep.settings:  # a seed changes none of it
+        try:
+            if trial.league is None:
+                check(trial.config)
+            else:
+                check_league(_league(trial.league))
+            _check_metric(trial.config, sweep.measure.metric)
+        except ConfigError as error:
+            raise ConfigError(f"{trial.setting.name}: {error}") from None
+        if stop and trial.league is not None:
+            raise ConfigError(
+                f"stop: {trial.setting.name} is a league, which has no rungs; leave it out"
+            )
+        steps = trial.config.loop.steps
+        if stop and stop.by == "updates" and stop.rungs[-1] >= steps:
+            raise ConfigError(
+                f"stop.rungs = {stop.rungs}: {trial.setting.name} makes {steps} updates; "
+                "give rungs below that"
+            )
+
+
+def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
+    """What settings are compared by: what the sweep names, or what the config evaluates first."""
+    metric = sweep.metric
+    if metric is None:
+        check_games(config)  # before it is asked what is evaluated in them
+        if not (keys := _keys(config)):
+            raise ConfigError("metric: these runs are not evaluated; set eval.every, or name one")
+        metric = _figure(keys[0])
+    return Measure(metric, sweep.goal or ("min" if ExploitKey.parse(metric) else "max"))
+
+
+def _keys(config: RunConfig) -> list[EvalKey | ExploitKey]:
+    """What is evaluated: scores, then exploitabilities."""
+    scores = [
+        EvalKey(game.key, opponent, sampling_mode(temperature))
+        for game in config.games
+        for opponent in (config.eval.opponents if game.seats > 1 else [ALONE])
+        for temperature in config.eval.temperature
+    ]
+    measured = exact_games(config) if config.eval.exploitability.every else []
+    return [*(scores if config.eval.every else []), *map(ExploitKey, measured)]
+
+
+def _figure(key: EvalKey | ExploitKey) -> str:
+    return key.name("score" if isinstance(key, EvalKey) else "high")
+
+
+def _check_metric(config: RunConfig, metric: str) -> None:
+    """Raise `ConfigError` for what no run makes, as far as it is known before one does."""
+    group, _, name = metric.partition("/")
+    if group not in GROUPS or not name:
+        raise ConfigError(
+            f"metric = {metric!r}: no metric; give one of metrics.jsonl, which begin with "
+            + ", ".join(f"{each}/" for each in GROUPS)
+        )
+    if not metric.startswith((f"{EvalKey.prefix}/", f"{ExploitKey.prefix}/")):
+        return
+    keys = _keys(config)
+    parsed = EvalKey.parse(metric) or ExploitKey.parse(metric)
+    if parsed is None or parsed[0] not in keys:
+        names = ", ".join(map(_figure, keys)) or "nothing"
+        raise ConfigError(f"metric = {metric!r}: it is not measured; measured: {names}")

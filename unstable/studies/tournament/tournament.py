@@ -1,0 +1,325 @@
+"""A tournament: played round by round, on file after each, and gone on with after any end."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
+
+from pydantic import BaseModel, Field, ValidationError
+
+from unstable.collectors.collector import Collector
+from unstable.commands.evaluate import play_evaluation
+from unstable.commands.finished import run_on_actors
+from unstable.commands.play.casting import is_local_model
+from unstable.commands.play.play import temperature as temperature_of
+from unstable.commands.prepare import Resolved, check_games, prepare, settle, show_plan
+from unstable.commands.session import (
+    ended_by_sigterm,
+    failures_logged,
+    make_folder,
+    new_output,
+    run_to_end,
+    starting,
+    status,
+)
+from unstable.config import ConfigError, RunConfig, load, shown
+from unstable.loop.protocols import Actor
+from unstable.models.base import check_model
+from unstable.models.inspection import check_opponents
+from unstable.planning.resolve import UNDECIDED
+from unstable.records.environment import write_environment
+from unstable.records.files import LineFile, json_line, write_whole
+from unstable.records.folder import GameFile, RunFolder, existing_run
+from unstable.records.games import game_of, game_record
+from unstable.records.logs import logging_ours
+from unstable.records.reading import Skipped
+from unstable.records.scan import scan_file
+from unstable.records.text import command_line
+from unstable.studies.ratings import check_weight
+from unstable.studies.tournament.entrants import (
+    Entrant,
+    check_runs,
+    config_of,
+    entrants,
+    seats_two_sides,
+    with_players,
+)
+from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
+from unstable.studies.tournament.report import write_tournament_report
+from unstable.studies.tournament.results import show, standings
+from unstable.tracking.lines import Lines
+from unstable.types import BASE, GameResult, PlayerId
+
+DEALS = 16
+"""Of each pair in each game, unless an option says otherwise."""
+SIDE_BY_SIDE = 32
+"""Games at once where no local model plays."""
+
+
+class Entry(BaseModel):
+    """An entrant as it is on file; its section is in the config."""
+
+    player: str
+    root: str | None
+    version: int
+
+
+class Plan(BaseModel):
+    """What is written down before the first game, and what was found after the last one."""
+
+    design: Design
+    players: Annotated[list[Entry], Field(min_length=2)]
+    forfeits: Annotated[float, Field(ge=0, le=1)]
+    found: dict[str, Any] | None = None
+
+    def entrants(self, config: RunConfig) -> list[Entrant]:
+        """The players, with their sections; raises `ConfigError` for one whom nobody knows."""
+        for each in self.players:
+            if each.player not in {*config.fixed_opponents, BASE.name}:
+                raise ConfigError(
+                    f"tournament.json: player {shown(each.player)} is not in config.yaml; put both "
+                    "files back, or begin the tournament anew"
+                )
+        return [
+            Entrant(
+                PlayerId(each.player),
+                config.fixed_opponents.get(each.player),
+                None if each.root is None else Path(each.root),
+                each.version,
+            )
+            for each in self.players
+        ]
+
+
+class Options(NamedTuple):
+    """What the command line says besides players and fields of the config; None: nothing."""
+
+    config: str | None = None
+    game: Sequence[str] = ()
+    deals: int | None = None
+    games: int | None = None
+    temperature: float | None = None
+    forfeits: float | None = None
+    jpc: bool = False
+
+
+def tournament(
+    words: Sequence[str], options: Options, fields: Mapping[str, Any], command: str | None = None
+) -> dict[str, Any]:
+    """Play a tournament of the players that the words name; prints and returns what is found.
+
+    Raises `ConfigError` for a mistake, before a model is loaded.
+    """
+    forfeits = 1.0 if options.forfeits is None else options.forfeits
+    check_weight(forfeits)
+    if options.games is not None and (options.deals is not None or options.jpc):
+        other = "--jpc" if options.deals is None else "--deals"
+        raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
+    for name, number in (("deals", options.deals), ("games", options.games)):
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name} = {number}: give 1 or more")
+    with starting():
+        config = config_of(options.config, words, options.game, fields)
+        players = entrants(config, words)
+        if options.jpc:
+            check_runs(players)
+        config = with_players(config, players)
+        ready = _ready(config, players)
+    design = Design(
+        players=[
+            (each.player.name, temperature_of(config, options.temperature, each.opponent))
+            for each in players
+        ],
+        deals=options.deals or DEALS,
+        budget=options.games,
+        with_itself=options.jpc,
+    )
+    least = least_budget(ready.config, design)
+    if options.games is not None and options.games < least:
+        raise ConfigError(
+            f"--games = {options.games}: two deals of each pair come first, give {least} or more"
+        )
+    folder = make_folder(_in_a_folder(ready.config))
+    entries = [
+        Entry(player=e.player.name, root=e.root and str(e.root), version=e.version) for e in players
+    ]
+    plan = Plan(design=design, players=entries, forfeits=forfeits)
+    _write(folder, plan)
+    write_environment(folder, command)
+    return _played(folder, ready, plan)
+
+
+def resume(root: Path) -> dict[str, Any]:
+    """Go on with a tournament that was cut off, as if it had not been.
+
+    Raises `ConfigError` for a folder that holds none.
+    """
+    folder = existing_run(root)
+    folder.check_links()
+    place = f"--resume = {str(root)!r}"
+    if not folder.tournament.is_file():
+        raise ConfigError(f"{place} holds no tournament.json; give a tournament's folder")
+    try:
+        plan = Plan.model_validate_json(folder.tournament.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(
+            f"{place}: its tournament.json is damaged ({problem['msg']}); begin it anew"
+        ) from None
+    with starting():
+        config = load(str(folder.config), UNDECIDED)
+        ready = _ready(config, plan.entrants(config))
+    return _played(folder, ready, plan)
+
+
+class _Ready(NamedTuple):
+    """A config that can be played, and where; without a plan no local model plays."""
+
+    config: RunConfig
+    resolved: Resolved | None
+
+
+def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
+    """Check all that can be without a model, and plan."""
+    check_games(config)
+    seats_two_sides(settle(config).games)
+    if not any(is_local_model(config, each.player) for each in players):
+        actors = config.actors.model_copy(update={"games_in_flight": SIDE_BY_SIDE})
+        return _Ready(settle(config).model_copy(update={"actors": actors}), None)
+    check_model(config.model)
+    check_opponents(config)
+    resolved = prepare(config, learner=False)
+    return _Ready(resolved.config, resolved)
+
+
+def _in_a_folder(config: RunConfig) -> RunConfig:
+    """The config with the folder that the user names, or outputs/tournament-<games-time>."""
+    if config.tracking.run_dir is not None:
+        return config
+    games = "-".join(game.key.rpartition(":")[2] for game in config.games)
+    tracking = config.tracking.model_copy(
+        update={"run_dir": str(new_output(f"tournament-{games}"))}
+    )
+    return config.model_copy(update={"tracking": tracking})
+
+
+def _write(folder: RunFolder, plan: Plan) -> None:
+    write_whole(folder.tournament, json_line(plan.model_dump(mode="json")))
+
+
+def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
+    """Play what is left, and tell what all of it amounts to."""
+    with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
+        results, found = _on_file(folder, ready.config, plan.design)
+        try:
+            _play_rest(folder, ready, plan.design, results, found)
+        finally:
+            if next_round(ready.config, plan.design, results):
+                again = command_line("unstable", "tournament", "--resume", folder.root)
+                status(f"{len(results):,} games are on file; to go on: {again}")
+        players = plan.entrants(ready.config)
+        said = standings(ready.config, plan.design, players, results, plan.forfeits)
+        _write(folder, plan.model_copy(update={"found": said}))
+    show(said)
+    write_tournament_report(folder, said)
+    print(f"everything: {folder.root}\nreport: {folder.report}")
+    return said
+
+
+def _on_file(
+    folder: RunFolder, config: RunConfig, design: Design
+) -> tuple[list[GameResult], dict[int, GameResult]]:
+    """Return the games of whole rounds, and all recorded games by number, without their turns.
+
+    No record is deleted: damaged ones are reported, and a file with games of another tournament is
+    renamed, after which the games of whole rounds are copied.
+    """
+    file, skipped = _games(folder), Skipped()
+    if not file.path.exists():
+        return [], {}
+    heads = [(place.offset, head) for place, head in scan_file(file, skipped)]
+    found = {head["game"]: game_of({**head, "turns": []}) for _, head in heads}
+    if skipped:
+        status(f"{skipped.line}; their games are played again")
+    kept: list[GameResult] = []
+    while specs := next_round(config, design, kept):
+        there = [found[spec.game_id] for spec in specs if spec.game_id in found]
+        if any(result.spec not in specs for result in there):
+            offsets = {head["game"]: offset for offset, head in heads}
+            _set_aside(file.path, [offsets[result.spec.game_id] for result in kept])
+            return kept, {result.spec.game_id: result for result in kept}
+        if len(there) < len(specs):
+            break
+        kept += there
+    return kept, found
+
+
+def _set_aside(path: Path, offsets: Sequence[int]) -> None:
+    """Rename a file of games and copy the records at the offsets to one of the former name."""
+    names = (path.with_name(f"{path.name}.other{number or ''}") for number in count())
+    aside = next(name for name in names if not name.exists())
+    path.rename(aside)
+    with aside.open("rb") as source, path.open("wb") as copy:
+        for offset in offsets:
+            source.seek(offset)
+            copy.write(source.readline())
+    status(f"{path} has games of another tournament; they are kept in {aside.name}")
+
+
+def _games(folder: RunFolder) -> GameFile:
+    return GameFile("eval", 0, folder.games("eval", 0))
+
+
+def _play_rest(
+    folder: RunFolder,
+    ready: _Ready,
+    design: Design,
+    results: list[GameResult],
+    found: dict[int, GameResult],
+) -> None:
+    """Play round after round, less the games that are `found`; each is on file before the next."""
+    total = number_of_games(ready.config, design)
+    if not next_round(ready.config, design, results):
+        return
+    path = _games(folder).path
+    path.parent.mkdir(exist_ok=True)
+    file = LineFile(path)
+
+    async def work(actors: Sequence[Actor], lines: Lines) -> None:
+        while specs := next_round(ready.config, design, results):
+            missing = [spec for spec in specs if spec.game_id not in found]
+            lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(missing))
+            for result in await play_evaluation(actors, missing, lines.advance):
+                file.write(game_record(result, [], 0, None))
+                found[result.spec.game_id] = result
+            results.extend(found[spec.game_id] for spec in specs)
+
+    try:
+        if ready.resolved is not None:
+            show_plan(ready.resolved)
+            run_on_actors(ready.resolved, folder, None, "tournament", work)
+        else:
+            _without_model(ready.config.with_ledgers(folder.endpoint), folder, work)
+    finally:
+        file.close()
+
+
+def _without_model(
+    config: RunConfig,
+    folder: RunFolder,
+    work: Callable[[Sequence[Actor], Lines], Awaitable[None]],
+) -> None:
+    """The same in this process, which needs no engine."""
+    lines = Lines(status)
+
+    async def main() -> None:
+        collector = Collector(config, None, None)
+        await collector.start()
+        try:
+            await work(cast(Sequence[Actor], [collector]), lines)  # which plays, and no more
+        finally:
+            await collector.close()
+
+    logged = logging_ours(folder, "tournament"), failures_logged(folder, "tournament")
+    with ended_by_sigterm(), logged[0], logged[1], lines.refreshing():
+        run_to_end(main(), status)
