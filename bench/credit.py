@@ -42,12 +42,12 @@ from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.records.games import answer_tokens
 from unstable.records.reading import Skipped, read_records
-from unstable.records.shapes import SAMPLE
+from unstable.records.shapes import SampleRecord
 from unstable.runtime.local import LocalActor
 from unstable.solving.credit import Credits
 from unstable.solving.exploiter import Exploiter
 from unstable.solving.solver import LocalSolver
-from unstable.types import PlayerId
+from unstable.types import PlayerId, SampledTokens
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -138,28 +138,28 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
     clusters: dict[object, int] = {}
     rows: list[tuple[Any, ...]] = []
     for _, path in folder.sample_files()[-batches:]:
-        for record in read_records(path, SAMPLE, Skipped()):
-            prompt = tuple(record["sampled"]["prompt_ids"])
-            answer = tuple(answer_tokens(record["sampled"]).token_ids)
+        for record in read_records(path, SampleRecord, Skipped()):
+            prompt = tuple(record.sampled.prompt_ids)
+            answer = tuple(answer_tokens(record.sampled).token_ids)
             worth = found[prompt]
             if (action := worth.answers.get(answer)) is None:
                 continue
-            group, game = ("group", record["group"]), record["game"]
+            group, game = ("group", record.group), record.game
             cluster = clusters.setdefault(group, clusters.get(game, len(clusters)))
             clusters.setdefault(game, cluster)
             rows.append(
                 (
-                    record["advantage"],
+                    record.advantage,
                     (action - worth.value) / scale,
                     action / scale,
                     worth.value / scale,
-                    record["outcome"],
-                    numbers.setdefault((game, record["seat"]), len(numbers)),
-                    record["turn"],
+                    record.outcome,
+                    numbers.setdefault((game, record.seat), len(numbers)),
+                    record.turn,
                     numbers.setdefault((prompt, answer), len(numbers)),
                     numbers.setdefault(prompt, len(numbers)),
                     cluster,
-                    expert_ratio(record["sampled"]),
+                    expert_ratio(record.sampled),
                 )
             )
     floats = np.array([row[:5] for row in rows]).T
@@ -175,13 +175,14 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
     return Turns(*floats[:4], *known)  # type: ignore[call-arg]
 
 
-def expert_ratio(sampled: dict[str, Any]) -> float:
+def expert_ratio(sampled: SampledTokens) -> float:
     """log of the expert's share of the move over the policy's chance of it.
 
     A hundredth of the expert is an even choice, so that no move is impossible.
     """
-    answer, moves = answer_tokens(sampled), sampled["moves"]
-    share = next(expert for token_ids, expert in moves if list(token_ids) == answer.token_ids)
+    answer, moves = answer_tokens(sampled), sampled.moves
+    share = next(expert for token_ids, expert in moves if token_ids == answer.token_ids)
+    assert share is not None
     mixed = 0.99 * share + 0.01 / len(moves)
     return math.log(mixed) - math.fsum(each for each in answer.logprobs if each is not None)
 

@@ -26,13 +26,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter, process_time, thread_time
 from typing import Any
 from unittest.mock import patch
 
 import psutil
+from msgspec.structs import replace
 
 from bench import forks, parser
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell, self_play
@@ -58,8 +58,8 @@ from unstable.types import (
     Answer,
     GameResult,
     GameSpec,
+    PackedBatch,
     PlayerId,
-    SealedBatch,
     Turn,
     Update,
 )
@@ -144,7 +144,7 @@ class IdleLearner:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         opened = batch.opened()
         advantages = [0.5] * len(opened.samples)
         lines = sample_lines(opened, advantages)

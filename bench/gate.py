@@ -19,10 +19,10 @@ from unstable.buffers.gate import Gate
 from unstable.types import (
     Completion,
     GameSpec,
+    PackedTrajectory,
     PlayerId,
     Sample,
     SampledTokens,
-    Sealed,
     SeatSpec,
     Trajectory,
 )
@@ -59,7 +59,7 @@ class Run:
             samples=self.samples,
             rewards={},
         )
-        self.buffer.add(spec, [Sealed.of(trajectory)])
+        self.buffer.add(spec, [PackedTrajectory.of(trajectory)])
 
     async def through_the_gate(self, places: int) -> None:
         gate = Gate(self.buffer)

@@ -34,7 +34,7 @@ from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
-from unstable.types import Adapter, Completion, MeanLoss, PlayerId, SealedBatch, TokenSample, Update
+from unstable.types import Adapter, Completion, MeanLoss, PackedBatch, PlayerId, TokenSample, Update
 
 T = TypeVar("T")
 DISK = 500e6
@@ -204,7 +204,7 @@ class TimedLearner:
         self._folder, self._case = folder, case
         self.busy, self.disk = Busy(), Busy()
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         samples = batch.num_samples
         with self.busy.used():
             await asyncio.sleep(samples * self._case.turn_s)
@@ -222,7 +222,7 @@ class TimedLearner:
             await asyncio.sleep(self._case.save_s)
         self._folder.checkpoint(version).mkdir(parents=True)
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         raise NotImplementedError
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:

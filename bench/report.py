@@ -47,33 +47,32 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
         seat, observation = game.seat, game.observe()
         action = chance.choice(game.legal_moves())
         game.step(action)
+        segment = {
+            **{"kind": "sampled", "token_ids": chance.choices(WORDS, k=answer)},
+            "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
+            **{"finish_reason": "stop", "adapter": "main@0"},
+        }
+        prompt_ids = shared + chance.choices(WORDS, k=prompt - len(shared))
         turns.append(
             {
-                **{"player": "main@0", "seat": seat, "index": len(turns), "action": action},
-                **{"observation": f"{observation.rules}\n{observation.board}", "text": action * 20},
-                **{"formatted": True, "invalid": False, "seconds": 1.0, "cut_characters": 0},
-                **{"votes": None, "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}}},
-                "sampled": {
-                    **{"version": 0, "temperature": 1.0, "prompt_cut": 0},
-                    "prompt_ids": shared + chance.choices(WORDS, k=prompt - len(shared)),
-                    "segments": [
-                        {
-                            "token_ids": chance.choices(WORDS, k=answer),
-                            "logprobs": [-chance.expovariate(1.0) for _ in range(answer)],
-                            **{"finish_reason": "stop", "adapter": "main@0"},
-                            "top_logprobs": None,
-                        }
-                    ],
+                **{"seat": seat, "index": len(turns), "invalid": False, "seconds": 1.0},
+                "answer": {
+                    **{"player": "main@0", "action": action, "text": action * 20},
+                    "observation": f"{observation.rules}\n{observation.board}",
+                    "sampled": {"version": 0, "prompt_ids": prompt_ids, "segments": [segment]},
                 },
+                "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}},
             }
         )
     seat_of_policy = {"player": "main@0", "temperature": 1.0, "group_id": 1, "group_size": 1}
     return {
-        **{"format": 1, "game": number, "purpose": "train", "env": "TicTacToe-v0", "seed": number},
-        **{"version": 0, "actor": 0, "member": 0, "branches": 0, "fork": 0, "opening": 0},
-        **{"opener": None, "teams": [], "players": ["main@0"] * 2, "seats": [seat_of_policy] * 2},
-        **{"payoffs": game.payoffs, "outcomes": game.outcomes, "forfeit": None, "raised": False},
-        **{"truncated": False, "reason": game.reason, "seconds": 5.0, "turns": turns},
+        **{"format": 2, "version": 0, "actor": 0},
+        "spec": {
+            **{"game": number, "purpose": "train", "env": "TicTacToe-v0", "seed": number},
+            "seats": [seat_of_policy] * 2,
+        },
+        **{"payoffs": game.payoffs, "outcomes": game.outcomes, "truncated": False},
+        **{"reason": game.reason, "seconds": 5.0, "turns": turns},
     }
 
 
@@ -87,7 +86,9 @@ def make_run(root: Path, games: int, prompt: int, answer: int) -> None:
     for version in range(VERSIONS):
         with (root / f"games/train-{version:06d}.jsonl").open("w", encoding="utf-8") as file:
             for number in range(games // VERSIONS):
-                record = {**distinct[number % DISTINCT], "game": version * games + number}
+                game = distinct[number % DISTINCT]
+                spec = {**game["spec"], "game": version * games + number}
+                record = {**game, "spec": spec}
                 file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
 

@@ -3,7 +3,7 @@
 Real TicTacToe games, played once by an engine that answers at once, 384 in flight, in the order in
 which they end; with their trajectories they go the way of a run's games, round after round:
 
-- actor: what its process makes of them: lines, sums, samples sealed.
+- actor: what its process makes of them: lines, sums, samples packed.
 - tracker: `Tracker.add_games` of eight at a time, with the files of the run: the driver's part.
 - plain: `json.dumps` of the same records, and a write.
 - learner: the lines of a batch of 384 samples, shared out over the batch's games.
@@ -18,7 +18,6 @@ Run: OMP_NUM_THREADS=1 python -m bench.tracking [--games 768] [--in-flight 384] 
 """
 
 import asyncio
-import json
 import statistics
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -32,7 +31,7 @@ from unstable.config import RunConfig, parse
 from unstable.loop.ended import Ended
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record, sample_lines
+from unstable.records.games import game_body, game_line, sample_lines
 from unstable.runtime.actor_process import collect_rarely
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
@@ -103,9 +102,9 @@ def tracked(tracker: Tracker, messages: Iterable[Ended]) -> float:
 
 def written(path: Path, finished: Iterable[Finished]) -> float:
     began = process_time()
-    with path.open("a", encoding="utf-8") as file:
-        for result, trajectories in finished:
-            file.write(json.dumps(game_record(result, trajectories, 0, 0)) + "\n")
+    with path.open("ab") as file:
+        for each in finished:
+            file.write(game_line(game_body(*each), 0, 0))
     return process_time() - began
 
 
@@ -150,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = ("actor", "tracker", "plain", "learner", "update")
     times: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as scratch:
-        size = sum(len(json.dumps(game_record(*each, 0, 0))) for each in finished)
+        size = sum(len(game_line(game_body(*each), 0, 0)) for each in finished)
         warm_up(Path(scratch), 12 * size * arguments.rounds)
         tracker = Tracker(config, RunFolder(Path(scratch)))
         tracker.print = lambda line: None  # type: ignore[method-assign]

@@ -20,6 +20,7 @@ from typing import Any
 CONFIGS = ("tiny_nim", "tiny_kuhn", "tiny_leduc", "tiny")
 UPDATES = 4
 _GAME = ("game", "seed", "players", "outcomes", "reason")
+_SEGMENT = ("token_ids", "logprobs", "finish_reason", "adapter")
 
 
 def main(before: Path, after: Path, configs: list[str]) -> int:
@@ -78,19 +79,31 @@ def _run(checkout: Path, config: str, run: Path) -> None:
 def _games(run: Path) -> list[Any]:
     """Every game, in the order of its number, with all that was sampled in it."""
     lines = [line for path in sorted((run / "games").iterdir()) for line in _lines(path)]
-    games = sorted((json.loads(line) for line in lines), key=lambda game: game["game"])
+    games = sorted(map(_flat, map(json.loads, lines)), key=lambda game: game["game"])
     return [
-        {name: game[name] for name in _GAME}
-        | {"turns": [_without_nothing({**turn, "seconds": None}) for turn in game["turns"]]}
+        {name: game[name] for name in _GAME} | {"turns": list(map(_turn, game["turns"]))}
         for game in games
     ]
 
 
-def _without_nothing(value: Any) -> Any:
-    """What was recorded, less what is null: of that a checkout may have other names."""
-    if isinstance(value, dict):
-        return {name: _without_nothing(each) for name, each in value.items() if each is not None}
-    return [_without_nothing(each) for each in value] if isinstance(value, list) else value
+def _flat(game: dict[str, Any]) -> dict[str, Any]:
+    """A game of any format: of format 2 with the fields of its spec beside its own."""
+    spec = game.get("spec", game)
+    return {**spec, **game, "players": [seat["player"] for seat in spec["seats"]]}
+
+
+def _turn(turn: dict[str, Any]) -> dict[str, Any]:
+    """All that was sampled in a turn of any format, which may leave out defaults."""
+    answer = turn.get("answer", turn)
+    sampled = answer.get("sampled") or {"segments": []}
+    return {
+        **{name: turn[name] for name in ("seat", "index", "invalid")},
+        **{name: answer[name] for name in ("player", "observation", "text", "action")},
+        **{name: sampled.get(name) for name in ("version", "prompt_ids", "moves")},
+        "temperature": sampled.get("temperature", 1.0),
+        "rewards": turn.get("rewards"),
+        "segments": [[segment.get(name) for name in _SEGMENT] for segment in sampled["segments"]],
+    }
 
 
 def _losses(run: Path) -> list[Any]:

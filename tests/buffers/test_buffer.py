@@ -3,21 +3,21 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import game, sealed, spec
+from tests.helpers.builders import game, packed, spec
 from unstable.buffers.buffer import Buffer
 from unstable.config import RewardConfig
 from unstable.rewards.terms import Rewards
-from unstable.types import SealedBatch
+from unstable.types import PackedBatch
 
 REWARDS = Rewards([RewardConfig()])
 
 
 def add(buffer: Buffer, game_id: int, version: int = 0, turns: int = 4) -> None:
     result = game((f"main@{version}", "random"), game_id=game_id, turns=turns)
-    buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
+    buffer.add(result.spec, packed(REWARDS.trajectories(result)))
 
 
-def sample_games(batch: SealedBatch) -> list[int]:
+def sample_games(batch: PackedBatch) -> list[int]:
     """The game of each sample, in the batch's order."""
     return [each.game_id for each in batch.opened().trajectories for _ in each.samples]
 
@@ -70,7 +70,7 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     for game_id in range(2):
         result = game(game_id=game_id, group_ids=[7, 8], group_size=2)
         assert buffer.draw(version=0) is None
-        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
+        buffer.add(result.spec, packed(REWARDS.trajectories(result)))
     batch = buffer.draw(version=0)
     assert batch is not None
     assert sample_games(batch) == [0, 0, 1, 1]

@@ -6,7 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import game, sealed
+from tests.helpers.builders import game, packed
 from unstable.buffers.buffer import Buffer
 from unstable.buffers.gate import Gate
 from unstable.config import RewardConfig
@@ -36,7 +36,7 @@ class Play:
         del self.begun[number]
         played = game((f"main@{self.version}", "random"), game_id=number, turns=turns)
         trajectories = REWARDS.trajectories(played)
-        self.buffer.add(played.spec, sealed(trajectories))
+        self.buffer.add(played.spec, packed(trajectories))
         self.gate.leave(self.version, sum(len(each.samples) for each in trajectories))
         self._tasks.append(asyncio.create_task(self._enter(number)))
         await self.settle()
@@ -148,7 +148,7 @@ def test_ready_counts_what_is_not_too_old(games: list[tuple[int, int]], stalenes
     buffer = Buffer(capacity=10_000, batch_size=1, max_staleness=staleness)
     for number, (version, turns) in enumerate(games):
         played = game((f"main@{version}", "random"), game_id=number, turns=turns)
-        buffer.add(played.spec, sealed(REWARDS.trajectories(played)))
+        buffer.add(played.spec, packed(REWARDS.trajectories(played)))
     fresh = sum((turns + 1) // 2 for version, turns in games if 6 - version <= staleness)
     assert buffer.ready(6) == fresh
     drawn = 0

@@ -15,6 +15,7 @@ import pytest
 from tests.chaos.victim import STEPS, left_by, main
 from tests.helpers.cli import PATIENCE_S
 from tests.helpers.forks import FORKS
+from tests.helpers.records import flat
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
@@ -44,7 +45,7 @@ def finished(folder: RunFolder, purpose: str = "train") -> dict[int, Any]:
     for path in sorted((folder.root / "games").glob(f"{purpose}-*.jsonl")):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                game = json.loads(line)
+                game = flat(json.loads(line))
                 assert purpose == "eval" or game["game"] not in found, "a game is there twice"
                 found[game["game"]] = game
     return found

@@ -13,6 +13,7 @@ from tests.helpers.endpoint import Reply, Server
 from tests.helpers.loop import make_actor, publish_start
 from tests.helpers.loop import make_context as context_of
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.players.best_of import BestOfPlayer
 from unstable.commands.prepare import prepare
@@ -21,7 +22,7 @@ from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record, read_game
+from unstable.records.games import read_game
 from unstable.records.reading import read_rows
 from unstable.runtime.candidates import Candidates
 from unstable.runtime.local import LocalActor

@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer

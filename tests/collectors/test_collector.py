@@ -3,10 +3,10 @@
 import asyncio
 import random
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.collector import Scripted, collector, played, specs
 from tests.helpers.models import random_adapter, tiny_model

@@ -206,7 +206,7 @@ async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
     assert server.asked == 3
     path = RunFolder(tmp_path).endpoint("remote")
     (row,) = lines(path)
-    assert row == {"format": 1, "calls": 3, "tokens": 300}
+    assert row == {"format": 2, "calls": 3, "tokens": 300}
 
 
 async def test_tokens_are_reserved_and_settled_by_the_reply(server: Server, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.helpers.builders import game, sealed
+from tests.helpers.builders import game, packed
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
@@ -110,7 +110,7 @@ def add(buffer: Buffer, game_id: int, outcome: float, turns: int = 4, size: int 
         group_size=size,
         turns=turns,
     )
-    buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
+    buffer.add(result.spec, packed(REWARDS.trajectories(result)))
 
 
 def test_a_group_that_lost_a_member_is_dropped_once_all_have_come() -> None:
@@ -128,7 +128,7 @@ def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
     add(buffer, 0, outcome=1.0, size=3)
     add(buffer, 1, outcome=1.0, size=3)
     empty = game(("random", "main@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
-    buffer.add(empty.spec, sealed(REWARDS.trajectories(empty)))
+    buffer.add(empty.spec, packed(REWARDS.trajectories(empty)))
     batch = buffer.draw(version=0)
     assert batch is not None
     assert {trajectory.game_id for trajectory in batch.opened().trajectories} == {0, 1}
@@ -152,7 +152,7 @@ def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
         result = game(
             outcomes=(0.0, 0.0), game_id=game_id, group_ids=[7, 8], group_size=3, turns=turns
         )
-        buffer.add(result.spec, sealed(shaped.trajectories(result)))
+        buffer.add(result.spec, packed(shaped.trajectories(result)))
     assert (buffer.size, buffer.dropped.tied) == (0, 11)
 
 
@@ -245,7 +245,7 @@ async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
         assert min(sample.turn for sample in samples) == result.branches[0].fork
         assert len(samples) == result.num_trained
         buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
-        buffer.add(result.spec, sealed(trajectories))
+        buffer.add(result.spec, packed(trajectories))
         assert buffer.size == len(samples)  # the group is whole
 
 

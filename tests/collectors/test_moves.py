@@ -1,18 +1,16 @@
 """What turns keep of their positions' moves: for who learns from moves that were not sampled."""
 
-import json
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.collector import Scripted, collector, played, specs
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.games.game import Game
 from unstable.prompts import write_answer
-from unstable.records.files import json_line
-from unstable.records.games import game_record, read_game
+from unstable.records.games import game_body, read_game
 from unstable.types import GameResult, Turn
 
 
@@ -65,11 +63,11 @@ async def test_which_move_was_made_is_found_by_its_tokens() -> None:
 async def test_moves_are_on_file_where_they_were_kept_and_nowhere_else() -> None:
     for moves in ("legal", "expert"):
         for result in await games(moves):
-            line = json.loads(json_line(game_record(result, [], 0, None)))
+            line = game_record(result, [], 0, None)
             assert read_game("here", line).turns == result.turns
     for result in await games("none"):
         assert all(kept(turn) == [] for turn in result.turns)
-        assert b'"moves"' not in json_line(game_record(result, [], 0, None))
+        assert b'"moves"' not in game_body(result)
 
 
 async def test_only_turns_that_are_trained_on_keep_moves() -> None:

@@ -2,19 +2,20 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import textarena
+from msgspec.structs import replace
 
-from tests.helpers.builders import game, sampled, sealed, turn
+from tests.helpers.builders import game, packed, sampled, turn
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_tracker, take_in
 from unstable.buffers.buffer import Buffer
@@ -25,7 +26,7 @@ from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
-from unstable.records.games import answer_tokens, game_record
+from unstable.records.games import answer_tokens
 from unstable.rewards.terms import Rewards
 from unstable.types import Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
@@ -289,7 +290,7 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four turns, by turns
         mirror = game(("main@0", "main@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
         result = opened(mirror, opening)
-        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
+        buffer.add(result.spec, packed(REWARDS.trajectories(result)))
     assert buffer.stats()["waiting"] == 0
     batch = buffer.draw(version=0)
     assert batch is not None
@@ -309,7 +310,7 @@ def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int 
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):
         result = opened(game(game_id=game_id, group_ids=[7, 8], group_size=2, turns=2), 2)
-        buffer.add(result.spec, sealed(REWARDS.trajectories(result)))
+        buffer.add(result.spec, packed(REWARDS.trajectories(result)))
     assert set(buffer.stats().values()) == {0}
     assert buffer.draw(version=0) is None
 

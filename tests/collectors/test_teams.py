@@ -1,7 +1,5 @@
 """Teams: one player holds a team's seats, and a game counts once for the team."""
 
-import dataclasses
-import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -10,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers import builders
 from tests.helpers.builders import brief
 from tests.helpers.loop import lines, make_context, played
+from tests.helpers.records import game_record
 from tests.helpers.relay import GAME, ROLES, TEAMS
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games, prepare
@@ -25,7 +25,7 @@ from unstable.league.evaluation import evaluation_games, evaluation_scores, game
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
-from unstable.records.games import game_record, read_game
+from unstable.records.games import read_game
 from unstable.records.reading import read_rows
 from unstable.tracking.play import PlayMetrics, PlayTally
 from unstable.tracking.view import RecentGame
@@ -63,7 +63,7 @@ def team_game(
     **changes: Any,
 ) -> GameResult:
     result = builders.game(players, outcomes, turns=len(players), **changes)
-    return dataclasses.replace(result, spec=dataclasses.replace(result.spec, teams=teams))
+    return replace(result, spec=replace(result.spec, teams=teams))
 
 
 # What a game declares
@@ -290,7 +290,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
 
 def test_a_game_on_file_knows_its_teams() -> None:
     result = team_game()
-    row = json.loads(json.dumps(game_record(result, [], 2, 0)))
+    row = game_record(result, [], 2, 0)
     assert read_game("here", row).spec == result.spec
 
 

@@ -1,7 +1,6 @@
 """Thoughts in play: a real model's are ended at their budget, exactly, and stay the seat's own."""
 
 import asyncio
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.play import play_game
 from unstable.collectors.players.model import ModelPlayer, sample_answer
@@ -17,8 +17,7 @@ from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, Thought
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.prompts import STYLES, PromptBuilder
-from unstable.records.files import json_line
-from unstable.records.games import game_record, read_game
+from unstable.records.games import read_game
 from unstable.rewards.terms import Rewards
 from unstable.types import (
     Completion,
@@ -112,7 +111,7 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
         assert "Time is up.</think>" in turn.answer.text
         secret = turn.answer.text.partition("Time is up.")[0]
         assert secret not in turn.answer.action
-    record = json.loads(json_line(game_record(result, [], 0, None)))
+    record = game_record(result, [], 0, None)
     assert read_game("a line", record).turns == result.turns
     rewards = Rewards([])
     opened = [sample for each in rewards.trajectories(result) for sample in each.samples]

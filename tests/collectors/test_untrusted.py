@@ -29,7 +29,7 @@ from unstable.config import ConfigError, GameConfig, escape_control, one_line
 from unstable.games.game import Game
 from unstable.prompts import MAX_CHARACTERS, MAX_EVENTS
 from unstable.records.files import json_line
-from unstable.records.games import game_record, read_game
+from unstable.records.games import game_body, read_game
 from unstable.records.logs import Escaping
 from unstable.tracking.dashboard import Dashboard, screenshot
 from unstable.types import Alarm, GameFailure, GameSpec, PlayerId, SeatSpec
@@ -132,7 +132,7 @@ async def test_an_action_is_cut_and_counted():
     assert (
         max(len(each.answer.observation) for each in result.turns) < MAX_EVENTS + 2 * MAX_CHARACTERS
     )
-    json_line(game_record(result, [], 0, None))
+    game_body(result)
 
 
 class Loud(textarena.Env):

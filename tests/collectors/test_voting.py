@@ -1,15 +1,14 @@
 """Majority vote: which answer wins, that it is recorded whole, and that evaluation alone votes."""
 
-import dataclasses
-import json
-
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import game, turn
 from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.constrained import serving, sharp_model
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.records import flat, game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.model import VotingPlayer
@@ -17,7 +16,7 @@ from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
 from unstable.league.schedule import Schedule
-from unstable.records.games import game_record, read_game
+from unstable.records.games import read_game
 from unstable.tracking.text import score_line
 from unstable.types import Answer, GameResult, PlayerId
 from unstable.types.seeds import derive_seed
@@ -124,20 +123,20 @@ def test_votes_are_a_figure_on_file_and_never_rated() -> None:
     results = []
     for spec in evaluation_games(config, 2):
         turns = [turn(0, 0, "main@2", votes=3), turn(0, 1, "main@2", votes=4)]
-        results.append(dataclasses.replace(game(), spec=spec, turns=turns))
+        results.append(replace(game(), spec=spec, turns=turns))
     (row,) = evaluation_scores(2, results)
     assert row.votes == 5 and row.agreement is not None
     assert row.agreement == pytest.approx(0.7)
     assert "by majority of 5 (70 % agree)" in score_line(row)
     assert rated_games(config, 2, results) == []
-    record = json.loads(json.dumps(game_record(results[0], [], 2, None)))
-    assert record["seats"][0]["votes"] == 5 and record["turns"][0]["votes"] == 3
+    record = game_record(results[0], [], 2, None)
+    assert flat(record)["seats"][0]["votes"] == 5 and flat(record)["turns"][0]["votes"] == 3
     assert read_game("here", record).spec == results[0].spec
 
 
 def test_without_a_vote_there_is_no_figure() -> None:
     spec = evaluation_games(config_of(1), 2)[0]
-    result = dataclasses.replace(game(), spec=spec, turns=[turn(0, 0, "main@2")])
+    result = replace(game(), spec=spec, turns=[turn(0, 0, "main@2")])
     (row,) = evaluation_scores(2, [result])
     assert (row.votes, row.agreement) == (1, None)
     assert "majority" not in score_line(row)

@@ -92,7 +92,7 @@ def report(folder: RunFolder) -> None:
 
 def replay(folder: RunFolder) -> None:
     for place, game in list(scan_games(folder))[:3]:
-        audit(find(folder.root, game["game"], place.file.purpose, place.file.version))
+        audit(find(folder.root, game.spec.game_id, place.file.purpose, place.file.version))
 
 
 def watch(folder: RunFolder) -> None:

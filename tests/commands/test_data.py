@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import unstable
 from tests.helpers.loop import make_context
@@ -18,8 +19,9 @@ from unstable.loop.train import train
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Skipped, read_rows
+from unstable.records.reading import Skipped, parse_record, read_rows
 from unstable.records.scan import read_advantages, read_game_at, scan_games
+from unstable.types import RecordedGame
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -87,20 +89,22 @@ def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) 
 
 def test_a_scan_is_the_record_without_its_turns(run: RunFolder) -> None:
     scanned = list(scan_games(run))
-    games = [game for file in run.game_files() for _, game in read_lines(file.path)]
-    for (place, head), game in zip(scanned, games, strict=True):
+    lines_of = [line for file in run.game_files() for line in file.path.read_bytes().splitlines()]
+    for (place, head), line in zip(scanned, lines_of, strict=True):
+        game = parse_record(line, RecordedGame, "a line")
         assert read_game_at(place) == game
-        assert head == {name: value for name, value in game.items() if name != "turns"}
+        assert game.turns and head == replace(game, turns=[])
 
 
 def test_a_text_cannot_end_a_scanned_record_early(tmp_path: Path, run: RunFolder) -> None:
     hostile = ',"turns":[{"observation":"'
     place, head = next(scan_games(run))
-    record = {**read_game_at(place), "reason": hostile, "env": hostile}
+    game = read_game_at(place)
+    game = replace(game, reason=hostile, spec=replace(game.spec, env=hostile))
     (tmp_path / "games").mkdir()
-    write_lines(tmp_path / "games/eval-000003.jsonl", [record])
+    write_lines(tmp_path / "games/eval-000003.jsonl", [game])
     ((_, scanned),) = scan_games(RunFolder(tmp_path))
-    assert scanned["reason"] == scanned["env"] == hostile and "turns" not in scanned
+    assert scanned.reason == scanned.spec.env == hostile and scanned.turns == []
 
 
 def test_columns_are_documented() -> None:
@@ -157,7 +161,7 @@ def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:
 def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     with folder.game_files()[-1].path.open("ab") as file:
-        file.write(b'{"format":1,"game":5}\n')
+        file.write(b'{"format":2,"game":5}\n')
     skipped = Skipped()
     assert len(list(scan_games(folder, skipped))) == len(list(scan_games(run)))
     assert len(skipped) == 1
@@ -180,8 +184,8 @@ def test_a_game_in_the_words_of_another_writer_is_a_game(run: RunFolder, tmp_pat
 def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     path = folder.game_files()[-1].path
-    path.write_text(path.read_text().replace('{"format":1', '{"format":2', 1))
-    with pytest.raises(ConfigError, match=r"jsonl:1: format = 2 is not the one .* use the release"):
+    path.write_text(path.read_text().replace('{"format":2', '{"format":1', 1))
+    with pytest.raises(ConfigError, match=r"jsonl:1: format = 1: .* repeat the run"):
         list(scan_games(folder))
 
 

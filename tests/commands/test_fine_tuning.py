@@ -30,7 +30,7 @@ from unstable.loop.sft import (
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import evaluation_metrics
 from unstable.tracking.sft import SFTTracker
-from unstable.types import MeanLoss, SealedBatch, TokenSample, Update
+from unstable.types import MeanLoss, PackedBatch, TokenSample, Update
 
 
 def example(prompt_ids: list[int], token_ids: list[int]) -> Example:
@@ -93,10 +93,10 @@ class Recording:
         self.events: list[str] = []
         self.steps = 0
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         raise AssertionError("nothing is learned from games")
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         raise AssertionError("nothing is learned from games")
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:

@@ -23,7 +23,7 @@ from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalLearner
-from unstable.types import Sealed, SealedBatch
+from unstable.types import PackedBatch, PackedTrajectory
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ async def test_an_update_on_recorded_games_is_the_one_that_was_made_of_them(
     }
     for version in (0, 1):
         trained = dict.fromkeys(row["group"] for row in lines(folder.samples(version + 1)))
-        batch = SealedBatch(version, tuple(groups[each] for each in trained), recorded=True)
+        batch = PackedBatch(version, tuple(groups[each] for each in trained), recorded=True)
         assert batch.num_samples == len(lines(folder.samples(version + 1)))
         offline = LocalLearner(config, folder)
         await offline.load(version)
@@ -451,7 +451,7 @@ def test_the_window_bounds_what_is_in_memory(
     assert len(data.index.train) > 50
     held = []
     for batch in data.batches(0):
-        held.append(made_since(Sealed) - len(batch.groups))
+        held.append(made_since(PackedTrajectory) - len(batch.groups))
         del batch
     assert 1 <= max(held) <= 3
     wide = offline_data(config.updated({"learn.window": 1000}), [origin_of(run)])[0]

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.helpers.records import Record, flat
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
@@ -27,7 +28,7 @@ from unstable.engines.make import make_engine
 from unstable.engines.probe import BOUNDS
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record, read_game
+from unstable.records.games import read_game
 from unstable.types import GameResult, SampledTokens, Segment
 
 TRAIN, EVAL = ("--purpose", "train"), ("--purpose", "eval")
@@ -48,7 +49,7 @@ def copied(made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def rows(folder: RunFolder, purpose: Any) -> list[Record]:
-    return [row for _, row in read_lines(folder.games(purpose, 1))]
+    return [flat(row) for _, row in read_lines(folder.games(purpose, 1))]
 
 
 def tamper(folder: RunFolder, purpose: Any, game: int, change: Callable[[Record], object]) -> None:
@@ -96,11 +97,12 @@ def test_every_game_of_a_run_is_played_again_the_same(
 
 
 def other_action(record: Record) -> None:
-    record["turns"][1]["action"] = "[8]" if record["turns"][1]["action"] != "[8]" else "[7]"
+    answer = record["turns"][1]["answer"]
+    answer["action"] = "[8]" if answer["action"] != "[8]" else "[7]"
 
 
 def other_observation(record: Record) -> None:
-    record["turns"][2]["observation"] += "!"
+    record["turns"][2]["answer"]["observation"] += "!"
 
 
 def other_tokens(record: Record) -> None:
@@ -115,7 +117,9 @@ def other_reading(record: Record) -> None:
     """Another legal move than the tokens say."""
     turns = record["turns"]
     taken = {turn["action"] for turn in turns}
-    turns[0]["action"] = next(f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken)
+    turns[0]["answer"]["action"] = next(
+        f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken
+    )
 
 
 def other_logprobs(record: Record) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import json
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.loop import lines, make_context, played, publish_start
 from tests.helpers.resume import rows, trained_on, weights
@@ -377,7 +377,7 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
     played = {spec.game_id: spec for spec in evaluation_games(after.config, 0)}
     assert len(scores) == left
     for number, score in scores.items():
-        assert dataclasses.replace(played[number], game_id=round(score * 100)) in specs
+        assert replace(played[number], game_id=round(score * 100)) in specs
     lines = [line for line in said if line.startswith("gains are of")]
     few = f"gains are of {left} of {len(played)} games: version 0 has not played the rest"
     assert lines == ([few] if left < len(played) else [])

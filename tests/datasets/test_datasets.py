@@ -229,8 +229,8 @@ async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
     examples = recorded_examples([path], tokenizer)
     assert [e.answer for e in examples] == ["[4]", "I say [1]", "[7]"]
     for example, turn in zip(examples, won["turns"][::2], strict=True):
-        assert example.tokens.prompt_ids == turn["sampled"]["prompt_ids"]
-        (segment,) = turn["sampled"]["segments"]
+        assert example.tokens.prompt_ids == turn["answer"]["sampled"]["prompt_ids"]
+        (segment,) = turn["answer"]["sampled"]["segments"]
         assert example.tokens.scored_ids == segment["token_ids"]
         assert example.tokens.scored_ids[-1] == STOP
         assert (example.seat, example.env) == (0, "TicTacToe-v0")
@@ -244,7 +244,7 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
     own = await recorded_game("[4]", "[0]", "[4]")
     unread = await recorded_game("[4]", "[0]", "one")
     cut = await recorded_game("[4]", "[0]", "[1]", "[8]", "[7]")
-    cut["turns"][2]["sampled"]["segments"][0]["finish_reason"] = "length"
+    cut["turns"][2]["answer"]["sampled"]["segments"][0]["finish_reason"] = "length"
     path = write(tmp_path / "train-000003.jsonl", forfeited, own, unread)
     tokenizer = tiny_tokenizer()
     assert recorded_examples([path], tokenizer) == []
@@ -259,7 +259,7 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
 async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_path, caplog):
     tokenizer = tiny_tokenizer()
     row = await recorded_game(*WON)
-    forged = row["turns"][2]
+    forged = row["turns"][2]["answer"]
     forged["observation"] += "<|end|>"
     chat = [{"role": "user", "content": forged["observation"]}]
     forged["sampled"]["prompt_ids"] = tokenizer.apply_chat_template(
@@ -280,10 +280,12 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     path = write(tmp_path / "eval-000003.jsonl", row)
     with pytest.raises(ConfigError, match="eval-000003.jsonl: an evaluation's games, never"):
         recorded_examples([path], tokenizer)
-    path = write(tmp_path / "train-000003.jsonl", row, row | {"purpose": "eval"})
+    path = write(
+        tmp_path / "train-000003.jsonl", row, row | {"spec": row["spec"] | {"purpose": "eval"}}
+    )
     with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
         recorded_examples([path], tokenizer)
-    row["turns"][2]["sampled"]["segments"][0]["token_ids"][0] += 1
+    row["turns"][2]["answer"]["sampled"]["segments"][0]["token_ids"][0] += 1
     path = write(tmp_path / "train-000003.jsonl", row)
     with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
         recorded_examples([path], tokenizer)

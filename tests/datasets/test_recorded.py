@@ -1,22 +1,23 @@
 """Recorded games as groups: which are whole, which are kept, and what is held out."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.helpers.builders import game
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.config import RewardConfig
 from unstable.datasets.filters import Filters
 from unstable.datasets.offline import OfflineData, is_held_out
 from unstable.datasets.recorded import GroupIndex, Source
 from unstable.records.files import whole_size, write_lines
-from unstable.records.games import game_record
 from unstable.records.reading import Skipped
 from unstable.rewards.terms import Rewards
-from unstable.types import GameResult, PlayerId, Sealed
+from unstable.types import GameResult, PackedTrajectory, PlayerId
 
 REWARDS = Rewards([RewardConfig(term="outcome"), RewardConfig(term="length", weight=-0.1)])
 
@@ -29,7 +30,7 @@ def write(path: Path, games: Sequence[GameResult]) -> Source:
         for each in result.games
     ]
     write_lines(path, rows)
-    return Source({path: whole_size(path)}, lambda recorded: REWARDS.recorded(*recorded))
+    return Source({path: whole_size(path)}, REWARDS.recorded)
 
 
 def index_of(
@@ -95,10 +96,10 @@ def test_branches_are_a_group_and_a_game_that_lost_one_is_none(tmp_path: Path) -
     assert list(index.sizes) == [2, 3, 2]  # from the fork on
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a branch of the first one is lost
-    source = Source({path: whole_size(path)}, lambda recorded: REWARDS.recorded(*recorded))
+    source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
     path.write_bytes(b"".join(lines[1:]))  # and here the game itself
-    source = Source({path: whole_size(path)}, lambda recorded: REWARDS.recorded(*recorded))
+    source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
 
 
@@ -222,8 +223,8 @@ def test_held_out_losses_are_due_at_epochs_ends_or_as_asked(tmp_path: Path) -> N
 def test_sealed_samples_keep_the_version_that_sampled_them(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(3))])
     (batch,) = data_of(index, epochs=1, batch_size=12).batches(0)
-    sealed: list[Sealed] = [each for group in batch.groups for each in group]
-    assert {each.version for each in sealed} == {5}
+    packed: list[PackedTrajectory] = [each for group in batch.groups for each in group]
+    assert {each.version for each in packed} == {5}
     opened = batch.opened()
     assert {opened.staleness(sample) for sample in opened.samples} == {None}
     assert PlayerId.parse("main@5").version == opened.samples[0].version

@@ -5,13 +5,13 @@ with versions resident (`-m gpu`). Without one the same life is vLLM's build for
 it is installed, and else the embedded engine's.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.cli import in_process, no_developers_lines, unstable
 from tests.helpers.locally import locally
+from tests.helpers.records import lines
 from unstable.planning.machine import this_machine
 from unstable.records.reading import read_rows
 
@@ -77,7 +77,7 @@ def _run(folder: Path, *words: str) -> str:
 
 def trained_on(run: Path) -> set[str]:
     """Names of the players of all training games."""
-    games = [json.loads(line) for file in run.glob("games/train*.jsonl") for line in file.open()]
+    games = [game for file in run.glob("games/train*.jsonl") for game in lines(file)]
     return {seat["player"] for game in games for seat in game["seats"]}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
@@ -97,10 +98,8 @@ def paid(
 ) -> GameResult:
     players = ("main@2", "random") if seat == 0 else ("random", "main@2")
     result = game(players, purpose="eval", game_id=number)
-    spec = dataclasses.replace(result.spec, seed=deal)
-    return dataclasses.replace(
-        result, spec=spec, payoffs=list(payoffs), outcomes=list(payoffs), stakes=stakes
-    )
+    spec = replace(result.spec, seed=deal)
+    return replace(result, spec=spec, payoffs=list(payoffs), outcomes=list(payoffs), stakes=stakes)
 
 
 def test_a_deal_is_one_observation() -> None:
@@ -120,7 +119,7 @@ def test_a_deal_is_one_observation() -> None:
 
 @every_row(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
 def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
-    result = dataclasses.replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
+    result = replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
     assert game_payoffs(2, [result]) == {0: worth}
 
 
@@ -159,10 +158,7 @@ def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[flo
 
 
 def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
-    results = [
-        dataclasses.replace(paid((3.0, -3.0), deal=deal, number=deal), turns=[])
-        for deal in range(64)
-    ]
+    results = [replace(paid((3.0, -3.0), deal=deal, number=deal), turns=[]) for deal in range(64)]
     (row,) = evaluation_scores(2, results)
     assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
 

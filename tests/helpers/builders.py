@@ -1,20 +1,21 @@
 """Values for tests: a finished game out of a few words."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from unstable.loop.ended import Ended
 from unstable.types import (
     Answer,
-    Brief,
     Completion,
     GameResult,
     GameSpec,
+    PackedTrajectory,
+    PlayedGame,
     PlayerId,
     Purpose,
     SampledTokens,
-    Sealed,
     SeatSpec,
     Trajectory,
     Turn,
@@ -117,12 +118,12 @@ def game(
     )
 
 
-def brief(result: GameResult) -> Brief:
+def brief(result: GameResult) -> PlayedGame:
     """The game as the loop knows it."""
     (finished,) = Ended.of([(result, [])]).finished
-    return finished.game
+    return finished
 
 
-def sealed(trajectories: Sequence[Trajectory]) -> list[Sealed]:
+def packed(trajectories: Sequence[Trajectory]) -> list[PackedTrajectory]:
     """As the loop holds them."""
-    return list(map(Sealed.of, trajectories))
+    return list(map(PackedTrajectory.of, trajectories))

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ import psutil
 import pytest
 
 from tests.helpers.models import heed_interrupts
+from tests.helpers.records import lines
 from unstable.cli import main
 from unstable.records import logs
 from unstable.records.reading import read_rows
@@ -94,7 +94,7 @@ def _restored(folder: Path) -> Iterator[None]:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return lines(path)
 
 
 def no_developers_lines(text: str) -> bool:

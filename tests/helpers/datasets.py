@@ -2,9 +2,9 @@
 
 from tests.helpers.builders import spec
 from tests.helpers.players import Recorder, model_player
+from tests.helpers.records import game_record
 from unstable.collectors.play import play_game
 from unstable.config import GameConfig
-from unstable.records.games import game_record
 from unstable.types import PlayerId
 
 

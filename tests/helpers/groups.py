@@ -1,6 +1,6 @@
 """Branching, as config."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.helpers.collector import specs
 from unstable.types import GameSpec

@@ -16,11 +16,11 @@ from unstable.types import (
     Completion,
     Group,
     Move,
+    PackedBatch,
+    PackedTrajectory,
     Reward,
     Sample,
     SampledTokens,
-    Sealed,
-    SealedBatch,
     Segment,
     TokenSample,
     Trajectory,
@@ -249,7 +249,7 @@ def play_bandit(learner, model, rewarded, updates, batch_size=32):
     return losses, outcomes
 
 
-def sealed_batch(batch: Batch) -> SealedBatch:
+def sealed_batch(batch: Batch) -> PackedBatch:
     """The batch as the loop holds it."""
-    groups = (tuple(map(Sealed.of, group.trajectories)) for group in batch.groups)
-    return SealedBatch(batch.version, tuple(groups))
+    groups = (tuple(map(PackedTrajectory.of, group.trajectories)) for group in batch.groups)
+    return PackedBatch(batch.version, tuple(groups))

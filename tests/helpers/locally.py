@@ -21,7 +21,7 @@ from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.runtime.processes import Started, _probe
 from unstable.tracking.status import Waits
-from unstable.types import SealedBatch, Update
+from unstable.types import PackedBatch, Update
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = f"""
@@ -38,7 +38,7 @@ class OwnLearner(LocalLearner):
         super().__init__(config, folder)
         self._threads = threads
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         with threads(self._threads):
             return await super().update(batch)
 

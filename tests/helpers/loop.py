@@ -1,9 +1,9 @@
 """The loop's context with an actor and a learner of this process."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.records import lines as lines
 from unstable.commands.prepare import exact_games, prepare
 from unstable.config import RunConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -67,10 +67,6 @@ async def publish_start(context: Context) -> None:
     """Publish version 0, as a run does first of all."""
     await context.learner.hold(0)
     await publish(context, version=0)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Actors of this process that die after so many games, and what they are to play."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,10 +12,10 @@ from ray.exceptions import RayActorError
 
 from tests.helpers.loop import make_actor
 from unstable.config import RunConfig, parse
-from unstable.records.games import line_record, whole_line
+from unstable.loop.ended import Ended
 from unstable.runtime.playing import Playing
-from unstable.runtime.stream import Over, Packed, Part
-from unstable.types import Finished, GameSpec, PlayerId, SeatSpec, Trajectory, Unwritable
+from unstable.runtime.stream import Over, Part
+from unstable.types import GameSpec, PlayedGame, PlayerId, SeatSpec, Trajectory, Unwritable
 
 
 class Mortal:
@@ -52,7 +53,7 @@ class Mortal:
                 if isinstance(part, Over):
                     count = 1
                 else:
-                    count = len(part.games if isinstance(part, Packed) else part)
+                    count = len(part.games if isinstance(part, Ended) else part)
                 if count > self.left:  # no message comes in part
                     yield ready(given)
                     raise RayActorError
@@ -83,21 +84,21 @@ def group(first: int, size: int) -> list[GameSpec]:
     ]
 
 
-def content(calls: list[list[Finished]]) -> list[list[Any]]:
+def content(calls: list[list[PlayedGame]]) -> list[list[Any]]:
     """All of the games but how long they took."""
     return [
-        [(each.spec, each.game.outcomes, _turns(each), opened(each)) for each in finished]
+        [(each.spec, each.outcomes, _turns(each), opened(each)) for each in finished]
         for finished in calls
     ]
 
 
-def _turns(game: Finished) -> list[Any]:
-    assert not isinstance(game.game.line, Unwritable)
-    turns = line_record(whole_line(game.game.line, 0, 0))["turns"]
+def _turns(game: PlayedGame) -> list[Any]:
+    assert not isinstance(game.line, Unwritable)
+    turns = json.loads(game.line)["turns"]
     return [turn | {"seconds": 0} for turn in turns]
 
 
-def opened(game: Finished) -> list[Trajectory]:
+def opened(game: PlayedGame) -> list[Trajectory]:
     return [each.opened() for each in game.trajectories]
 
 

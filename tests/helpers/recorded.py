@@ -13,7 +13,7 @@ from unstable.planning.plan import Plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.processes import Started
-from unstable.types import SealedBatch, TokenSample, Update
+from unstable.types import PackedBatch, TokenSample, Update
 
 NIM: dict[str, Any] = {
     "model": {"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 8}},
@@ -32,7 +32,7 @@ class MortalLearner(LocalLearner):
     dies_at: int | None = None
     dies_of: type[BaseException] = KeyboardInterrupt
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         self._die()
         return await super().update(batch)
 

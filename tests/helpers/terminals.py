@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.helpers.models import random_adapter, tiny_model
+from tests.helpers.records import game_record
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump, load
 from unstable.engines.make import make_engine
 from unstable.models.adapters import write_adapter
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.types import BASE, GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
 
 KUHN = "unstable.games.catalog.kuhn:KuhnPoker"

@@ -1,13 +1,13 @@
 """Games, batches and whole runs in small, to feed a tracker with."""
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from tests.helpers.records import lines as lines
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig, parse
 from unstable.loop.ended import Ended
@@ -179,10 +179,6 @@ def printed(tracker: Tracker) -> str:
     file = tracker._console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def make_score(

@@ -22,7 +22,7 @@ from unstable.league.series import ScheduleState
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
 from unstable.studies.ratings import ratings
-from unstable.types import Brief, Finished, GameSpec, PlayerId, Sealed
+from unstable.types import GameSpec, PackedTrajectory, PlayedGame, PlayerId
 
 DRAWS = 10_000
 POLICY = PlayerId.policy(1)
@@ -34,11 +34,13 @@ def config(rule: str = "spread", weights: tuple[float, ...] = (1, 2, 1), **more:
     return parse({"games": games, "curriculum": {"rule": rule, **more}})
 
 
-def finished(env: str, *rewards: float) -> Finished:
+def finished(env: str, *rewards: float) -> PlayedGame:
     """A game with a trajectory for each seat."""
     spec = GameSpec(game_id=0, purpose="train", env=env, seed=0, seats=())
-    sealed = [Sealed(0, seat, seat, 1, 1, reward, b"") for seat, reward in enumerate(rewards)]
-    return Finished(Brief(spec, list(rewards), None, False, 1, 1, 1, (b"", b"")), [], sealed)
+    packed = [
+        PackedTrajectory(0, seat, seat, 1, 1, reward, b"") for seat, reward in enumerate(rewards)
+    ]
+    return PlayedGame(spec, list(rewards), None, False, 1, 1, 1, b"", [], packed)
 
 
 def test_spread_and_progress_are_of_seats_and_hand_worked() -> None:

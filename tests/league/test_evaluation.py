@@ -1,12 +1,12 @@
 """Evaluation games are the same for every version, balanced over seats, and scored honestly."""
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers.builders import game, sampled, turn
 from tests.helpers.rows import every_row
@@ -53,7 +53,7 @@ def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> 
         assert {seat.temperature for seat in other.seats} == {0.0}
 
     results = [
-        dataclasses.replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
+        replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
         for spec in specs
     ]
     scores = evaluation_scores(2, results)
@@ -72,7 +72,7 @@ def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
     def play(version: int, outcomes: list[list[float]]) -> list[GameResult]:
         specs = evaluation_games(config, version)
         pairs = zip(specs, outcomes, strict=True)
-        return [dataclasses.replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
+        return [replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
 
     win, loss = [1.0, -1.0], [-1.0, 1.0]  # of seat 0, where the version sits in every other game
     first = game_scores(0, play(0, [win, win, loss, win]))
@@ -98,9 +98,7 @@ def test_two_versions_are_judged_on_the_same_games() -> None:
     for one, other in zip(before, after, strict=True):
         assert (one.game_id, one.seed, one.env) == (other.game_id, other.seed, other.env)
         renamed = tuple(
-            dataclasses.replace(seat, player=PlayerId.policy(8))
-            if seat.player == PlayerId.policy(0)
-            else seat
+            replace(seat, player=PlayerId.policy(8)) if seat.player == PlayerId.policy(0) else seat
             for seat in one.seats
         )
         assert renamed == other.seats
@@ -238,7 +236,7 @@ def played(
         for index, action in enumerate(actions)
     ]
     result = game(players, (1.0, -1.0), purpose="eval", **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(result, turns=turns)
+    return replace(result, turns=turns)
 
 
 def test_greedy_games_count_by_their_transcripts() -> None:
@@ -264,7 +262,7 @@ def test_greedy_games_count_by_their_transcripts() -> None:
         ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
         ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
         # What is seen is a part of it: another deal is another game.
-        ([played("ab"), dataclasses.replace(played("ab"), outcomes=[0.0, 0.0])], 2),
+        ([played("ab"), replace(played("ab"), outcomes=[0.0, 0.0])], 2),
     ],
 )
 def test_games_are_alike_by_luck_where_anybody_plays_by_chance(

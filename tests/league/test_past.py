@@ -1,11 +1,11 @@
 """The worst case against own past: kept while a run goes on, and played for in evaluations."""
 
-import dataclasses
 import json
 import random
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import brief, game
 from tests.helpers.rows import every_row
@@ -66,9 +66,7 @@ def test_policies_have_a_past_of_their_own_and_openings_count_for_none() -> None
 
 def _opened(result: GameResult) -> GameResult:
     opener = result.spec.seats[0]
-    return dataclasses.replace(
-        result, spec=dataclasses.replace(result.spec, opening=1, opener=opener)
-    )
+    return replace(result, spec=replace(result.spec, opening=1, opener=opener))
 
 
 # In evaluations
@@ -151,7 +149,7 @@ def _played(spec: GameSpec, own: PlayerId, lost: bool) -> GameResult:
     is_past = all(seat.player.version is not None for seat in spec.seats)
     sign = -1.0 if lost and is_past else 1.0
     outcomes = [sign if seat.player == own else -sign for seat in spec.seats]
-    return dataclasses.replace(game(), spec=spec, outcomes=outcomes)
+    return replace(game(), spec=spec, outcomes=outcomes)
 
 
 def test_no_opponent_is_called_past() -> None:

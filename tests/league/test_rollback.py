@@ -1,7 +1,6 @@
 """What the guard's alarms lead to in a run: first on stand-ins for models, then on a real one."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
@@ -32,8 +32,8 @@ from unstable.types import (
     GameResult,
     GameSpec,
     MeanLoss,
+    PackedBatch,
     PlayerId,
-    SealedBatch,
     Shares,
     TokenSample,
     Update,
@@ -51,7 +51,7 @@ class StandInLearner:
         self.version, self.weights, self.rate = 0, SOUND, 1.0
         self.held: dict[int, dict[str, float]] = {}
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         assert batch.version == self.version
         self.version += 1
         if self.version == self.ruin:
@@ -62,7 +62,7 @@ class StandInLearner:
         }
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         raise AssertionError("no recorded games")
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
@@ -126,7 +126,7 @@ class StandInActor:
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
             result = game([player.name for player in players], outcomes)
-            yield dataclasses.replace(result, spec=spec)
+            yield replace(result, spec=spec)
 
     async def present(self) -> None:
         pass

@@ -14,7 +14,8 @@ from unstable.league import schedule as schedule_module
 from unstable.league import series
 from unstable.league.schedule import Schedule
 from unstable.league.series import ScheduleState
-from unstable.records.games import read_spec, spec_record
+from unstable.records.files import plain
+from unstable.records.reading import as_record
 from unstable.types import GameSpec, PlayerId
 
 RANDOM = PlayerId("random")
@@ -218,4 +219,4 @@ def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:
         assert spec.opener is not None and spec.opener.player.name == "rival@0"
     others = {seat.player for spec in specs for seat in spec.seats if not seat.trained}
     assert others == set(pool)
-    assert [read_spec(json.loads(json.dumps(spec_record(spec)))) for spec in specs] == specs
+    assert [as_record(json.loads(json.dumps(plain(spec))), GameSpec) for spec in specs] == specs

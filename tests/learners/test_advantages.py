@@ -1,10 +1,10 @@
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers.learners import Made, make_batch, make_sample
 from tests.helpers.rows import every_row

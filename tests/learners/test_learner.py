@@ -1,12 +1,13 @@
+import dataclasses
 import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load, save
 from torch.overrides import TorchFunctionMode
 
@@ -27,6 +28,7 @@ from tests.helpers.learners import (
     trained,
 )
 from tests.helpers.models import random_adapter, tiny_model
+from tests.helpers.records import game_record
 from unstable.config import ConfigError, LearnerConfig
 from unstable.learners import columns
 from unstable.learners import passes as passes_module
@@ -35,8 +37,7 @@ from unstable.learners.model import packing
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
-from unstable.records.files import json_line
-from unstable.records.games import game_record, read_game
+from unstable.records.games import read_game
 from unstable.types import Reward, Segment
 
 
@@ -140,7 +141,7 @@ def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled
     played.turns = [
         turn(0, 0, "main@0", sampled=replace(unscored, segments=(first, inserted, last)))
     ]
-    record = json.loads(json_line(game_record(played, [], 0, None)))
+    record = game_record(played, [], 0, None)
     tokens = read_game("a line", record).turns[0].answer.sampled
     assert tokens is not None
     made = make_sample([1], [2], reward=0.5)
@@ -446,7 +447,7 @@ def test_a_start_that_is_not_finite_is_refused(model):
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = math.inf
     with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
-        make_learner(model, adapter=replace(adapter, weights=save(tensors)))
+        make_learner(model, adapter=dataclasses.replace(adapter, weights=save(tensors)))
 
 
 def test_a_batch_of_another_version_is_refused(model):

@@ -1,11 +1,11 @@
 """RFT imitates won turns, each once, and leaves out a batch that nobody won."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.helpers.learners import (
     count_forwards,

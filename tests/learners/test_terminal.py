@@ -1,11 +1,11 @@
 """What judges a whole trajectory has the same weight in every algorithm, whatever its name."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import answering, game
 from tests.helpers.learners import make_learner, save_model

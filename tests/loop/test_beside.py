@@ -15,7 +15,7 @@ from unstable.loop.context import Context
 from unstable.loop.state import parse
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
-from unstable.types import GameFailure, GameResult, GameSpec, SealedBatch, Update
+from unstable.types import GameFailure, GameResult, GameSpec, PackedBatch, Update
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def begun(context: Context) -> list[asyncio.Event]:
     events = [asyncio.Event() for _ in range(context.config.loop.steps + 1)]
     update = context.learner.update
 
-    async def noted(batch: SealedBatch) -> Update:
+    async def noted(batch: PackedBatch) -> Update:
         events[batch.version + 1].set()
         return await update(batch)
 
@@ -105,10 +105,10 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     """What a version's checkpoint holds does not depend on the updates made while it is written."""
     context = make_context(tiny_folder, tmp_path / "run", **settings())
     learner, folder = context.learner, context.folder
-    batches: list[SealedBatch] = []
+    batches: list[PackedBatch] = []
     update = learner.update
 
-    async def kept(batch: SealedBatch) -> Update:
+    async def kept(batch: PackedBatch) -> Update:
         batches.append(batch)
         return await update(batch)
 
@@ -117,7 +117,7 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     before = weights(folder, 4)
     await learner.hold(4)
     folder.checkpoint(4).rename(tmp_path / "before")
-    await update(SealedBatch(4, batches[-1].groups))
+    await update(PackedBatch(4, batches[-1].groups))
     await learner.save(4)
     await learner.hold(5)
     await learner.save(5)

@@ -1,5 +1,6 @@
 """What an actor hands over says the same of its games, however they come together."""
 
+import json
 import pickle
 from typing import Any
 
@@ -8,7 +9,7 @@ from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, RunConfig, parse
 from unstable.league.guard import TrainingGames
 from unstable.loop.ended import Ended, Judged
-from unstable.records.games import line_record, whole_line
+from unstable.records.files import plain
 from unstable.rewards.terms import Rewards
 from unstable.tracking.play import PlayMetrics
 from unstable.types import GameFailure, Unwritable
@@ -68,20 +69,20 @@ def test_failures_keep_their_place_and_lines_their_rewards() -> None:
     assert ended.play.counts["collect/games"] == 2
     for (played, own), finished in zip((first, second), ended.finished, strict=True):
         assert [each.opened() for each in finished.trajectories] == own
-        assert not isinstance(finished.game.line, Unwritable)
-        record = line_record(whole_line(finished.game.line, 3, 1))
-        found = {turn["index"]: turn["rewards"] for turn in record["turns"]}
+        assert not isinstance(finished.line, Unwritable)
+        record = json.loads(finished.line)
+        found = {turn["index"]: turn.get("rewards") for turn in record["turns"]}
         for each in own:
             for sample in each.samples:
                 values = {**each.rewards, **sample.rewards}
-                expected = {term: value._asdict() for term, value in values.items()}
+                expected = {term: plain(value) for term, value in values.items()}
                 assert found[sample.turn] == expected
-        assert record["game"] == played.spec.game_id
+        assert record["spec"]["game"] == played.spec.game_id
 
 
 def test_a_line_that_cannot_be_made_costs_a_line() -> None:
     ((played, own),) = judged(1)
     played.seconds = float("nan")
     (finished,) = Ended.of([(played, own)]).finished
-    assert isinstance(finished.game.line, Unwritable)
+    assert isinstance(finished.line, Unwritable)
     assert finished.num_samples == 3

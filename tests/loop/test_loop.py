@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import textarena
 
-from tests.helpers.builders import game, sealed
+from tests.helpers.builders import game, packed
 from tests.helpers.loop import lines, make_context, played
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
@@ -27,8 +27,8 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    PackedBatch,
     PlayerId,
-    SealedBatch,
     Update,
 )
 
@@ -201,7 +201,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
     )
     for game_id in range(5000):
         result = game(game_id=10**6 + game_id)
-        context.buffer.add(result.spec, sealed(context.rewards.trajectories(result)))
+        context.buffer.add(result.spec, packed(context.rewards.trajectories(result)))
     assert await train(context) == "time is up"
     assert context.buffer.size > 0
 
@@ -344,7 +344,7 @@ async def test_too_many_failed_games_end_the_run(
 
 
 class BrokenLearner(LocalLearner):
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         raise FloatingPointError("the loss is nan")
 
 

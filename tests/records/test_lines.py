@@ -1,21 +1,24 @@
-"""A game's line is made where it was played, and is the one that the loop would write itself."""
+"""A game's line is made where it was played, and read back whatever is in it."""
 
-import json
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, keep_secret
-from unstable.records.files import hide_in_line, json_line
-from unstable.records.games import game_record, line_pieces, line_record, whole_line
+from unstable.records.files import hide_in_line
+from unstable.records.games import game_body, game_line
+from unstable.records.reading import parse_record
 from unstable.rewards.terms import Rewards
-from unstable.types import GameResult
+from unstable.types import GameResult, RecordedGame
 
 TERMS = [RewardConfig(term="outcome"), RewardConfig(term="format", weight=0.1)]
-TEXTS = ["a", "a\nb", 'she said "x"', "\x7f\x1b[2J", "\u2028", "\ud800", "NaN", "Infinity", "é"]
+TEXTS = [
+    *("a", "a\nb", 'she said "x"', "\x7f\x1b[2J", "\u2028", "\ud800"),
+    *("NaN", "Infinity", "null", "é"),
+]
 
 
 def said(text: str) -> GameResult:
@@ -30,44 +33,45 @@ def said(text: str) -> GameResult:
 
 @every_row("text", TEXTS)
 @every_row("terms", [TERMS[:1], TERMS, []])
-def test_the_line_is_that_of_the_record_to_the_byte(text: str, terms: list[RewardConfig]) -> None:
+def test_a_line_holds_the_game_and_its_rewards(text: str, terms: list[RewardConfig]) -> None:
     played = said(text)
     trajectories = Rewards(terms).trajectories(played)
     assert bool(trajectories[0].samples[0].rewards) == (len(terms) == 2)
-    record = game_record(played, trajectories, 3, 1)
-    line = whole_line(line_pieces(played, trajectories), 3, 1)
-    assert line == json_line(record)
-    if "\ud800" not in text:
-        assert line_record(line) == json.loads(json.dumps(record))
-    unjudged = json_line(game_record(played, [], 3, None))
-    assert whole_line(line_pieces(played), 3, None) == unjudged
+    line = game_line(game_body(played, trajectories), 3, 1)
+    assert line.startswith(b'{"format":2,"version":3,"actor":1,"spec":{"game":0,')
+    assert line.isascii() or "é" in text
+    record = parse_record(line, RecordedGame, "a line")
+    assert (record.version, record.actor) == (3, 1)
+    assert (record.spec, record.turns, record.reason) == (played.spec, played.turns, text)
+    (own,) = trajectories
+    rewards = {sample.turn: own.rewards | sample.rewards for sample in own.samples}
+    assert [turn.rewards for turn in record.turns] == [rewards.get(at) for at in range(4)]
 
 
 def test_a_game_without_a_turn_has_a_line() -> None:
-    played = game(turns=0)
-    line = whole_line(line_pieces(played), 0, None)
-    assert line == json_line(game_record(played, [], 0, None))
+    line = game_line(game_body(game(turns=0)), 0, None)
+    record = parse_record(line, RecordedGame, "a line")
+    assert (record.turns, record.actor, record.version) == ([], None, 0)
 
 
-def test_a_number_that_is_not_finite_has_no_line() -> None:
+@every_row("number", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
     played = game(turns=1)
-    played.turns[0].seconds = math.nan
+    played.turns[0].seconds = number
     with pytest.raises(ValueError):
-        line_pieces(played)
+        game_body(played)
 
 
 def test_a_key_of_this_process_is_not_in_a_line_that_another_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    played = said("it is key-of-a-service")
-    pieces = line_pieces(played)
+    body = game_body(said("it is key-of-a-service"))
     monkeypatch.setenv("KEY_OF_TEST", "key-of-a-service")
     keep_secret("KEY_OF_TEST")
-    assert b"it is <KEY_OF_TEST>" in hide_in_line(whole_line(pieces, 0, None))
+    assert b"it is <KEY_OF_TEST>" in hide_in_line(game_line(body, 0, None))
 
 
-def test_pieces_that_are_more_than_a_line_are_refused() -> None:
-    played = said("a")
-    head, tail = line_pieces(played)
+@every_row("body", [b"", b"[]", b'{"a":1}\n'])
+def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="one line"):
-        whole_line((head + b"\n", tail), 0, None)
+        game_line(body, 0, None)

@@ -1,6 +1,5 @@
 """What a run's files hold is read back as it was, and a file is whole or not there."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -13,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.loop import make_context, publish_start
+from tests.helpers.records import as_played, game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines, make_game, make_trajectories, take_in
 from unstable.config import ConfigError
@@ -31,8 +32,8 @@ from unstable.records.files import (
     write_whole,
 )
 from unstable.records.folder import RunFolder
-from unstable.records.games import answer_tokens, batch_records, game_record, read_game
-from unstable.records.reading import Skipped, read_rows
+from unstable.records.games import answer_tokens, game_body, game_line, read_game, sample_lines
+from unstable.records.reading import Skipped, parse_record, read_records, read_rows
 from unstable.records.scan import scan_games
 from unstable.types import (
     Answer,
@@ -43,6 +44,7 @@ from unstable.types import (
     Group,
     PlayerId,
     Purpose,
+    RecordedGame,
     Reward,
     Sample,
     SampledTokens,
@@ -150,14 +152,15 @@ def games(draw: st.DrawFn) -> GameResult:
 def test_a_game_is_read_back_as_it_was_played(
     result: GameResult, version: int, actor: int | None, has_format: bool
 ) -> None:
-    line = json_line(game_record(result, [], version, actor))
+    line = game_line(game_body(result), version, actor)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
     row = json.loads(line)
-    assert row["format"] == 1
+    assert row.pop("format") == 2
     assert (row["version"], row["actor"]) == (version, actor)
     if not has_format:
-        del row["format"]
-    assert read_game("a line", row) == result
+        assert as_played(read_game("a line", row)) == result
+        line = json.dumps(row).encode()
+    assert as_played(parse_record(line, RecordedGame, "a line")) == result
 
 
 async def test_games_of_a_real_actor_are_read_back_from_their_file(
@@ -179,11 +182,11 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
     played: list[GameResult] = []
     async for result in context.actors[0].play(specs):
         assert isinstance(result, GameResult)
-        played += [dataclasses.replace(each, branches=[]) for each in result.games]
+        played += map(as_played, result.games)
         trajectories = context.rewards.trajectories(result)
         take_in(context.tracker, result, trajectories, version=0)
     path = context.folder.games("train", 0)
-    assert [read_game(place, row) for place, row in read_lines(path)] == played
+    assert [as_played(read_game(place, row)) for place, row in read_lines(path)] == played
     turns = [turn for each in played for turn in each.turns]
     assert {turn.answer.sampled is None for turn in turns} == {True, False}
     sampled = [turn.answer.sampled for turn in turns if turn.answer.sampled is not None]
@@ -199,47 +202,40 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
 def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
     """As readers of the files know it, whatever a turn is made of in memory."""
     record = game_record(game(turns=2), [], 3, 1)
-    model, program = record["turns"]
-    assert list(model) == list(program)
-    assert program["sampled"] is None
+    model, program = (turn["answer"] for turn in record["turns"])
+    assert model.keys() - program.keys() == {"sampled"}
     assert model["sampled"] == {
         "version": 0,
-        "temperature": 1.0,
-        "prompt_cut": 0,
         "prompt_ids": [1, 2, 3],
         "segments": [
             {
+                "kind": "sampled",
                 "token_ids": [7, 8],
                 "logprobs": [-0.5, -0.25],
                 "finish_reason": "stop",
                 "adapter": "main@0",
-                "top_logprobs": None,
             }
         ],
     }
     assert (model["player"], program["player"]) == ("main@0", "random")
-    assert [seat["player"] for seat in record["seats"]] == record["players"]
+    assert [seat["player"] for seat in record["spec"]["seats"]] == ["main@0", "random"]
 
 
 def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
     """Inserted tokens have no log-probability, in files, frames and reports."""
     first = completion(top_logprobs=[[(7, -0.5)], [(8, -0.25)]])
     last = completion(token_ids=[4], logprobs=[-1.0], finish_reason="length")
-    tokens = dataclasses.replace(
-        sampled(), segments=(first, Segment(token_ids=[5, 6], scored=False), last)
-    )
+    tokens = replace(sampled(), segments=(first, Segment(token_ids=[5, 6], scored=False), last))
     played = game(turns=1)
     played.turns = [turn(0, 0, "main@0", sampled=tokens)]
-    record = json.loads(json_line(game_record(played, [], 3, 1)))
-    (row,) = record["turns"]
-    assert answer_tokens(row["sampled"]) == (
+    (found,) = read_game("a line", game_record(played, [], 3, 1)).turns
+    assert answer_tokens(found.answer.sampled) == (
         [7, 8, 5, 6, 4],
         [-0.5, -0.25, None, None, -1.0],
-        [[[7, -0.5]], [[8, -0.25]], [], [], []],
+        [[(7, -0.5)], [(8, -0.25)], [], [], []],
         "length",
     )
     assert answer_tokens(None) == ([], [], None, None)
-    (found,) = read_game("a line", record).turns
     assert found.answer.sampled == tokens
     assert (tokens.scored_ids, tokens.logprobs) == ([7, 8, 4], [-0.5, -0.25, -1.0])
 
@@ -248,25 +244,22 @@ def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
     result = make_game(5, turns=3)
     record = game_record(result, make_trajectories(result), 3, 1)
     rewards = {"outcome": {"raw": 1.0, "weighted": 1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
-    assert [turn["rewards"] for turn in record["turns"]] == [rewards, None, rewards]
+    assert [turn.get("rewards") for turn in record["turns"]] == [rewards, None, rewards]
 
 
 # The format, pinned: what a line of this format says.
 GAME_LINE = (
-    '{"format":1,"game":5,"purpose":"train","env":"TicTacToe-v0","seed":4,"version":7,"actor":2,'
-    '"member":1,"branches":0,"fork":1,"opening":0,"opener":null,"teams":[],"raised":false,'
-    '"players":["main@1","minimax"],"seats":[{"player":"main@1",'
-    '"temperature":1.0,"group_id":50,"group_size":2},{"player":"minimax","temperature":0.5,'
-    '"group_id":null,"group_size":1}],"payoffs":[-1.0,1.0],"outcomes":[-1.0,1.0],"forfeit":0,'
-    '"truncated":false,"reason":"three in a row","seconds":2.0,"turns":['
-    '{"seat":1,"index":0,"player":"minimax","observation":"board 0","text":"[1]","action":"[1]",'
-    '"formatted":true,"cut_characters":0,"votes":null,"invalid":false,"seconds":0.5,'
-    '"rewards":null,"sampled":null},{"seat":0,"index":1,"player":"main@1",'
-    '"observation":"board 1","text":"Zug ✓","action":"","formatted":false,"cut_characters":0,'
-    '"votes":null,"invalid":true,"seconds":0.25,'
-    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}},"sampled":{"version":2,"temperature":1.0,'
-    '"prompt_cut":5,"prompt_ids":[7,8,9],"segments":[{"token_ids":[0,1],"logprobs":[-0.25,-0.5],'
-    '"finish_reason":"length","adapter":"main@2","top_logprobs":null}]}}]}\n'
+    '{"format":2,"version":7,"actor":2,"spec":{"game":5,"purpose":"train","env":"TicTacToe-v0",'
+    '"seed":4,"seats":[{"player":"main@1","temperature":1.0,"group_id":50,"group_size":2},'
+    '{"player":"minimax","temperature":0.5}],"member":1},"payoffs":[-1.0,1.0],'
+    '"outcomes":[-1.0,1.0],"forfeit":0,"truncated":false,"reason":"three in a row","seconds":2.0,'
+    '"fork":1,"turns":[{"seat":1,"index":0,"answer":{"observation":"board 0","text":"[1]",'
+    '"action":"[1]","player":"minimax"},"invalid":false,"seconds":0.5},{"seat":0,"index":1,'
+    '"answer":{"observation":"board 1","text":"Zug ✓","action":"","formatted":false,'
+    '"sampled":{"prompt_ids":[7,8,9],"segments":[{"kind":"sampled","token_ids":[0,1],'
+    '"logprobs":[-0.25,-0.5],"finish_reason":"length","adapter":"main@2"}],"version":2,'
+    '"prompt_cut":5},"player":"main@1"},"invalid":true,"seconds":0.25,'
+    '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'
 )
 GAME_RESULT = GameResult(
     spec=GameSpec(
@@ -318,7 +311,11 @@ def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
     path.write_text(GAME_LINE, encoding="utf-8")
     [(place, row)] = read_lines(path)
     assert place == f"{path}:1"
-    assert read_game(place, row) == GAME_RESULT
+    assert as_played(read_game(place, row)) == GAME_RESULT
+    [record] = read_records(path, RecordedGame, Skipped())
+    assert game_line(game_body(as_played(record)), 7, 2).decode() == GAME_LINE.replace(
+        ',"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}', ""
+    )
 
 
 def test_what_is_no_game_is_refused_with_its_place() -> None:
@@ -329,17 +326,18 @@ def test_what_is_no_game_is_refused_with_its_place() -> None:
 # Lines
 
 
-@every_row("found", [2, 0, "1", None, [1]])
+@every_row("found", [1, 3, 0, "1", None, [1]])
 def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, found: Any) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text(f'{{"a":1}}\n\n{{"format":1,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
+    path.write_text(f'{{"a":1}}\n\n{{"format":2,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
     rows = []
     with pytest.raises(ConfigError) as raised:
         for place, row in read_lines(path):
             rows.append((place, row))
     assert rows == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
     text = str(raised.value)
-    assert text.startswith(f"{path}:4: format = {found!r} ") and "use the release" in text
+    assert text.startswith(f"{path}:4: format = {found!r}")
+    assert ("repeat the run" if found == 1 else "use the release") in text
     assert "\n" not in text
     if isinstance(found, int):
         with pytest.raises(ConfigError, match=r"x\.jsonl:4: format"):
@@ -372,7 +370,7 @@ def test_a_file_that_is_not_there_is_an_error_of_lines_and_no_rows(tmp_path: Pat
 def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
     line = json_line(record)
     assert line.count(b"\n") == 1 and b"\r" not in line
-    assert json.loads(line) == {"format": 1, **record}
+    assert json.loads(line) == {"format": 2, **record}
 
 
 @every_row(
@@ -420,7 +418,7 @@ def test_json_has_no_word_for_what_is_not_finite() -> None:
 
 
 def test_a_line_holds_half_a_character_spelled_out() -> None:
-    assert json_line({"a": "x\ud800\x7f"}) == b'{"format":1,"a":"x\\ud800\\u007f"}\n'
+    assert json_line({"a": "x\ud800\x7f"}) == b'{"format":2,"a":"x\\ud800\\u007f"}\n'
 
 
 def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> None:
@@ -429,7 +427,7 @@ def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> Non
     file = LineFile(path)
     file.write({"a": 2})
     file.close()
-    assert lines(path) == [{"a": 1}, {"format": 1, "a": 2}]
+    assert lines(path) == [{"a": 1}, {"format": 2, "a": 2}]
     with path.open("ab") as torn:
         torn.write(b'{"a":')
     LineFile(path).close()  # which is enough
@@ -441,7 +439,7 @@ def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
     skipped, folder = Skipped(), RunFolder(tmp_path)
     path = folder.games("train", 1)
     path.parent.mkdir()
-    path.write_bytes(json_line(game_record(game(), [], 1, 0)) + b'{"format":1,"game":')
+    path.write_bytes(json_line(game_record(game(), [], 1, 0)) + b'{"format":2,"version":')
     assert len([*scan_games(folder, skipped)]) == 1 and len(skipped) == 0
 
 
@@ -570,7 +568,9 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
     )
     batch = Batch(version=7, groups=groups)
     advantages = [0.5, -0.5, 0.25, 1.0, -1.0]
-    records = batch_records(batch, advantages)
+    rows = sample_lines(batch, advantages).splitlines()
+    records = [json.loads(row) for row in rows]
+    assert {record.pop("format") for record in records} == {2}
     places = [(r["group"], r["game"], r["seat"], r["turn"], r["advantage"]) for r in records]
     assert places == [
         (30, 8, 0, 0, 0.5),
@@ -613,14 +613,14 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         },
     }
     for record in records:
-        assert json.loads(json_line(record)) == {"format": 1, **record}
+        assert json.loads(json_line(record)) == {"format": 2, **record}
 
 
 @every_row("advantages", [[], [0.1], [0.1, 0.2, 0.3]])
 def test_every_sample_has_an_advantage_of_its_own(advantages: list[float]) -> None:
     batch = Batch(version=4, groups=(Group(trajectories=(trajectory(8, 0, 30, 2),)),))
     with pytest.raises(ValueError, match="argument 2"):
-        batch_records(batch, advantages)
+        sample_lines(batch, advantages)
 
 
 # Folders

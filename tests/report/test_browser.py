@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers.builders import answering, sampled
 from tests.helpers.loop import make_context
+from tests.helpers.records import game_record
 from tests.helpers.tracking import make_game, make_trajectories
 from unstable.commands.report import make_report
 from unstable.config import dump
@@ -20,7 +21,6 @@ from unstable.loop.train import train
 from unstable.models.hub import cache_folder
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.report.page import plot_library, write_page
 from unstable.studies.sweep.report import Measure, Outcome, results, sweep_page
 

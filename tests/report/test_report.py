@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, printed
 from unstable import cli
@@ -21,7 +22,6 @@ from unstable.loop.train import train
 from unstable.records.environment import write_environment
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.records.reading import read_rows
 from unstable.report.charts import thinned
 from unstable.report.page import as_data

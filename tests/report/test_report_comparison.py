@@ -1,14 +1,15 @@
 """What a report says of teams, of several games and of several runs, on small runs made by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from tests.helpers.records import game_record
 from tests.helpers.tracking import make_game
 from unstable.config import load
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.report.charts import MOST_SERIES
 from unstable.report.run import Row, Run
 from unstable.report.sections import sections

@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, run_updates
 from unstable.commands.report import state
 from unstable.config import dump
 from unstable.records.files import json_line, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.report.report import write_report
 from unstable.report.run import Run
 from unstable.report.verdict import verdict

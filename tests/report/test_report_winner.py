@@ -1,16 +1,17 @@
 """Which of several runs is better, by games that are paired where they can be."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.helpers.builders import game
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.config import load
 from unstable.league.evaluation import evaluation_scores
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.report.comparison import difference_rows, differences, headline
 from unstable.report.run import Run, labels
 from unstable.report.sections import sections

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers.builders import answering
 from tests.helpers.models import tiny_tokenizer
+from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_game, make_trajectories
 from unstable.commands import report as runtime
@@ -22,7 +24,6 @@ from unstable.models.base import load_decoder
 from unstable.prompts import TokenStrings
 from unstable.records.files import write_lines
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import Record, game_record
 from unstable.records.scan import Place
 from unstable.report.games import Sources, chosen, packed_games, point_of_view, rule, spread
 from unstable.report.run import Run
@@ -230,15 +231,18 @@ def test_games_of_users_are_not_played_again() -> None:
 def test_replaying_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     positions = runtime.sources(parse({})).positions
     assert positions is not None
-    record: Record = {"env": "TicTacToe-v0", "seed": 3, "turns": [{"action": "[4]"}]}
-    assert len(positions(record) or []) == 2
+    played = make_game(3, turns=1)
+    assert len(positions(played) or []) == 2
     monkeypatch.setattr(runtime, "REPLAY_S", -1.0)
-    assert positions(record) is None
-    assert positions({**record, "env": "tests.helpers.unruly:Unruly"}) == []
+    assert positions(played) is None
+    assert (
+        positions(replace(played, spec=replace(played.spec, env="tests.helpers.unruly:Unruly")))
+        == []
+    )
 
 
 def test_the_page_says_how_many_games_have_no_board(tmp_path: Path) -> None:
-    late = Sources(positions=lambda record: None if record["game"] > 0 else [])
+    late = Sources(positions=lambda game: None if game.spec.game_id > 0 else [])
     index, stored = packed([make_game(n) for n in range(3)], tmp_path, late)
     assert index["rule"].endswith(
         "2 of these games have no board, as the time for replays was spent."

@@ -16,6 +16,7 @@ import unstable
 import unstable.games
 from tests.helpers.cli import background, in_process, wait_for, written
 from tests.helpers.locally import locally
+from tests.helpers.records import flat
 from tests.helpers.resume import rows, weights
 from tests.helpers.terminals import typed
 from unstable.cli import run
@@ -100,8 +101,8 @@ def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -
 def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path) -> None:
     prompt, loss = blocks("text", page("concepts.md"))
     games = objects(folder / "outputs/datum/games/train-000000.jsonl")
-    (game,) = (game for game in games if game["game"] == 16)
-    assert game["turns"][0]["observation"] == prompt.strip() and "min(ratio" in loss
+    (game,) = (game for game in games if game["spec"]["game"] == 16)
+    assert game["turns"][0]["answer"]["observation"] == prompt.strip() and "min(ratio" in loss
 
 
 def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
@@ -332,7 +333,8 @@ def played_in(folder: unstable.RunFolder) -> list[tuple[Any, ...]]:
     """All games by number: seats, outcomes and answers."""
     found = []
     for file in folder.game_files():
-        for _, each in read_lines(file.path):
+        for _, row in read_lines(file.path):
+            each = flat(row)
             answers = [turn["text"] for turn in each["turns"]]
             found.append((file.path.name, each["game"], each["players"], each["outcomes"], answers))
     return sorted(found)

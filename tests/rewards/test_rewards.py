@@ -6,12 +6,12 @@ import re
 import signal
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.rows import every_row
@@ -159,7 +159,7 @@ def test_a_value_becomes_a_number_where_it_comes_in(
     (trajectory,) = rewards.trajectories(game())
     found = trajectory.samples[0].rewards["mine"]
     assert found == Reward(number, 2 * number)
-    assert json.loads(json_line(found._asdict())) == {"format": 1, **found._asdict()}
+    assert json.loads(json_line(found)) == {"format": 2, "raw": number, "weighted": 2 * number}
 
 
 @every_row(

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import answering, completion, game, sampled
 from tests.helpers.endpoint import Reply, Server

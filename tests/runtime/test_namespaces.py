@@ -23,6 +23,7 @@ from tests.helpers.cli import PATIENCE_S, in_process
 from tests.helpers.learners import save_model
 from tests.helpers.locally import locally
 from tests.helpers.namespaces import PORT, Host, Network, lacking, network
+from tests.helpers.records import flat
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
@@ -126,7 +127,7 @@ def games(folder: RunFolder) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for path in sorted((folder.root / "games").glob("train-*.jsonl")):
         for line in path.read_text().splitlines():
-            game = json.loads(line)
+            game = flat(json.loads(line))
             assert game["game"] not in found, "a game is there twice"
             found[game["game"]] = game
     return found

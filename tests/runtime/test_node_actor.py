@@ -20,7 +20,7 @@ from unstable.runtime import node_actor
 from unstable.runtime.node_actor import NodeActor
 from unstable.runtime.placement import Place
 from unstable.tracking.status import Waits
-from unstable.types import Finished, PlayerId
+from unstable.types import PlayedGame, PlayerId
 
 
 class Nodes:
@@ -94,7 +94,7 @@ async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list
             return [game for ended in lists for game in ended.games]
 
         parts = await asyncio.gather(played(0), played(1))
-        games = [each for part in parts for each in part if isinstance(each, Finished)]
+        games = [each for part in parts for each in part if isinstance(each, PlayedGame)]
         assert len({each.spec.game_id for each in games}) == len(games) == sum(map(len, parts))
         calls.append(sorted(games, key=lambda each: each.spec.game_id))
     return calls

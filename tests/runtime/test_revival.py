@@ -5,11 +5,11 @@ import gc
 import weakref
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.mortal import Mortal, config_of, content, group
@@ -20,12 +20,12 @@ from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.memory import until_free
-from unstable.types import Adapter, Finished, GameResult, PlayerId, SeatSpec
+from unstable.types import Adapter, GameResult, PlayedGame, PlayerId, SeatSpec
 
 
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
-) -> tuple[list[list[Finished]], list[str]]:
+) -> tuple[list[list[PlayedGame]], list[str]]:
     """Three rounds on one actor, and what a person was told."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import game
 from tests.helpers.child_runs import FakeRun
+from tests.helpers.records import game_record
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.config import ConfigError, dump, load
 from unstable.engines.needs import NEEDS
 from unstable.planning.machine import this_machine
 from unstable.planning.plan import plan
 from unstable.records.files import write_lines
-from unstable.records.games import game_record
 from unstable.studies import several
 from unstable.studies.league.config import read_league
 from unstable.studies.league.folder import LeagueFolder

@@ -2,10 +2,10 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse

@@ -10,11 +10,11 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
+from tests.helpers.records import flat, game_record
 from unstable.config import ConfigError, dump
 from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
 from unstable.records.reading import Skipped
 from unstable.studies.ratings import ratings
 from unstable.studies.rebuilding import rebuild
@@ -76,7 +76,7 @@ def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> 
         openings={"share": 0.5, "moves": [1, 2], "by": "random"},
     )
     lines = folder.games("train", 0).read_text().splitlines()
-    assert any(json.loads(line)["branches"] for line in lines)
+    assert any(flat(json.loads(line))["branches"] for line in lines)
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
@@ -119,7 +119,7 @@ def test_how_often_past_versions_were_drawn_is_beside_the_rules_own_probabilitie
     played = Counter[str]()
     for file in runs["sync"].game_files():
         for line in runs["sync"].games(file.purpose, file.version).read_text().splitlines():
-            names = {seat["player"] for seat in json.loads(line)["seats"]}
+            names = {seat["player"] for seat in flat(json.loads(line))["seats"]}
             played.update(names - {f"main@{file.version}"} if file.purpose == "train" else ())
     assert all(drawn >= played[player] for player, (drawn, _) in met.items())
     assert {name for name in played if name.startswith("main@")} <= {*met}

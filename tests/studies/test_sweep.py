@@ -20,7 +20,7 @@ from unstable.studies import several
 from unstable.studies.league.config import read_league
 from unstable.studies.league.folder import LeagueFolder
 from unstable.studies.sweep.config import Setting, StopConfig, SweepConfig, read_sweep
-from unstable.studies.sweep.folder import Decision, SweepFolder
+from unstable.studies.sweep.folder import RungDecision, SweepFolder
 from unstable.studies.sweep.halving import decide, going, next_rung
 from unstable.studies.sweep.report import Outcome
 from unstable.studies.sweep.runner import Runner, outcomes
@@ -177,7 +177,8 @@ def test_decisions_one_after_another() -> None:
     stop = StopConfig(rungs=[2, 5], keep=0.5, needs=1)
     values = {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}
     first = decide(2, stop, values, 2, 1)
-    assert first == Decision(2, {"b": 0.8, "c": 0.8, "a": 0.1}, ("b", "c"))  # a tie: file's order
+    values = {"b": 0.8, "c": 0.8, "a": 0.1}
+    assert first == RungDecision(rung=2, values=values, kept=("b", "c"))  # a tie: file's order
     assert next_rung(stop, []) == 2 and next_rung(stop, [first]) == 5
     assert going("abcd", [first]) == ["b", "c"] and going("ab", []) == ["a", "b"]
     second = decide(5, stop, {"b": [0.1], "c": [0.2]}, 2, -1)  # less is better

@@ -120,7 +120,7 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = len(file.read_bytes().splitlines())
-    file.write_bytes(file.read_bytes() + b'{"format":1,"game":')  # as a kill may leave it
+    file.write_bytes(file.read_bytes() + b'{"format":2,"version":')  # as a kill may leave it
     assert resume(place) == found == found_in(place)
     assert games(place) == games(tmp_path / "whole")
     assert 100 < before < len(games(place)) == 600
@@ -141,7 +141,7 @@ def test_no_resume_deletes_a_recorded_game(
     assert "damaged records are left out: 1 in games/eval-000000.jsonl" in capsys.readouterr().err
     lines = file.read_bytes().splitlines(keepends=True)
     assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
-    assert [json.loads(line)["game"] for line in lines[40:]] == [10]
+    assert [json.loads(line)["spec"]["game"] for line in lines[40:]] == [10]
 
     config = place / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))

@@ -1,7 +1,8 @@
 """A game that its cap cuts off more often than not is a line, once."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.helpers.builders import game
 from tests.helpers.rows import every_row

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.locally import locally
 from tests.helpers.pages import blocks
+from tests.helpers.records import recorded
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     lines,
@@ -26,14 +28,14 @@ from tests.helpers.tracking import (
 )
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record, game_record
 from unstable.records.reading import read_rows
+from unstable.records.shapes import Ratings, SampleRecord
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import check_sinks, own_sinks
 from unstable.tracking.sinks.base import Sink
 from unstable.tracking.sinks.wandb import MOST_GAMES, SampleGames, sample_game
 from unstable.tracking.tracker import Tracker
-from unstable.types import EvalScore
+from unstable.types import EvalScore, RecordedGame
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,18 +65,18 @@ class Noting(Sink):
 
 
 class Games(Noting):
-    def game(self, version: int, record: Record) -> None:
-        self.seen.append((version, record["game"]))
+    def game(self, version: int, record: RecordedGame) -> None:
+        self.seen.append((version, record.spec.game_id))
 
 
 class Samples(Noting):
-    def samples(self, update: int, records: Sequence[Record]) -> None:
+    def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
         self.seen.append((update, len(records)))
 
 
-class Ratings(Noting):
-    def ratings(self, record: Record) -> None:
-        self.seen.append([player["player"] for player in record["players"]])
+class Rated(Noting):
+    def ratings(self, record: Ratings) -> None:
+        self.seen.append([player.player for player in record.players])
 
 
 class Evaluations(Noting):
@@ -113,7 +115,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     [
         (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
         (Samples(), [(1, 5), (2, 5)]),
-        (Ratings(), [[f"main@{version}", "random"] for version in range(3)]),
+        (Rated(), [[f"main@{version}", "random"] for version in range(3)]),
         (Evaluations(), [(0, [0.5]), (1, [0.6]), (2, [0.6])]),
         (Rows(), [(0, 0), (1, 2), (2, 2)]),
         (Ends(), [("all updates made", None), "closed"]),
@@ -142,13 +144,13 @@ class Broken(Sink):
         self.asked[method] += 1
         raise self.error(f"{method} is out of order")
 
-    def game(self, version: int, record: Record) -> None:
+    def game(self, version: int, record: RecordedGame) -> None:
         self._fail("game")
 
-    def samples(self, update: int, records: Sequence[Record]) -> None:
+    def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
         self._fail("samples")
 
-    def ratings(self, record: Record) -> None:
+    def ratings(self, record: Ratings) -> None:
         self._fail("ratings")
 
     def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
@@ -244,10 +246,10 @@ def test_what_is_no_sink_is_a_mistake_at_the_start(
 # Sample games
 
 
-def eval_record(game_id: int, version: int, opponent: str, **fields: Any) -> Record:
+def eval_record(game_id: int, version: int, opponent: str, **fields: Any) -> RecordedGame:
     players = (f"main@{version}", opponent) if game_id % 2 else (opponent, f"main@{version}")
     result = make_game(game_id, players, trained=(), purpose="eval", **fields)
-    return game_record(result, [], version, None)
+    return recorded(result, version)
 
 
 def chosen(version: int, order: Callable[[int], Any], opponents: Sequence[str]) -> list[Any]:
@@ -274,10 +276,10 @@ def test_a_sample_game_is_seen_from_the_evaluated_version(monkeypatch: pytest.Mo
     assert "turn 1, seat 1 (main@5)\nThe rules.\n\n[0] [1]\nboard 1\n> Zug [1] ✓!" in shown.text
     assert shown.text.endswith("three in a row")
     monkeypatch.setenv("OPENAI_API_KEY", "three in a row")  # which an endpoint sends back
-    record["turns"][0]["text"] = "\x1b[2J"
+    record.turns[0].answer = replace(record.turns[0].answer, text="\x1b[2J")
     shown = sample_game(5, record)
     assert shown.text.endswith("<OPENAI_API_KEY>") and "> \\u001b[2J" in shown.text
-    alone = game_record(make_game(0, ("main@5",), (), (0.5,), purpose="eval"), [], 5, None)
+    alone = recorded(make_game(0, ("main@5",), (), (0.5,), purpose="eval"), 5)
     assert sample_game(5, alone).opponent == "alone"
 
 

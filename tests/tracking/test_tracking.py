@@ -1,5 +1,6 @@
 """What the tracker writes is what happened, and no sink can stop a run."""
 
+import dataclasses
 import io
 import json
 import math
@@ -7,16 +8,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.helpers.builders import completion, sampled
+from tests.helpers.records import as_played
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
     lines,
@@ -176,7 +178,7 @@ def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert (game["game"], game["version"], game["actor"], game["forfeit"]) == (5, 7, 2, 0)
     assert game["players"] == ["main@1", "random"]
     assert [seat["group_id"] for seat in game["seats"]] == [50, None]
-    assert read_game("a line", game) == result
+    assert as_played(read_game("a line", game)) == as_played(result)
     for turn, record in zip(result.turns, game["turns"], strict=True):
         rewards = record["rewards"]
         expected = {
@@ -365,9 +367,9 @@ def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
 
 def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
-    tracker.log_evaluation([replace(make_score(0), distinct=2)])
-    tracker.log_evaluation([replace(make_score(1), needed=1234)])
-    tracker.log_evaluation([replace(make_score(2), distinct=2, opponent="base")])
+    tracker.log_evaluation([dataclasses.replace(make_score(0), distinct=2)])
+    tracker.log_evaluation([dataclasses.replace(make_score(1), needed=1234)])
+    tracker.log_evaluation([dataclasses.replace(make_score(2), distinct=2, opponent="base")])
     repeats, needs, _ = printed(tracker).splitlines()
     assert "6 lost (2 by forfeit) in 2 distinct games · 90 % legal moves" in repeats
     assert "needs" not in repeats and "distinct" not in needs
@@ -417,7 +419,7 @@ def metrics_row(version: int, games: int, **figures: float | None) -> dict[str, 
     results_of_16 = {"games": 16, "wins": 4, "draws": 8, "losses": 4, "forfeits": 0}
     scores = {**results_of_16, "distinct": 16, "legal_moves": 1.0, **figures}
     return {
-        "format": 1,
+        "format": 2,
         "version": version,
         **counts,
         **{versus.name(name): value for name, value in results.items()},
@@ -434,7 +436,7 @@ METRICS = "".join(
     )
 )
 RATINGS = (
-    '{"format":1,"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
+    '{"format":2,"players":[{"player":"main@1","mu":26.25,"sigma":2.0,"games":12,"wins":6,"draws":2,'
     '"losses":4,"forfeits":1},{"player":"minimax","mu":30,"sigma":1.5,"games":1300,"wins":1200,'
     '"draws":100,"losses":0,"forfeits":0}]}\n'
 )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from unstable.types import GameSpec, Sealed, SealedBatch
+from unstable.types import GameSpec, PackedBatch, PackedTrajectory
 
 Place = tuple[int, int]
 """Where a trajectory comes from: its game's id and its seat."""
@@ -41,23 +41,23 @@ class _Waiting:
 
     missing: int
     failed: bool = False
-    trajectories: list[Sealed] = field(default_factory=list)
+    trajectories: list[PackedTrajectory] = field(default_factory=list)
 
 
 class _Whole(NamedTuple):
     """A group that is complete, with what is asked of it often."""
 
-    group: tuple[Sealed, ...]
+    group: tuple[PackedTrajectory, ...]
     version: int  # the oldest that sampled any of it
     num_samples: int
     named: tuple[int, list[Place]]  # as a state has it
 
 
-def _num_samples(trajectories: Iterable[Sealed]) -> int:
+def _num_samples(trajectories: Iterable[PackedTrajectory]) -> int:
     return sum(each.num_samples for each in trajectories)
 
 
-def _places(trajectories: Iterable[Sealed]) -> list[Place]:
+def _places(trajectories: Iterable[PackedTrajectory]) -> list[Place]:
     return [(each.game_id, each.seat) for each in trajectories]
 
 
@@ -91,7 +91,7 @@ class Buffer:
         self._tied_since_draw = 0
         self.dropped = Dropped(stale=0, capacity=0, failed=0, tied=0)
 
-    def add(self, spec: GameSpec, trajectories: Sequence[Sealed]) -> None:
+    def add(self, spec: GameSpec, trajectories: Sequence[PackedTrajectory]) -> None:
         """Take a finished game's trajectories, its branches' included.
 
         Raises `RuntimeError` once more than `max_tied` samples were dropped for one batch.
@@ -134,7 +134,7 @@ class Buffer:
         elif group:
             self._put(group_id, group)
 
-    def _put(self, group_id: int, group: tuple[Sealed, ...]) -> None:
+    def _put(self, group_id: int, group: tuple[PackedTrajectory, ...]) -> None:
         version = min(each.version for each in group)
         whole = _Whole(group, version, _num_samples(group), (group_id, _places(group)))
         self._groups[group_id] = whole
@@ -164,7 +164,7 @@ class Buffer:
         held = self._by_version.items()
         return sum(samples for of, samples in held if not self._is_stale(of, version))
 
-    def draw(self, version: int) -> SealedBatch | None:
+    def draw(self, version: int) -> PackedBatch | None:
         """The oldest whole groups that reach the batch size, taken out; None if there are too few.
 
         Groups with a sample more than `max_staleness` versions behind `version` are dropped.
@@ -181,7 +181,7 @@ class Buffer:
             self._drawn[group_id] = oldest = self._take(group_id)
             size += oldest.num_samples
         self._tied_since_draw = 0
-        return SealedBatch(version, tuple(whole.group for whole in self._drawn.values()))
+        return PackedBatch(version, tuple(whole.group for whole in self._drawn.values()))
 
     def stats(self) -> dict[str, float]:
         """What the tracker shows: samples held and, since the start, samples dropped."""
@@ -214,7 +214,7 @@ class Buffer:
         """What was drawn for an update of `version`, by group."""
         return self._drawn if self._drawn_for == version else {}
 
-    def restore(self, state: BufferState, trajectories: Mapping[Place, Sealed]) -> int:
+    def restore(self, state: BufferState, trajectories: Mapping[Place, PackedTrajectory]) -> int:
         """Hold what `state` says, out of these trajectories.
 
         Returns how many groups are left out, or will be, since one of theirs is not there.

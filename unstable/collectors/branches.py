@@ -13,8 +13,9 @@ import asyncio
 import random
 import statistics
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from unstable.collectors.watch import task_name
 from unstable.engines.base import EngineDiedError

@@ -9,10 +9,10 @@ is compared. Thompson sampling: Dwaracherla et al., https://arxiv.org/abs/2402.0
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from unstable.collectors.players.model import answer_of, sample_answer

@@ -1,12 +1,15 @@
 """One game: who plays at its seats, and how it goes from the first observation to the outcome."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
+
+from msgspec.structs import replace
 
 from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
 from unstable.collectors.players.best_of import BestOfPlayer, JudgeAnswer
@@ -256,7 +259,7 @@ async def _take_turn(
     """The seat to move is asked, unless its answer is given, and the env is given its action."""
     observation, asked = game.observe(), perf_counter()
     seat, index = observation.seat, len(turns)
-    observation = replace(observation, answers=_own_answers(spec, seat, turns))
+    observation = dataclasses.replace(observation, answers=_own_answers(spec, seat, turns))
     answer = given or await players[seat].act(
         observation, game, turn_seed(run_seed, spec, seat, index)
     )

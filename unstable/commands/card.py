@@ -232,6 +232,6 @@ def _public(name: str, value: Any) -> Any:
 
 
 def _packages(run: Run) -> str:
-    packages = (run.environment or {}).get("packages") or {}
+    packages = {} if run.environment is None else run.environment.packages
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return f"## Versions\n\n{versions}" if versions else ""

@@ -18,10 +18,9 @@ from unstable.models.merge import is_shipped, public_name, write_merged, write_t
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, read_records
-from unstable.records.shapes import GAME
 from unstable.records.text import command_line
 from unstable.report.run import read_runs
-from unstable.types import Adapter, PlayerId
+from unstable.types import Adapter, PlayerId, RecordedGame
 
 CARD = "README.md"
 MOST_GAMES = 500
@@ -159,21 +158,21 @@ def _prompts(
 def _examples(folder: RunFolder, config: RunConfig, version: int) -> dict[str, dict[str, str]]:
     """Of each game a turn that the version answered: user text, whole prompt and answer."""
     decode = load_decoder(config.model)
-    player = PlayerId.policy(version).name
+    player = PlayerId.policy(version)
     found: dict[str, dict[str, str]] = {}
     looked = 0
     for purpose in ("eval", "train"):
         path = folder.games(purpose, version)
-        for game in read_records(path, GAME, Skipped()):
+        for game in read_records(path, RecordedGame, Skipped()):
             looked += 1
-            turns = [turn for turn in game["turns"] if turn["player"] == player]
-            turns = [turn for turn in turns if turn["sampled"]]
-            if turns and decode is not None and game["env"] not in found:
-                turn = turns[-1]
-                found[game["env"]] = {
-                    "user": turn["observation"],
-                    "prompt": decode(turn["sampled"]["prompt_ids"]),
-                    "answer": turn["text"],
+            answers = [turn.answer for turn in game.turns if turn.player == player]
+            whole = [(answer, each) for answer in answers if (each := answer.sampled) is not None]
+            if whole and decode is not None and game.spec.env not in found:
+                answer, sampled = whole[-1]
+                found[game.spec.env] = {
+                    "user": answer.observation,
+                    "prompt": decode(sampled.prompt_ids),
+                    "answer": answer.text,
                 }
             if looked >= MOST_GAMES or len(found) == len(config.games):
                 return found

@@ -59,7 +59,7 @@ def judge(
     folder = existing_run(run_dir)
     config = load(str(folder.config), _with_terms(terms, overrides))
     path = folder.judged(name or (terms.stem if terms is not None else "terms"))
-    named = terms_record(config.buffer.rewards)["terms"]
+    named = terms_record(config.buffer.rewards).terms
     if path.exists() and read_terms(path) != named:
         raise ConfigError(
             f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
@@ -139,8 +139,7 @@ class _Work:
     def _recorded(self) -> Iterator[GameResult]:
         for file in self._folder.game_files():
             if file.purpose == "train":
-                for recorded in read_games(file.path, self._skipped):
-                    yield recorded.result
+                yield from read_games(file.path, self._skipped)
 
     def show(self, found: Judgements, path: Path) -> None:
         """Print what the terms say, and how much that has to do with outcomes."""

@@ -16,12 +16,11 @@ from unstable.models.base import load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.games import Recorded
 from unstable.records.judged import read_scores
 from unstable.records.reading import Skipped, read_document
-from unstable.records.shapes import OFFLINE
+from unstable.records.shapes import Offline
 from unstable.rewards.terms import Rewards
-from unstable.types import Trajectory
+from unstable.types import RecordedGame, Trajectory
 
 
 class Origin(NamedTuple):
@@ -145,15 +144,15 @@ def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
     if not folder.offline.is_file():
         return None
     skipped = Skipped()
-    record = read_document(folder.offline, OFFLINE, skipped)
+    record = read_document(folder.offline, Offline, skipped)
     if record is None:
         raise ConfigError(f"{folder.offline}: cannot be read; begin the run again")
-    if (known := record.get("pairs")) is not None and _pairs(config).get("pairs") != known:
+    if (known := record.pairs) is not None and _pairs(config).get("pairs") != known:
         raise ConfigError(
             f"learn.pairs = {config.learn.pairs!r}: holds other pairs than when the run began; put "
             "them back, or begin another run"
         )
-    data, _ = offline_data(config, [_again(row["run"], row["files"]) for row in record["runs"]])
+    data, _ = offline_data(config, [_again(row.run, row.files) for row in record.runs])
     if config.loop.steps > data.updates:
         raise ConfigError(
             f"loop.steps = {config.loop.steps}: the games make {data.updates} updates in "
@@ -185,26 +184,25 @@ def _source(origin: Origin, config: RunConfig, tokenizer: Any, skipped: Skipped)
     rows = read_shape(ours).vocabulary
     is_read = False  # whether a game has shown that its ids are ours
 
-    def trajectories(recorded: Recorded) -> list[Trajectory]:
+    def trajectories(game: RecordedGame) -> list[Trajectory]:
         nonlocal is_read
-        answers = [turn.answer for game in recorded.result.games for turn in game.turns]
+        answers = [turn.answer for each in game.games for turn in each.turns]
         sampled = [(s, each.text) for each in answers if (s := each.sampled) is not None]
         whole = [(s, text) for s, text in sampled if not is_read and s.finish_reason == "stop"]
         if any(max(*s.prompt_ids, *s.token_ids, 0) >= rows for s, _ in sampled) or any(
             tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
         ):
             raise ConfigError(
-                f"{origin.folder.root}: the ids of game {recorded.result.spec.game_id} are another "
+                f"{origin.folder.root}: the ids of game {game.spec.game_id} are another "
                 f"tokenizer's than that of model.name = {ours.name!r}; give the model that played"
             )
         is_read = is_read or bool(whole)
         try:
-            return rewards.recorded(*recorded)
+            return rewards.recorded(game)
         except KeyError as error:
-            game = recorded.result.spec.game_id
             raise ConfigError(
-                f"{origin.folder.root}: game {game} lacks rewards, or has others than its config "
-                f"names ({error}); put the run's own config.yaml back"
+                f"{origin.folder.root}: game {game.spec.game_id} lacks rewards, or has "
+                f"others than its config names ({error}); put the run's own config.yaml back"
             ) from None
 
     return Source(origin.files, trajectories, _judged(origin.folder, config, skipped))

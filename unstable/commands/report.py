@@ -16,11 +16,11 @@ from unstable.models.hub import cache_folder
 from unstable.prompts import TokenStrings
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
-from unstable.records.shapes import Record
 from unstable.records.text import command_line
 from unstable.report.games import Sources
 from unstable.report.page import plot_library
 from unstable.report.report import write_report
+from unstable.types import GameResult
 
 logger = logging.getLogger(__name__)
 SEVERAL = Path("report.html")
@@ -94,20 +94,20 @@ def _tokens(config: RunConfig) -> TokenStrings | None:
     return None if decode is None else TokenStrings(decode)
 
 
-def _positions(config: RunConfig) -> Callable[[Record], list[dict[str, Any]] | None]:
+def _positions(config: RunConfig) -> Callable[[GameResult], list[dict[str, Any]] | None]:
     """Replays a game of the table of games; others may be of any cost, and are not played again."""
     known = {key: game for key, game in config.game_by_key.items() if is_known(game)}
     spent = 0.0
 
-    def positions(record: Record) -> list[dict[str, Any]] | None:
+    def positions(game: GameResult) -> list[dict[str, Any]] | None:
         nonlocal spent
-        if record["env"] not in known:
+        if game.spec.env not in known:
             return []
         if spent > REPLAY_S:
             return None
         began = time.monotonic()
-        actions = [turn["action"] for turn in record["turns"]]
-        found = replay(known[record["env"]], record["seed"], actions)
+        actions = [turn.answer.action for turn in game.turns]
+        found = replay(known[game.spec.env], game.spec.seed, actions)
         spent += time.monotonic() - began
         return [position._asdict() for position in found]
 

@@ -70,7 +70,7 @@ RunName = Annotated[str, AfterValidator(_check_name)]
 
 DISTRIBUTION = "unstable-selfplay"
 """What pip calls this package; "unstable" is another project on PyPI."""
-FORMAT = 1
+FORMAT = 2
 """What a run's files are written in, and say that they are."""
 
 
@@ -88,6 +88,11 @@ def check_format(content: dict[str, Any], place: Path | str) -> None:
     A user's own file may have none.
     """
     found = content.pop("format", FORMAT)
+    if found == 1:
+        raise ConfigError(
+            f"{place}: format = 1: written by an earlier version of unstable; read it with that "
+            "version, or repeat the run"
+        )
     if found != FORMAT:
         raise ConfigError(
             f"{place}: format = {found!r} is not the one that this release of unstable reads "

@@ -14,10 +14,10 @@ from unstable.datasets.recorded import GroupIndex
 from unstable.types import (
     Completion,
     GameResult,
+    PackedBatch,
+    PackedTrajectory,
     Sample,
     SampledTokens,
-    Sealed,
-    SealedBatch,
     Trajectory,
 )
 from unstable.types.seeds import derive_seed
@@ -75,7 +75,7 @@ class OfflineData:
             ends.append(version)
         return ends
 
-    def batches(self, version: int) -> Iterator[SealedBatch]:
+    def batches(self, version: int) -> Iterator[PackedBatch]:
         """Those from the update of `version` on, epoch after epoch."""
         first = 0  # version that the epoch begins with
         for epoch in range(self.epochs):
@@ -89,7 +89,7 @@ class OfflineData:
                 begin = end
             first += len(cuts)
 
-    def held_out(self) -> Iterator[SealedBatch]:
+    def held_out(self) -> Iterator[PackedBatch]:
         """The held-out groups, always in the same batches."""
         first = len(self.index.sizes) + len(self.pairs)
         pairs = range(first, first + len(self.held_out_pairs))
@@ -97,7 +97,7 @@ class OfflineData:
         cuts = self._cuts(order, whole=False)
         groups = self._groups(order.tolist())
         for begin, end in zip([0, *cuts], cuts, strict=False):
-            yield SealedBatch(0, tuple(islice(groups, end - begin)), recorded=True)
+            yield PackedBatch(0, tuple(islice(groups, end - begin)), recorded=True)
 
     def measures(self, version: int, *, is_last: bool) -> bool:
         """Whether the held-out loss of a version is due."""
@@ -118,7 +118,7 @@ class OfflineData:
         pairs = range(first, first + len(self.pairs))
         return shuffle.permutation(np.array([*self.index.train, *pairs], dtype=np.int64))
 
-    def _groups(self, order: Sequence[int]) -> Iterator[tuple[Sealed, ...]]:
+    def _groups(self, order: Sequence[int]) -> Iterator[tuple[PackedTrajectory, ...]]:
         """Groups in this order: those on file by their number, pairs by what follows these."""
         on_file = len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
@@ -129,7 +129,7 @@ class OfflineData:
             else:
                 # No game or group of a run has a number below 0.
                 group = pair_group(pairs[number - on_file], on_file - number - 1)
-                yield tuple(map(Sealed.of, group.trajectories))
+                yield tuple(map(PackedTrajectory.of, group.trajectories))
 
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
         """Where batches end in this order; with `whole` a smaller one only if it is the first."""
@@ -146,17 +146,17 @@ class OfflineData:
             cuts.append(len(order))
         return cuts
 
-    def _batch(self, version: int, groups: tuple[tuple[Sealed, ...], ...]) -> SealedBatch:
+    def _batch(self, version: int, groups: tuple[tuple[PackedTrajectory, ...], ...]) -> PackedBatch:
         """With experts' moves, drawn for this update, as groups of their own."""
         samples = sum(each.num_samples for group in groups for each in group)
         share = self.expert_share
         number = min(round(samples * share / (1 - share)), len(self.experts))
         drawn = random.Random(derive_seed(self.seed, "expert moves", version))
         experts = (
-            (Sealed.of(expert_trajectory(example, -1 - place)),)
+            (PackedTrajectory.of(expert_trajectory(example, -1 - place)),)
             for place, example in enumerate(drawn.sample(self.experts, number))
         )
-        return SealedBatch(version, (*groups, *experts), recorded=True)
+        return PackedBatch(version, (*groups, *experts), recorded=True)
 
 
 def expert_trajectory(example: Example, number: int) -> Trajectory:

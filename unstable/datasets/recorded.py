@@ -2,21 +2,23 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from unstable.datasets.filters import Filters, opponents_of
-from unstable.records.games import Recorded, placed_games, read_game_with_branches
+from unstable.records.games import placed_games, read_game_with_branches
 from unstable.records.reading import Skipped
-from unstable.types import GameResult, Sealed, Trajectory
+from unstable.types import GameResult, PackedTrajectory, RecordedGame, Trajectory
 
 
 class Source(NamedTuple):
     """A run whose games are trained on."""
 
     files: Mapping[Path, int]  # of training games, each with the byte up to which it is read
-    trajectories: Callable[[Recorded], list[Trajectory]]
+    trajectories: Callable[[RecordedGame], list[Trajectory]]
     judged: frozenset[tuple[int, int]] | None = None  # games and seats that a judge let through
 
 
@@ -91,24 +93,23 @@ class GroupIndex:
         last_game = last_group = -1
         for path, end in source.files.items():
             self._files.append((path, number))
-            for place, recorded in placed_games(path, skipped, end=end):
-                result = recorded.result
+            for place, result in placed_games(path, skipped, end=end):
                 for group_id, size in _groups_of(result):
                     if group_id not in waiting:
                         waiting[group_id] = _Waiting(size, is_held_out(result))
                     last_group = max(last_group, group_id)
                 last_game = max(last_game, *(game.spec.game_id for game in result.games))
-                self._take(number, recorded, place, waiting)
+                self._take(number, result, place, waiting)
         self.counts.incomplete += len(waiting)
         return last_game, last_group
 
     def _take(
-        self, number: int, recorded: Recorded, place: int, waiting: dict[int, _Waiting]
+        self, number: int, result: RecordedGame, place: int, waiting: dict[int, _Waiting]
     ) -> None:
         """Take in a game, and put those of its groups away that are whole with it."""
         self.counts.games += 1
-        self.opponents |= opponents_of(recorded.result)
-        kept, others = self._split(number, recorded)
+        self.opponents |= opponents_of(result)
+        kept, others = self._split(number, result)
         self.counts.filtered += len(others)
         for each in others:
             waiting[each.group_id].left_out += 1
@@ -118,14 +119,16 @@ class GroupIndex:
             group.places += (len(self._files) - 1, place)
             group.samples += sum(len(each.samples) for each in own)
             group.members += len(own)
-        self._arrive(number, recorded.result, waiting)
+        self._arrive(number, result, waiting)
 
-    def _split(self, number: int, recorded: Recorded) -> tuple[list[Trajectory], list[Trajectory]]:
+    def _split(
+        self, number: int, result: RecordedGame
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
         """A game's trajectories: those that filters keep, and the others."""
         source = self._sources[number]
-        games = {game.spec.game_id: game for game in recorded.result.games}
+        games = {game.spec.game_id: game for game in result.games}
         sides: tuple[list[Trajectory], list[Trajectory]] = ([], [])
-        for each in source.trajectories(recorded):
+        for each in source.trajectories(result):
             kept = self._filters.keep(games[each.game_id], each, source.judged)
             sides[not kept].append(each)
         return sides
@@ -152,7 +155,7 @@ class GroupIndex:
         self.counts.held_out += group.is_held_out
         self.counts.samples += group.samples
 
-    def groups(self, indices: Iterable[int], window: int) -> Iterator[tuple[Sealed, ...]]:
+    def groups(self, indices: Iterable[int], window: int) -> Iterator[tuple[PackedTrajectory, ...]]:
         """The groups in this order; `window` of them are read at a time, each game once."""
         ahead: list[int] = []
         for index in indices:
@@ -162,10 +165,10 @@ class GroupIndex:
                 ahead = []
         yield from self._window(ahead)
 
-    def _window(self, indices: Sequence[int]) -> Iterator[tuple[Sealed, ...]]:
+    def _window(self, indices: Sequence[int]) -> Iterator[tuple[PackedTrajectory, ...]]:
         """The groups in this order, read in the order in which they lie on file."""
         wanted: dict[tuple[int, int], set[int]] = {}  # groups, by file and byte
-        found: dict[int, list[Sealed]] = {}
+        found: dict[int, list[PackedTrajectory]] = {}
         for index in indices:
             found[index] = []
             places = self._places[self._starts[index] : self._starts[index + 1]]
@@ -177,14 +180,16 @@ class GroupIndex:
             for index in readers:
                 group_id = self._owners[2 * index + 1]
                 own = [each for each in kept if each.group_id == group_id]
-                found[index] += [self._sealed(number, each) for each in own]
+                found[index] += [self._packed(number, each) for each in own]
         for index in indices:
             # As they were admitted where play and learning took turns.
             yield tuple(sorted(found.pop(index), key=lambda each: (each.game_id, each.seat)))
 
-    def _sealed(self, number: int, own: Trajectory) -> Sealed:
+    def _packed(self, number: int, own: Trajectory) -> PackedTrajectory:
         games, groups = self._offsets[number]
-        return Sealed.of(replace(own, game_id=own.game_id + games, group_id=own.group_id + groups))
+        return PackedTrajectory.of(
+            replace(own, game_id=own.game_id + games, group_id=own.group_id + groups)
+        )
 
 
 def _groups_of(result: GameResult) -> list[tuple[int, int]]:

@@ -216,11 +216,11 @@ def recorded_examples(
                 f"{path}: an evaluation's games, never trained on; give train-*.jsonl"
             )
         for place, row in read_lines(path):
-            if row.get("purpose") == "eval":
+            game = read_game(place, row)
+            if game.spec.purpose == "eval":
                 raise ConfigError(
                     f"{place}: a game of an evaluation, never trained on; leave it out"
                 )
-            game = read_game(place, row)
             for turn in game.turns[game.spec.opening :]:
                 answer, tokens = turn.answer, turn.answer.sampled
                 if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):

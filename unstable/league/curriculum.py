@@ -14,7 +14,7 @@ from pydantic import BaseModel, NonNegativeFloat
 
 from unstable.config import ConfigError, RunConfig, shown
 from unstable.config.plugins import check_call, described, faults_to, target_or
-from unstable.types import Finished
+from unstable.types import PlayedGame
 
 SLOW = 1 / 4
 """The power of the decay that the slower of two running means has: its memory is so much longer."""
@@ -125,7 +125,7 @@ class Curriculum:
         """Whether the config's weights decide alone."""
         return self._config.rule == "weight" or len(self._weights) == 1
 
-    def count(self, games: Sequence[Finished]) -> None:
+    def count(self, games: Sequence[PlayedGame]) -> None:
         """Take in the rewards of training games."""
         if self.follows_weights:
             return

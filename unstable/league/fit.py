@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unstable.types import Brief, GameResult
+from unstable.types import GameResult, PlayedGame
 from unstable.types.intervals import Interval, Z, z_of_each
 
 POINTS = 400 / math.log(10)
@@ -77,7 +77,7 @@ class Fit(NamedTuple):
     apart: list[list[str]]  # players whom no games connect, if they are in several parts
 
 
-def ranking(result: GameResult | Brief) -> Ranking | None:
+def ranking(result: GameResult | PlayedGame) -> Ranking | None:
     """A finished game as it is fitted; None for one of a single side, or with an opening."""
     if result.spec.opening or len(result.spec.sides) < 2:
         return None

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from unstable.league.fit import ranking
 from unstable.league.standings import tallies
-from unstable.types import Brief, GameResult, GameSpec, PlayerId
+from unstable.types import GameResult, GameSpec, PlayedGame, PlayerId
 from unstable.types.tallies import Least, Tally, first_of_newest, least_against_past
 
 
@@ -22,7 +22,7 @@ class PastResults:
     def __init__(self) -> None:
         self._results: dict[str, dict[str, Tally]] = {}
 
-    def record(self, games: Iterable[GameResult | Brief]) -> None:
+    def record(self, games: Iterable[GameResult | PlayedGame]) -> None:
         """Take in rated games, of which most are of other players or of a version with itself."""
         met = [ranking(game) for game in games if _has_two_versions(game.spec)]
         if not met:

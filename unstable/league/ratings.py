@@ -17,7 +17,7 @@ from pydantic import BaseModel, NonNegativeInt, model_validator
 
 from unstable.league.matchmaking import Matchmaker, Probability, VersionStats, check_probabilities
 from unstable.league.skills import ENVIRONMENT, Match, Skill, Skills
-from unstable.types import BASE, Brief, GameResult, GameSpec, PlayerId, Rating, Side, standing
+from unstable.types import BASE, GameResult, GameSpec, PlayedGame, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
 """What an env's draws begin with, as if so many games had been played."""
@@ -156,7 +156,7 @@ class Registry:
         """How likely each of them is met until the next is announced; empty where all alike."""
         return self._probabilities.get(policy, [])
 
-    def record(self, games: Iterable[GameResult | Brief]) -> None:
+    def record(self, games: Iterable[GameResult | PlayedGame]) -> None:
         """Count and rate finished games, one after the other, each once for each player in it.
 
         Left out are games of a player with itself, which compare nobody, and those with an opening,
@@ -171,7 +171,7 @@ class Registry:
         if matches:
             self._skills.rate(matches)
 
-    def _match(self, result: GameResult | Brief) -> Match | None:
+    def _match(self, result: GameResult | PlayedGame) -> Match | None:
         """What is rated of a game, which is counted; None where nobody meets another one."""
         draw_probability, ranked = self.draw_probability(result.spec.env), result.ranked_outcomes
         self._count_draws(result.spec, ranked)

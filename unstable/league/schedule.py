@@ -13,10 +13,11 @@ are dealt as they are drawn.
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate, chain
 from typing import TypeVar
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from unstable.config import GameConfig, RunConfig
 from unstable.league.matchmaking import Frequencies

@@ -14,8 +14,8 @@ from torch import Tensor
 from unstable.config import ConfigError
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.records.files import FORMAT, check_format, new_folder
-from unstable.records.reading import DamagedError
-from unstable.records.shapes import STATE
+from unstable.records.reading import DamagedError, as_record
+from unstable.records.shapes import LearnerState
 from unstable.types import Adapter
 
 STATE_FILE = "learner.pt"
@@ -112,7 +112,8 @@ def _read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     if not isinstance(state, dict) or type(state.get("format", FORMAT)) is not int:
         raise DamagedError("no state")
     check_format(state, path)
-    if problem := STATE.problem(state) or _moments_problem(state["optimizer"]["adamw"]):
+    as_record(state, LearnerState)
+    if problem := _moments_problem(state["optimizer"]["adamw"]):
         raise DamagedError(problem)
     return state
 

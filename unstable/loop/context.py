@@ -28,12 +28,11 @@ from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
-    Brief,
     Exploitability,
-    Finished,
     GameFailure,
     GameResult,
     GameSpec,
+    PlayedGame,
     PlayerId,
 )
 
@@ -247,7 +246,7 @@ class Context:
             self.asked[index] = time.monotonic()
             self.tracker.log_actor(index, await self.actors[index].stats())
 
-    def take(self, ended: Ended, actor: int) -> list[Finished]:
+    def take(self, ended: Ended, actor: int) -> list[PlayedGame]:
         """Count games that have ended at an actor and put them on file; returns the finished ones.
 
         Raises `RuntimeError` at too many recent failures.
@@ -261,12 +260,12 @@ class Context:
         self.guard.count(ended.results)
         return finished
 
-    def admit(self, finished: Sequence[Finished]) -> None:
+    def admit(self, finished: Sequence[PlayedGame]) -> None:
         """Give finished games to ratings (without their branches) and buffer, in this order."""
-        self.rate([each.game for each in finished])
+        self.rate(finished)
         self.curriculum.count(finished)
         for each in finished:
-            self.buffer.add(each.game.spec, each.trajectories)
+            self.buffer.add(each.spec, each.trajectories)
 
     def draw_envs(self) -> None:
         """Draw envs by what each teaches now, from here on: a version has just been announced."""
@@ -274,7 +273,7 @@ class Context:
         self.tracker.log_curriculum(self.curriculum.metrics(self.schedule.envs))
         self.curriculum.fade()
 
-    def rate(self, games: Sequence[GameResult | Brief]) -> None:
+    def rate(self, games: Sequence[GameResult | PlayedGame]) -> None:
         """Give games to all that says how strong versions are."""
         self.registry.record(games)
         self.past_results.record(games)
@@ -284,7 +283,7 @@ class Context:
         self.tracker.log_ratings(self.registry.ratings())
         self.tracker.log_worst(self.past_results.least(), beside=beside)
 
-    def count(self, ended: Finished | GameResult | GameFailure) -> None:
+    def count(self, ended: PlayedGame | GameResult | GameFailure) -> None:
         """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""
         if ended.spec.purpose == "train":  # an evaluation numbers its games anew
             self.in_flight.pop(ended.spec.game_id, None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from unstable.loop.context import Context
-from unstable.types import Finished, GameFailure
+from unstable.types import GameFailure, PlayedGame
 
 
 class Dealer:
@@ -40,14 +40,14 @@ class Dealer:
                 self._end(ended.games)
                 await context.look_at(self._actor)
 
-    def _end(self, games: Sequence[Finished | GameFailure]) -> None:
+    def _end(self, games: Sequence[PlayedGame | GameFailure]) -> None:
         """Give back the places of groups that are over."""
         brought = []
         for game in games:
             first = game.spec.game_id - game.spec.member
             group = self._groups[first]
             group[0] -= 1
-            group[1] += game.num_samples if isinstance(game, Finished) else 0
+            group[1] += game.num_samples if isinstance(game, PlayedGame) else 0
             if not group[0]:
                 del self._groups[first]
                 brought.append(group[1])

@@ -1,4 +1,4 @@
-"""What has ended where it was played, as the loop takes it in: short, tallied, samples sealed.
+"""What has ended where it was played, as the loop takes it in: short, tallied, samples packed.
 
 An actor makes it in its own process; the loop makes it of a run's files where that goes on.
 """
@@ -8,15 +8,13 @@ from typing import NamedTuple
 
 from unstable.config.plugins import faults_to
 from unstable.league.guard import TrainingGames
-from unstable.records.games import line_pieces
+from unstable.records.games import game_body
 from unstable.tracking.play import PlayTally
 from unstable.types import (
-    Brief,
-    Finished,
     GameFailure,
     GameResult,
-    Pieces,
-    Sealed,
+    PackedTrajectory,
+    PlayedGame,
     Trajectory,
     Unwritable,
 )
@@ -28,14 +26,14 @@ Judged = tuple[GameResult, list[Trajectory]]
 class Ended(NamedTuple):
     """Training games that have ended, in this order, and what they say together."""
 
-    games: list[Finished | GameFailure]
+    games: list[PlayedGame | GameFailure]
     play: PlayTally
     results: TrainingGames
 
     @property
-    def finished(self) -> list[Finished]:
+    def finished(self) -> list[PlayedGame]:
         """Those that did not fail."""
-        return [each for each in self.games if isinstance(each, Finished)]
+        return [each for each in self.games if isinstance(each, PlayedGame)]
 
     @classmethod
     def of(
@@ -56,33 +54,21 @@ class Ended(NamedTuple):
                 self.games.append(each)
                 continue
             result, trajectories = each
-            briefs = []
+            played = []
             for game in result.games:
                 own = [t for t in trajectories if t.game_id == game.spec.game_id]
                 self.play.add_game(game, own)
-                briefs.append(_brief(game, Unwritable("") if on_file else _line(game, own)))
+                line = Unwritable("") if on_file else _line(game, own)
+                played.append(PlayedGame.of(game, line))
             self.results.add(result)
-            self.games.append(Finished(briefs[0], briefs[1:], list(map(Sealed.of, trajectories))))
+            played[0].branches = played[1:]
+            played[0].trajectories = list(map(PackedTrajectory.of, trajectories))
+            self.games.append(played[0])
 
 
-def _brief(game: GameResult, line: Pieces | Unwritable) -> Brief:
-    seats = game.spec.seats
-    moves = [t for t in game.turns if t.index >= game.spec.opening and seats[t.seat].trained]
-    return Brief(
-        spec=game.spec,
-        outcomes=game.outcomes,
-        forfeit=game.forfeit,
-        truncated=game.truncated,
-        turns=len(game.turns),
-        moves=len(moves),
-        legal_moves=sum(not turn.invalid for turn in moves),
-        line=line,
-    )
-
-
-def _line(game: GameResult, trajectories: Sequence[Trajectory]) -> Pieces | Unwritable:
+def _line(game: GameResult, trajectories: Sequence[Trajectory]) -> bytes | Unwritable:
     """What cannot be made costs a line and no game."""
     faults: list[BaseException] = []
     with faults_to(faults.append):
-        return line_pieces(game, trajectories)
+        return game_body(game, trajectories)
     return Unwritable(str(faults[0]))

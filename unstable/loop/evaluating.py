@@ -17,9 +17,9 @@ from unstable.loop import state
 from unstable.loop.context import HELD_OUT_LOSS, Context, decide, distribute, sleeping
 from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped
-from unstable.types import Finished, GameResult, GameSpec, Shares
+from unstable.types import GameResult, GameSpec, PlayedGame, Shares
 
-Ended = TypeVar("Ended", Finished, GameResult)
+Ended = TypeVar("Ended", PlayedGame, GameResult)
 Evaluation = Callable[[Context, int], Awaitable[None]]
 """Judges a version, given by its number."""
 

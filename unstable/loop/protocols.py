@@ -11,8 +11,8 @@ from unstable.types import (
     GameResult,
     GameSpec,
     MeanLoss,
+    PackedBatch,
     PlayerId,
-    SealedBatch,
     Shares,
     TokenSample,
     Update,
@@ -86,10 +86,10 @@ class Actor(Protocol):
 class Learner(Protocol):
     """The owner of weights and optimizer."""
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         """Train on a batch, which makes the next version."""
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         """That of a batch of which nothing is learned."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:

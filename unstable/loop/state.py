@@ -28,19 +28,19 @@ from unstable.league.ratings import RegistryState
 from unstable.league.series import ScheduleState
 from unstable.loop.context import HELD_OUT_LOSS, Context
 from unstable.loop.ended import Ended
-from unstable.records.files import json_parts, write_whole
-from unstable.records.games import Recorded, read_games, read_spec, spec_record
-from unstable.records.reading import Skipped, read_rows
+from unstable.records.files import json_parts, plain, write_whole
+from unstable.records.games import read_games
+from unstable.records.reading import Skipped, as_record, read_rows
 from unstable.records.text import command_line
 from unstable.tracking.tracker import TrackerState
-from unstable.types import ActorState, GameSpec, PlayerId, Sealed, Trajectory
+from unstable.types import ActorState, GameSpec, PackedTrajectory, PlayerId, Trajectory
 
 
 def _read_spec(row: Any) -> GameSpec:
-    return row if isinstance(row, GameSpec) else read_spec(row)
+    return row if isinstance(row, GameSpec) else as_record(row, GameSpec)
 
 
-Spec = Annotated[GameSpec, PlainValidator(_read_spec), PlainSerializer(spec_record)]
+Spec = Annotated[GameSpec, PlainValidator(_read_spec), PlainSerializer(plain)]
 
 
 class RunState(BaseModel):
@@ -160,7 +160,10 @@ async def restore(context: Context, state: RunState) -> None:
         kept = zip(context.actors, state.actors, strict=True)
         await asyncio.gather(*(actor.restore(own) for actor, own in kept))
     skipped = Skipped()
-    held = {place: Sealed.of(each) for place, each in _recorded(context, state, skipped).items()}
+    held = {
+        place: PackedTrajectory.of(each)
+        for place, each in _recorded(context, state, skipped).items()
+    }
     if lost := context.buffer.restore(state.buffer, held):
         context.tracker.print(f"{lost} groups of the buffer are not on file whole, and left out")
     if context.config.loop.mode == "async":
@@ -187,8 +190,8 @@ def _recorded(
     found: dict[tuple[int, int], Trajectory] = {}
     for version in range(state.oldest, state.version + 1) if needed else ():
         for recorded in read_games(context.folder.games("train", version), skipped):
-            if needed & {game.spec.game_id for game in recorded.result.games}:
-                own = context.rewards.recorded(*recorded)
+            if needed & {game.spec.game_id for game in recorded.games}:
+                own = context.rewards.recorded(recorded)
                 found |= {(each.game_id, each.seat): each for each in own}
     return found
 
@@ -197,16 +200,14 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
     """Let games count that ended after the state was taken, and deal the others again."""
     path = context.folder.games("train", state.version)
     mark = state.marks.get(context.folder.relative(path), 0)
-    ended: list[Recorded] = list(read_games(path, skipped, mark))
+    ended = list(read_games(path, skipped, mark))
     again = context.schedule.drawn_again(set(state.in_flight))
     left = {spec.game_id: spec for spec in (*state.old_in_flight, *again)}
-    last = max((each.result.spec.game_id for each in ended), default=-1)
+    last = max((each.spec.game_id for each in ended), default=-1)
     while context.schedule.next_game <= last:
         drawn = context.schedule.draw_group(context.current, context.past, context.probabilities)
         left |= {spec.game_id: spec for spec in drawn}
-    games = Ended.of(
-        ((each.result, context.rewards.recorded(*each)) for each in ended), on_file=True
-    )
+    games = Ended.of(((each, context.rewards.recorded(each)) for each in ended), on_file=True)
     for each in games.finished:
         left.pop(each.spec.game_id, None)
         context.count(each)

@@ -32,7 +32,7 @@ from unstable.loop.evaluating import (
     missing_evaluations,
 )
 from unstable.loop.protocols import Actor
-from unstable.types import Finished, GameSpec, SealedBatch, Update
+from unstable.types import GameSpec, PackedBatch, PlayedGame, Update
 
 ON_THEIR_WAY = 1 / 8
 """Of an actor's games in flight, so many more are dealt to it."""
@@ -113,12 +113,12 @@ async def play_round(context: Context) -> None:
 
 async def play_share(
     context: Context, index: int, specs: Sequence[GameSpec], enough: int
-) -> list[Finished]:
+) -> list[PlayedGame]:
     """Play a round's games on one actor, none of them begun once `enough` samples are on their way.
 
     They are on file as they end, and count when all actors are done.
     """
-    played: list[Finished] = []
+    played: list[PlayedGame] = []
     async with aclosing(context.actors[index].play_round(specs, enough)) as lists:
         async for ended in lists:
             played += context.take(ended, index)
@@ -209,7 +209,7 @@ async def keep_learning(context: Context, deadline: float) -> None:
     await context.evaluations.until(0)
 
 
-async def learn_ahead(context: Context, batch: SealedBatch) -> None:
+async def learn_ahead(context: Context, batch: PackedBatch) -> None:
     """As `learn`, but the new version is published by `keep_publishing`.
 
     The version before it is published by then, and at most one evaluation waits for another.
@@ -241,7 +241,7 @@ async def keep_evaluating(context: Context) -> None:
         await end_evaluation(context, version)
 
 
-async def learn(context: Context, batch: SealedBatch) -> None:
+async def learn(context: Context, batch: PackedBatch) -> None:
     """Make an update from a batch, and publish, evaluate and record the new version."""
     context.tracker.phase("updating")
     with context.interrupt.deferred(batch.version + 1):

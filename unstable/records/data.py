@@ -14,9 +14,9 @@ import numpy as np
 from unstable.config import ConfigError
 from unstable.records.folder import GameFile, RunFolder
 from unstable.records.games import answer_tokens
-from unstable.records.reading import Skipped, read_records, read_rows
+from unstable.records.reading import Row, Skipped, read_records, read_rows
 from unstable.records.scan import Advantage, read_advantages, scan_games
-from unstable.records.shapes import GAME, Record
+from unstable.types import RecordedGame
 
 Library = Literal["pandas", "polars"]
 LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
@@ -34,7 +34,6 @@ TURN_COLUMNS = (
 """Of the frame of turns, as files have them; `TURN_KEYS` stand before them, and what follows from
 other values (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) behind them."""
 TURN_KEYS = ("purpose", "game_version", "game", "env")
-_ABSENT: Record = {"prompt_ids": [], "temperature": None, "version": None, "prompt_cut": 0}
 
 
 class RunData:
@@ -59,8 +58,8 @@ class RunData:
     def games(self) -> Any:
         """A row a recorded game."""
         with _warning() as skipped:
-            records = [record for _, record in scan_games(self.folder, skipped)]
-        return self._frame(records, GAME_COLUMNS)
+            rows = [_game(game) for _, game in scan_games(self.folder, skipped)]
+        return self._frame(rows, GAME_COLUMNS)
 
     @cached_property
     def turns(self) -> Any:
@@ -70,14 +69,14 @@ class RunData:
             rows = [
                 row
                 for file in self.folder.game_files()
-                for record in read_records(file.path, GAME, skipped)
+                for record in read_records(file.path, RecordedGame, skipped)
                 for row in _turns(file, record, advantages)
             ]
         terms = sorted({name for row in rows for name in row if name.startswith("reward/")})
         behind = ("update", "advantage", "outcome", "reward", *terms)
         return self._frame(rows, (*TURN_KEYS, *TURN_COLUMNS, *behind))
 
-    def _frame(self, rows: list[Record], names: Iterable[str]) -> Any:
+    def _frame(self, rows: list[Row], names: Iterable[str]) -> Any:
         columns = {name: [row.get(name) for row in rows] for name in names}
         library = import_module(self._library)  # seconds of code, for this alone
         if self._library == "polars":
@@ -94,24 +93,37 @@ def _warning() -> Iterator[Skipped]:
         warnings.warn(skipped.line, stacklevel=4)
 
 
+def _columns(values: object, names: Iterable[str]) -> Row:
+    return {name: getattr(values, name) for name in names if hasattr(values, name)}
+
+
+def _game(game: RecordedGame) -> Row:
+    row = _columns(game.spec, GAME_COLUMNS) | _columns(game, GAME_COLUMNS)
+    players = [seat.player.name for seat in game.spec.seats]
+    return {**row, "game": game.spec.game_id, "branches": game.spec.branches, "players": players}
+
+
 def _turns(
-    file: GameFile, game: Record, advantages: dict[tuple[int, int], Advantage]
-) -> Iterable[Record]:
-    for turn in game["turns"]:
-        sampled, tokens = turn["sampled"], answer_tokens(turn["sampled"])
-        row = {**turn, **(sampled or _ABSENT)}
-        row["prompt_ids"] = np.asarray(row["prompt_ids"], dtype=np.int32)
+    file: GameFile, game: RecordedGame, advantages: dict[tuple[int, int], Advantage]
+) -> Iterable[Row]:
+    for turn in game.turns:
+        sampled, tokens = turn.answer.sampled, answer_tokens(turn.answer.sampled)
+        row: Row = {"prompt_cut": 0}
+        for values in (turn.answer, turn, sampled, tokens):
+            row |= _columns(values, TURN_COLUMNS)
+        row["player"] = turn.player.name
+        prompt_ids = [] if sampled is None else sampled.prompt_ids
+        row["prompt_ids"] = np.asarray(prompt_ids, dtype=np.int32)
         row["token_ids"] = np.asarray(tokens.token_ids, dtype=np.int32)
         row["logprobs"] = np.asarray(tokens.logprobs, dtype=np.float64)  # of inserted tokens NaN
-        row |= {"top_logprobs": tokens.top_logprobs, "finish_reason": tokens.finish_reason}
-        row |= {"purpose": file.purpose, "game_version": game["version"]}
-        row |= {"game": game["game"], "env": game["env"], "outcome": game["outcomes"][turn["seat"]]}
-        rewards = turn["rewards"]
-        if rewards is not None:
-            row["reward"] = sum(value["weighted"] for value in rewards.values())
-            row |= {f"reward/{term}": value["raw"] for term, value in rewards.items()}
-        if file.purpose == "train" and (game["game"], turn["index"]) in advantages:
-            found = advantages[game["game"], turn["index"]]
+        row |= {"purpose": file.purpose, "game_version": game.version}
+        row |= {"game": game.spec.game_id, "env": game.spec.env}
+        row["outcome"] = game.outcomes[turn.seat]
+        if turn.rewards is not None:
+            row["reward"] = sum(value.weighted for value in turn.rewards.values())
+            row |= {f"reward/{term}": value.raw for term, value in turn.rewards.items()}
+        if file.purpose == "train" and (game.spec.game_id, turn.index) in advantages:
+            found = advantages[game.spec.game_id, turn.index]
             row |= {"update": found.update, "advantage": found.value}
         yield row
 

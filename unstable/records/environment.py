@@ -7,18 +7,19 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from unstable.config import DISTRIBUTION
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
+from unstable.records.shapes import EnvironmentRecord
 
 _NAME = re.compile(r"[\w.-]+")
 
 
 def write_environment(folder: RunFolder, command: str | None) -> None:
     """Write it down, in `environment.json`; `command` None: it was begun from Python."""
-    record = {
-        "command": command,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": installed(),
-    }
+    record = EnvironmentRecord(
+        command=command,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages=installed(),
+    )
     write_whole(folder.environment, json_line(record))
 
 

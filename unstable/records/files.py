@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from msgspec import Struct, to_builtins
+from msgspec import json as json_codec
 from pydantic_core import PydanticSerializationError, to_json
 
 from unstable.config import (
@@ -23,6 +25,7 @@ from unstable.config import (
 )
 
 LOCK_WAIT_S = 600.0
+_ENCODER = json_codec.Encoder(enc_hook=str)
 
 
 def sync(path: Path) -> None:
@@ -113,7 +116,7 @@ def one_process(path: Path) -> Iterator[None]:
         yield
 
 
-def json_line(record: Mapping[str, Any]) -> bytes:
+def json_line(record: Mapping[str, Any] | Struct) -> bytes:
     """The record, with its format, as one line of strict JSON, all control characters escaped.
 
     Raises `ValueError` at a number that is not finite.
@@ -121,10 +124,16 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     return json_lines([record])
 
 
-def json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+def json_lines(records: Iterable[Mapping[str, Any] | Struct]) -> bytes:
     """The lines of `json_line`, one after the other."""
-    texts = json_parts([{"format": FORMAT, **record} for record in records])
-    return b"".join([text + b"\n" for text in texts])
+    head = b'{"format":%d' % FORMAT
+    texts = json_parts(records)
+    return b"".join([head + b"," * (len(text) > 2) + text[1:] + b"\n" for text in texts])
+
+
+def plain(value: Any) -> Any:
+    """A record, a player or the like as JSON has it."""
+    return to_builtins(value, enc_hook=str)
 
 
 def json_parts(values: Iterable[object]) -> list[bytes]:
@@ -134,8 +143,8 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
     """
     values = list(values)
     try:
-        texts = [to_json(value, inf_nan_mode="constants").decode() for value in values]
-    except PydanticSerializationError:  # half a character, which `json` passes on
+        texts = [_text(value) for value in values]
+    except (PydanticSerializationError, UnicodeEncodeError):  # half a character: `json` passes it
         texts = [_json(value) for value in values]
     # Backwards, which costs a third of `in`; as a number, it is an error.
     if any(max(map(text.rfind, ("NaN", "Infinity"))) >= 0 for text in texts):
@@ -143,6 +152,14 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
     if has_secrets():
         texts = list(map(hide_secrets, texts))
     return [_shown(text).encode() for text in texts]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Struct):
+        text = _ENCODER.encode(value)
+        if b"null" not in text:  # which may stand for a number that is not finite
+            return text.decode()
+    return to_json(value, inf_nan_mode="constants", fallback=plain).decode()
 
 
 def hide_in_line(line: bytes) -> bytes:
@@ -161,7 +178,10 @@ def _shown(text: str) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    separators = (",", ":")
+    return json.dumps(
+        plain(value), ensure_ascii=False, allow_nan=False, separators=separators, default=plain
+    )
 
 
 def read_small_json(path: Path, most_bytes: int = 2**23) -> dict[str, Any] | None:
@@ -187,7 +207,7 @@ class LineFile:
         self._file.truncate(self._end)
         self._whole = True
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any] | Struct) -> None:
         """Append a record's line; raises `OSError` if not all of it could be written."""
         self.append(json_line(record))
 
@@ -227,7 +247,7 @@ def whole_size(path: Path, block: int = 2**20) -> int:
     return 0
 
 
-def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, records: Iterable[Mapping[str, Any] | Struct]) -> None:
     """Replace the file at once by JSON lines."""
     write_whole(path, json_lines(records))
 

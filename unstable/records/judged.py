@@ -11,54 +11,44 @@ from typing import Any
 
 from unstable.config import RewardConfig
 from unstable.records.reading import Skipped, read_records
-from unstable.records.shapes import JUDGED, Record
+from unstable.records.shapes import JudgedLine, JudgedRecord
 from unstable.types import Reward, Trajectory
 
 Judgements = dict[tuple[int, int | None, int], dict[str, Reward]]
 """By game, turn (None: the whole trajectory) and seat: each term's reward."""
 
 
-def terms_record(terms: Sequence[RewardConfig]) -> Record:
+def terms_record(terms: Sequence[RewardConfig]) -> JudgedLine:
     """Which terms a file is of."""
-    return {"terms": [term.model_dump(mode="json") for term in terms]}
+    return JudgedLine(terms=[term.model_dump(mode="json") for term in terms])
 
 
-def judged_record(game: int, trajectories: Iterable[Trajectory]) -> Record:
+def judged_record(game: int, trajectories: Iterable[Trajectory]) -> JudgedLine:
     """What the terms say of a game, and of its branches."""
-    judged: list[dict[str, Any]] = []
-    for each in trajectories:
-        place = {"game": each.game_id, "seat": each.seat}
-        judged.append({**place, "turn": None, "rewards": _plain(each.rewards)})
-        judged += [
-            {**place, "turn": sample.turn, "rewards": _plain(sample.rewards)}
-            for sample in each.samples
-        ]
-    return {"game": game, "judged": [each for each in judged if each["rewards"]]}
+    judged = [
+        JudgedRecord(game=each.game_id, seat=each.seat, turn=turn, rewards=rewards)
+        for each in trajectories
+        for turn, rewards in [(None, each.rewards), *((s.turn, s.rewards) for s in each.samples)]
+    ]
+    return JudgedLine(game=game, judged=[each for each in judged if each.rewards])
 
 
-def _plain(rewards: dict[str, Reward]) -> dict[str, dict[str, float]]:
-    return {term: {"raw": raw, "weighted": weighted} for term, (raw, weighted) in rewards.items()}
-
-
-def read_terms(path: Path) -> list[Record] | None:
+def read_terms(path: Path) -> list[dict[str, Any]] | None:
     """The terms that a file is of; None where it is not there or does not say it."""
-    first = next(iter(read_records(path, JUDGED, Skipped())), None)
-    return None if first is None else first.get("terms")
+    first = next(iter(read_records(path, JudgedLine, Skipped())), None)
+    return None if first is None else first.terms
 
 
 def judged_games(path: Path) -> set[int]:
     """The games that a file has, each with its branches."""
-    return {row["game"] for row in read_records(path, JUDGED, Skipped()) if "game" in row}
+    return {row.game for row in read_records(path, JudgedLine, Skipped()) if row.game is not None}
 
 
 def read_judged(path: Path, skipped: Skipped | None = None) -> Judgements:
     """All that a file says; damaged lines are left out and counted."""
-    found: Judgements = {}
-    for row in read_records(path, JUDGED, Skipped() if skipped is None else skipped):
-        for each in row.get("judged", ()):
-            rewards = {term: Reward(**reward) for term, reward in each["rewards"].items()}
-            found[each["game"], each["turn"], each["seat"]] = rewards
-    return found
+    rows = read_records(path, JudgedLine, Skipped() if skipped is None else skipped)
+    found = (each for row in rows for each in row.judged or ())
+    return {(each.game, each.turn, each.seat): each.rewards for each in found}
 
 
 def read_scores(path: Path, term: str, skipped: Skipped) -> dict[tuple[int, int], float]:

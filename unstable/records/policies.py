@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, read_document
-from unstable.records.shapes import POLICIES
+from unstable.records.shapes import Policies
 from unstable.types import Shares
 
 MOST_COMPARED = 16
@@ -14,10 +14,12 @@ MOST_COMPARED = 16
 
 def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Shares]) -> None:
     """Keep a version's policy in each game, a list of probabilities for each decision in order."""
-    games = {game: [shares[at] for at in range(len(shares))] for game, shares in policies.items()}
+    games = {
+        game: [list(shares[at]) for at in range(len(shares))] for game, shares in policies.items()
+    }
     path = folder.policies(version)
     path.parent.mkdir(exist_ok=True)
-    write_whole(path, json_line({"games": games}))
+    write_whole(path, json_line(Policies(games=games)))
 
 
 def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str, dict[int, Shares]]:
@@ -38,5 +40,6 @@ def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str,
 
 def read_policy(folder: RunFolder, version: int, skipped: Skipped) -> dict[str, Shares]:
     """By game that of one version; none where it is lost."""
-    record = read_document(folder.policies(version), POLICIES, skipped) or {"games": {}}
-    return {game: dict(enumerate(shares)) for game, shares in record["games"].items()}
+    record = read_document(folder.policies(version), Policies, skipped)
+    games = {} if record is None else record.games
+    return {game: dict(enumerate(shares)) for game, shares in games.items()}

@@ -3,20 +3,30 @@
 A record of another format is no damage: it is refused, by `ConfigError`.
 """
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
+from msgspec import MsgspecError, ValidationError, convert
+from msgspec import json as json_codec
+
 from unstable.config import FORMAT, ConfigError, check_format, shown
 from unstable.records.files import whole_lines
-from unstable.records.shapes import METRICS, Record, Shape
+from unstable.records.shapes import row_problem
+from unstable.types import PlayerId
 from unstable.types.metrics import MetricKey
 
 WHOLE = "time/total"
 """Every row has this, but for an evaluation's own."""
 _TAIL_BYTES = 2**22
+_DECODERS: dict[type, "json_codec.Decoder[Any]"] = {}
+_OWN_FORMAT = b'{"format":%d,' % FORMAT
+Row = dict[str, Any]
+T = TypeVar("T")
+K = TypeVar("K", bound=MetricKey)
 
 
 class DamagedError(ValueError):
@@ -62,52 +72,82 @@ def _refuse(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def parse_record(content: bytes, shape: Shape, place: str) -> Record:
-    """The record in a line or a document, without its format.
+def parse_record(content: bytes, kind: type[T], place: str) -> T:
+    """The record in a line or a document; of rows of metrics `kind` is `dict`.
 
     Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
     """
-    quick = shape.read(content)
-    if quick is not None and type(quick.get("format", FORMAT)) is int:
-        check_format(quick, place)
-        return quick
+    if content.startswith(_OWN_FORMAT):
+        with contextlib.suppress(MsgspecError, ValueError):
+            record = _decoder(kind).decode(content)
+            if problem_of(record) is None:
+                return record
     try:  # for its problem in words, or to read half a character
-        record = _DECODER.decode(content.decode("utf-8"))
+        values = _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise DamagedError("not JSON") from None
-    if not isinstance(record, dict):
+    if not isinstance(values, dict):
         raise DamagedError("no object")
-    found = record.get("format", FORMAT)
+    found = values.get("format", FORMAT)
     if type(found) is not int:
         raise DamagedError(f"format: {shown(found)}")
-    check_format(record, place)
-    if problem := shape.problem(record):
+    check_format(values, place)
+    return as_record(values, kind)
+
+
+def as_record(values: object, kind: type[T]) -> T:
+    """A record of plain values; raises `DamagedError`, which names the field, for what is none."""
+    try:
+        record = convert(values, kind, dec_hook=_hook)
+    except (ValidationError, RecursionError) as error:
+        text, _, path = str(error).partition(" - at `$")
+        place = path.rstrip("`").lstrip(".").replace("[", ".").replace("]", "").lstrip(".")
+        raise DamagedError(f"{place}: {text[0].lower()}{text[1:]}" if place else text) from None
+    if problem := problem_of(record):
         raise DamagedError(problem)
     return record
 
 
-def read_records(path: Path, shape: Shape, skipped: Skipped, start: int = 0) -> Iterator[Record]:
+def problem_of(record: Any) -> str | None:
+    """Describe the first field of a record that does not fit the others; None where all do."""
+    problem: str | None = row_problem(record) if type(record) is dict else record.problem()
+    return problem
+
+
+def _hook(kind: type, value: Any) -> Any:
+    if kind is PlayerId and isinstance(value, str):
+        return PlayerId.parse(value)
+    raise ValueError(f"Expected `str`, got {shown(value)}")
+
+
+def _decoder(kind: type[T]) -> "json_codec.Decoder[T]":
+    if kind not in _DECODERS:
+        _DECODERS[kind] = json_codec.Decoder(kind, dec_hook=_hook)
+    return _DECODERS[kind]
+
+
+def read_records(path: Path, kind: type[T], skipped: Skipped, start: int = 0) -> Iterator[T]:
     """The records of a run's JSONL file from byte `start` on; none where there is no such file.
 
     A line without its end is none: it is being written, or the run died in it. Lines are counted
     from `start` on.
     """
-    for _, record in placed_records(path, shape, skipped, start):
+    for _, record in placed_records(path, kind, skipped, start):
         yield record
 
 
-def read_list(path: Path, shape: Shape) -> list[Record]:
+def read_list(path: Path, kind: type[T]) -> list[T]:
     """The records of a JSONL file in which each counts; `ConfigError` at a damaged one."""
     skipped = Skipped()
-    found = [*read_records(path, shape, skipped)]
+    found = [*read_records(path, kind, skipped)]
     if skipped:
         raise ConfigError(f"{skipped.first}; mend that line, or take it out")
     return found
 
 
 def placed_records(
-    path: Path, shape: Shape, skipped: Skipped, start: int = 0, end: int | None = None
-) -> Iterator[tuple[int, Record]]:
+    path: Path, kind: type[T], skipped: Skipped, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, T]]:
     """The same, each with the byte at which it begins, of those that begin before byte `end`."""
     if not path.is_file():
         return
@@ -119,18 +159,18 @@ def placed_records(
                 return
             try:
                 if line.strip():
-                    yield place, parse_record(line, shape, f"{path}:{number}")
+                    yield place, parse_record(line, kind, f"{path}:{number}")
             except DamagedError as error:
                 skipped.add(path, f"line {number}", error)
             place += len(line)
 
 
-def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:
+def read_document(path: Path, kind: type[T], skipped: Skipped) -> T | None:
     """The record that a file is; None where it is not there or damaged."""
     if not path.is_file():
         return None
     try:
-        return parse_record(path.read_bytes(), shape, str(path))
+        return parse_record(path.read_bytes(), kind, str(path))
     except DamagedError as error:
         skipped.add(path, "its object", error)
         return None
@@ -139,16 +179,16 @@ def read_document(path: Path, shape: Shape, skipped: Skipped) -> Record | None:
 def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
     left_out = Skipped() if skipped is None else skipped
-    return joined(read_records(path, METRICS, left_out))
+    return joined(read_records(path, dict, left_out))
 
 
-def joined(rows: Iterable[Record]) -> list[Record]:
+def joined(rows: Iterable[Row]) -> list[Row]:
     """Rows in their order, where an evaluation's own row is a part of its version's.
 
     An evaluation that went on beside training wrote its row later, without a `time/total`. It is
     left out where that version's row is not among these.
     """
-    found: list[Record] = []
+    found: list[Row] = []
     for row in rows:
         versions = (at for at in reversed(range(len(found))) if _is_of(found[at], row))
         at = None if row.get(WHOLE) is not None else next(versions, None)
@@ -159,7 +199,7 @@ def joined(rows: Iterable[Record]) -> list[Record]:
     return found
 
 
-def _is_of(whole: Record, part: Record) -> bool:
+def _is_of(whole: Row, part: Row) -> bool:
     return whole["version"] == part["version"] and whole.get(WHOLE) is not None
 
 
@@ -182,15 +222,11 @@ def read_last_rows(
     for line in lines[-count:]:
         try:
             if line.strip():
-                found.append(parse_record(line, METRICS, f"{path}, byte {start}"))
+                found.append(parse_record(line, dict, f"{path}, byte {start}"))
         except DamagedError as error:
             left_out.add(path, f"byte {start}", error)
         start += len(line) + 1
     return joined(found)
-
-
-Row = dict[str, Any]
-K = TypeVar("K", bound=MetricKey)
 
 
 class Measured(NamedTuple, Generic[K]):

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unstable.config import ConfigError
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_list
-from unstable.records.shapes import FAILURE
+from unstable.records.shapes import FailureRecord, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,18 @@ class RunsFolder:
 
     def failures(self) -> dict[str, str]:
         """The runs that have failed, each with the last line that it has printed."""
-        return {row["run"]: row["line"] for row in read_list(self._failures, FAILURE)}
+        return {row.run: row.line for row in read_list(self._failures, FailureRecord)}
 
     def add_failure(self, name: str, line: str) -> None:
         """Write one down."""
-        append(self._failures, {"run": name, "line": line})
+        append(self._failures, FailureRecord(run=name, line=line))
 
     def forget_failures(self) -> None:
         """They are tried again."""
         self._failures.unlink(missing_ok=True)
 
 
-def append(path: Path, row: dict[str, Any]) -> None:
+def append(path: Path, row: Record) -> None:
     """Add a line to a file, which may end in half a one."""
     file = LineFile(path)  # which first takes off half a line
     file.write(row)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from unstable.records.files import whole_lines
 from unstable.records.folder import GameFile, RunFolder
 from unstable.records.reading import DamagedError, Skipped, parse_record, read_records
-from unstable.records.shapes import GAME, HEAD, SAMPLE, Record
+from unstable.records.shapes import SampleAdvantage
+from unstable.types import RecordedGame
 
 _TURNS = b',"turns":['  # no text of a record holds this: its quotation marks are escaped
 _GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
@@ -30,7 +31,9 @@ class Advantage(NamedTuple):
     value: float
 
 
-def scan_games(folder: RunFolder, skipped: Skipped | None = None) -> Iterator[tuple[Place, Record]]:
+def scan_games(
+    folder: RunFolder, skipped: Skipped | None = None
+) -> Iterator[tuple[Place, RecordedGame]]:
     """Each recorded game without its turns, which are not parsed: a tenth of the time.
 
     What is no recorded game is left out. Raises `ConfigError` for one of another format.
@@ -40,7 +43,7 @@ def scan_games(folder: RunFolder, skipped: Skipped | None = None) -> Iterator[tu
         yield from scan_file(file, left_out)
 
 
-def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, Record]]:
+def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, RecordedGame]]:
     """The same of one file."""
     offset = 0
     with file.path.open("rb") as lines:
@@ -48,30 +51,31 @@ def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, Record]
             try:
                 if line.strip():
                     head = _head(line, f"{file.path}:{number}")
-                    yield Place(file, offset, head["game"]), head
+                    yield Place(file, offset, head.spec.game_id), head
             except DamagedError as error:
                 skipped.add(file.path, f"line {number}", error)
             offset += len(line)
 
 
-def _head(line: bytes, place: str) -> Record:
+def _head(line: bytes, place: str) -> RecordedGame:
     head, found, _ = line.partition(_TURNS)
     with contextlib.suppress(DamagedError):
         if found:
-            return parse_record(head + b"}", HEAD, place)
-    record = parse_record(line, HEAD, place)  # by another writer, with spaces or in another order
-    record.pop("turns", None)
-    return record
+            return parse_record(head + _TURNS + b"]}", RecordedGame, place)
+    game = parse_record(line, RecordedGame, place)  # by another writer, in another order
+    game.turns = []
+    return game
 
 
-def read_game_at(place: Place) -> Record:
+def read_game_at(place: Place) -> RecordedGame:
     """The whole record of the game there.
 
     Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
     """
     with place.file.path.open("rb") as lines:
         lines.seek(place.offset)
-        return parse_record(lines.readline(), GAME, f"{place.file.path}, byte {place.offset}")
+        where = f"{place.file.path}, byte {place.offset}"
+        return parse_record(lines.readline(), RecordedGame, where)
 
 
 def read_advantages(
@@ -82,20 +86,22 @@ def read_advantages(
     left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():
         for record in _samples(path, games, left_out):
-            found[record["game"], record["turn"]] = Advantage(update, record["advantage"])
+            found[record.game, record.turn] = Advantage(update, record.advantage)
     return found
 
 
-def _samples(path: Path, games: Collection[int] | None, skipped: Skipped) -> Iterator[Record]:
+def _samples(
+    path: Path, games: Collection[int] | None, skipped: Skipped
+) -> Iterator[SampleAdvantage]:
     """The samples of a file; of some games alone, where a line names its game before it is read."""
     if games is None:
-        yield from read_records(path, SAMPLE, skipped)
+        yield from read_records(path, SampleAdvantage, skipped)
         return
     with path.open("rb") as lines:
         for number, line in enumerate(whole_lines(lines), start=1):
             named = _GAME.search(line)
             if named is not None and int(named[1]) in games:
                 try:
-                    yield parse_record(line, SAMPLE, f"{path}:{number}")
+                    yield parse_record(line, SampleAdvantage, f"{path}:{number}")
                 except DamagedError as error:
                     skipped.add(path, f"line {number}", error)

@@ -135,7 +135,7 @@ def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
     path = run.folder.games("eval", found.version)
     scores = {}
     games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
-    for result in (each.result for each in games):
+    for result in games:
         key, side = _key(result, found.version)
         if side and key == found.key:
             scores[result.spec.seed, side] = WORTH[result.standing(side[0])]

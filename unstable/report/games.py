@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unstable.records.games import answer_tokens, game_of
+from unstable.records.files import plain
+from unstable.records.games import answer_tokens
 from unstable.records.reading import DamagedError
 from unstable.records.scan import Advantage, Place, read_advantages, read_game_at
-from unstable.records.shapes import Record
 from unstable.report.page import as_json
 from unstable.report.run import Run
 from unstable.report.survey import Survey
-from unstable.types import GameResult
+from unstable.types import GameResult, Turn
 
 MOST_GAMES = 2000
 """Of a report, all runs together."""
@@ -33,7 +33,7 @@ class Sources:
     """What a report is handed of other rooms, for one run; either may be missing."""
 
     tokens: Tokens | None = None
-    positions: Callable[[Record], list[dict[str, Any]] | None] | None = None
+    positions: Callable[[GameResult], list[dict[str, Any]] | None] | None = None
     """Before each turn of a game, and at its end: `board`, and `action_values` or `mix` if known.
 
     None where the time for replays is spent.
@@ -89,13 +89,12 @@ def _games(
     advantages = read_advantages(run.folder, trained, run.skipped)
     for place in places:
         try:
-            record = read_game_at(place)
+            result = read_game_at(place)
         except DamagedError as error:
             run.skipped.add(place.file.path, f"byte {place.offset}", error)
             continue
-        result = game_of(record)
         own = advantages if place.file.purpose == "train" else {}
-        yield _row(place, result), _game(record, own, sources)
+        yield _row(place, result), _game(result, own, sources)
 
 
 def point_of_view(result: GameResult) -> int:
@@ -133,32 +132,36 @@ def _row(place: Place, result: GameResult) -> dict[str, Any]:
 
 
 def _game(
-    record: Record, advantages: dict[tuple[int, int], Advantage], sources: Sources
+    result: GameResult, advantages: dict[tuple[int, int], Advantage], sources: Sources
 ) -> dict[str, Any]:
-    positions = [] if sources.positions is None else sources.positions(record)
-    names = ("seed", "players", "payoffs", "outcomes", "forfeit", "truncated", "reason", "opening")
+    positions = [] if sources.positions is None else sources.positions(result)
+    spec, names = result.spec, ("payoffs", "outcomes", "forfeit", "truncated", "reason")
     return {
-        **{name: record.get(name) for name in names},
+        "seed": spec.seed,
+        "players": [seat.player.name for seat in spec.seats],
+        **{name: getattr(result, name) for name in names},
+        "opening": spec.opening,
         "turns": [
-            _turn(turn, advantages.get((record["game"], turn["index"])), sources)
-            for turn in record["turns"]
+            _turn(turn, advantages.get((spec.game_id, turn.index)), sources)
+            for turn in result.turns
         ],
         "positions": positions,
     }
 
 
-def _turn(turn: Record, advantage: Advantage | None, sources: Sources) -> dict[str, Any]:
-    names = (
-        *("seat", "player", "observation", "text", "action", "formatted", "invalid", "votes"),
-        "rewards",
-    )
-    shown = {name: turn.get(name) for name in names}
+def _turn(turn: Turn, advantage: Advantage | None, sources: Sources) -> dict[str, Any]:
+    names = ("observation", "text", "action", "formatted", "votes")
+    shown = {
+        **{"seat": turn.seat, "player": turn.player.name, "invalid": turn.invalid},
+        **{name: getattr(turn.answer, name) for name in names},
+        "rewards": plain(turn.rewards),
+    }
     if advantage is not None:
         shown |= {"update": advantage.update, "advantage": round(advantage.value, 4)}
-    if (sampled := turn["sampled"]) is None:
+    if (sampled := turn.answer.sampled) is None:
         return shown
     tokens = answer_tokens(sampled)
-    shown |= {"finish_reason": tokens.finish_reason, "prompt_cut": sampled["prompt_cut"]}
+    shown |= {"finish_reason": tokens.finish_reason, "prompt_cut": sampled.prompt_cut}
     shown["logprobs"] = [None if each is None else round(each, 4) for each in tokens.logprobs]
     if sources.tokens is not None:
         shown["token_strings"] = sources.tokens.strings(tokens.token_ids)
@@ -167,7 +170,7 @@ def _turn(turn: Record, advantage: Advantage | None, sources: Sources) -> dict[s
                 [[sources.tokens.text([token]), round(value, 4)] for token, value in each]
                 for each in tokens.top_logprobs
             ]
-        shown["prompt"] = sources.tokens.text(sampled["prompt_ids"])
+        shown["prompt"] = sources.tokens.text(sampled.prompt_ids)
     return shown
 
 

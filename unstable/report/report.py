@@ -92,8 +92,8 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
     name = "sft" if run.is_taught else "train"
     again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []
-    if run.environment is not None and run.environment.get("command"):
-        commands.insert(0, f"{run.environment['command']}  # as it was begun")
+    if run.environment is not None and run.environment.command:
+        commands.insert(0, f"{run.environment.command}  # as it was begun")
     return {
         "name": run.name,
         "label": run.label,
@@ -113,7 +113,7 @@ def settings_section(runs: Sequence[Run]) -> Section:
 
 def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Versions of packages, a column a run."""
-    known = [(run.environment or {}).get("packages", {}) for run in runs]
+    known = [{} if run.environment is None else run.environment.packages for run in runs]
     names = sorted({name for packages in known for name in packages})
     if not names:
         caption = "Not written down by this run."

@@ -9,7 +9,7 @@ from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
 from unstable.records.folder import RunFolder
 from unstable.records.reading import K, Measured, Row, Skipped, measured, read_document, read_rows
-from unstable.records.shapes import ENVIRONMENT
+from unstable.records.shapes import EnvironmentRecord
 from unstable.types.metrics import EvalKey
 
 EPOCH, HELD_OUT_LOSS = "sft/epoch", "sft/held_out_loss"
@@ -29,7 +29,7 @@ class Run:
     folder: RunFolder
     config: RunConfig
     rows: list[Row]
-    environment: Row | None  # None: it was not written down
+    environment: EnvironmentRecord | None  # None: it was not written down
     skipped: Skipped = field(default_factory=Skipped)  # what of its files is damaged, as it is read
     short: str = ""  # what it is called where there is little room; "": by its name
 
@@ -136,7 +136,7 @@ def _read(folder: RunFolder, name: str, short: str) -> Run:
     rows = read_rows(folder.metrics, skipped)
     if not rows and not folder.game_files():  # `unstable play` leaves games alone
         raise ConfigError(f"{place}: holds no metrics yet; wait for the run's first update")
-    environment = read_document(folder.environment, ENVIRONMENT, skipped)
+    environment = read_document(folder.environment, EnvironmentRecord, skipped)
     return Run(name, folder, load(str(folder.config)), rows, environment, skipped, short)
 
 

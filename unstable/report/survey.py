@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from unstable.config import RunConfig
 from unstable.records.scan import Place, scan_games
-from unstable.records.shapes import Record
 from unstable.records.text import signed
 from unstable.report.run import Run
-from unstable.types import PlayerId
+from unstable.types import PlayerId, RecordedGame, Side
 from unstable.types.tallies import Tally
 
 MOST_GROUPS = 6
@@ -47,42 +46,43 @@ def survey(run: Run) -> Survey:
     found = Survey()
     for place, game in scan_games(run.folder, run.skipped):
         found.places.append(place)
-        found.games[game["env"]] += 1
-        _add(found.pairs.setdefault(game["env"], {}), game)
+        found.games[game.spec.env] += 1
+        _add(found.pairs.setdefault(game.spec.env, {}), game)
         if _is_rated(run.config, game):
             _count(found.tallies, game)
     return found
 
 
-def _is_rated(config: RunConfig, game: Record) -> bool:
+def _is_rated(config: RunConfig, game: RecordedGame) -> bool:
     """Whether ratings count it: no opening, no continuation, and the version as in training.
 
     An evaluation at another temperature than the first, by votes or a judge, or held to legal moves
     is of another player.
     """
-    if game["opening"] or game["fork"]:
+    if game.spec.opening or game.fork:
         return False
-    if game["purpose"] == "train":
+    if game.spec.purpose == "train":
         return True
-    version = PlayerId.policy(game["version"]).name
+    version = PlayerId.policy(game.version)
     own = {
-        (seat["temperature"], seat.get("votes", 1), seat.get("best_of", 1))
-        for seat in game["seats"]
-        if seat["player"] == version
+        (seat.temperature, seat.votes, seat.best_of)
+        for seat in game.spec.seats
+        if seat.player == version
     }
     return not config.eval.constrained and own <= {(config.eval.temperature[0], 1, 1)}
 
 
-def _sides(game: Record) -> list[list[int]]:
-    return game.get("teams") or [[seat] for seat in range(len(game["players"]))]
+def _pair(game: RecordedGame, side: Side, other: Side) -> tuple[str, str]:
+    seats = game.spec.seats
+    return seats[side[0]].player.name, seats[other[0]].player.name
 
 
-def _count(tallies: dict[tuple[str, str], Tally], game: Record) -> None:
+def _count(tallies: dict[tuple[str, str], Tally], game: RecordedGame) -> None:
     """Who won; a forfeit is a loss."""
-    for side, other in permutations(_sides(game), 2):
-        key = game["players"][side[0]], game["players"][other[0]]
+    for side, other in permutations(game.spec.sides, 2):
+        key = _pair(game, side, other)
         own, its = (
-            -math.inf if game["forfeit"] in each else fmean(game["outcomes"][seat] for seat in each)
+            -math.inf if game.forfeit in each else fmean(game.outcomes[seat] for seat in each)
             for each in (side, other)
         )
         if key[0] != key[1]:
@@ -90,12 +90,12 @@ def _count(tallies: dict[tuple[str, str], Tally], game: Record) -> None:
             tallies[key] = tallies.get(key, Tally()).plus(one)
 
 
-def _add(pairs: Pairs, game: Record) -> None:
+def _add(pairs: Pairs, game: RecordedGame) -> None:
     """A game's results: each side's against each other side; one player holds a side."""
-    for side, other in permutations(_sides(game), 2):
-        key = game["players"][side[0]], game["players"][other[0]]
+    for side, other in permutations(game.spec.sides, 2):
+        key = _pair(game, side, other)
         before = pairs.get(key, Met(0, 0.0))
-        outcome = fmean(game["outcomes"][seat] for seat in side)
+        outcome = fmean(game.outcomes[seat] for seat in side)
         pairs[key] = Met(before.results + 1, before.total + outcome)
 
 

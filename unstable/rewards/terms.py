@@ -16,7 +16,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import aclosing
@@ -235,17 +234,17 @@ class Rewards:
         values = [term.value(game, judged) for term, game, judged in self._calls(result)]
         return self._trajectories(result, values)
 
-    def recorded(
-        self, result: GameResult, rewards: Mapping[tuple[int, int], Mapping[str, Reward]]
-    ) -> list[Trajectory]:
+    def recorded(self, result: GameResult) -> list[Trajectory]:
         """The trajectories that a game's record holds: no term is asked again.
 
-        `rewards` has, by game and turn, the terms of the turn and of its whole trajectory.
+        Raises `KeyError` where it lacks rewards, or has others.
         """
         found: _Found = defaultdict(dict)
         for game, seat, turns in _seats(result):
             for turn in turns:
-                for term, reward in rewards[game.spec.game_id, turn.index].items():
+                if turn.rewards is None:
+                    raise KeyError(turn.index)
+                for term, reward in turn.rewards.items():
                     judged = turn if self._terms[term].judges == "turn" else seat
                     found[_place(game, judged)][term] = reward
         return [_trajectory(game, seat, turns, found) for game, seat, turns in _seats(result)]

@@ -35,7 +35,7 @@ from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
-from unstable.runtime.stream import Packed, Results, Stream, every_s
+from unstable.runtime.stream import Results, Stream, every_s
 from unstable.tracking.status import Waits
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 
@@ -141,18 +141,17 @@ class RemoteActor:
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
         """As `LocalActor.play_round`, whatever becomes of the process; see above."""
-        by_id, came = {spec.game_id: spec for spec in specs}, _Came()
+        came = _Came()
         async with aclosing(self._played(specs, enough, came)) as parts:
-            async for packed in parts:
-                assert isinstance(packed, Packed)
-                ended = packed.unpacked(by_id)
+            async for ended in parts:
+                assert isinstance(ended, Ended)
                 came.games |= {each.spec.game_id for each in ended.games}
                 came.samples += sum(each.num_samples for each in ended.finished)
                 yield ended
 
     async def _played(
         self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
-    ) -> AsyncGenerator[Results | Packed]:
+    ) -> AsyncGenerator[Results | Ended]:
         """What comes of a call, from one process after the other."""
         asked, wanted = list(specs), enough
         while asked:
@@ -192,9 +191,8 @@ class RemoteActor:
             try:
                 with self._waits.on(f"{self.name}: train games"):
                     async with player._lent(self), aclosing(self._dealt_to(player)) as parts:
-                        async for packed in parts:
-                            assert isinstance(packed, Packed)
-                            ended = packed.unpacked(self._dealt)
+                        async for ended in parts:
+                            assert isinstance(ended, Ended)
                             for each in ended.games:
                                 del self._dealt[each.spec.game_id]
                             yield ended
@@ -204,7 +202,7 @@ class RemoteActor:
             finally:
                 self._standing = None
 
-    def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Packed | ActorState]:
+    def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Ended | ActorState]:
         """What comes of all that is dealt, whoever plays it: another one has no more than that."""
         dealt = [*self._dealt.values()]
         if player is not self:

@@ -34,8 +34,8 @@ from unstable.types import (
     GameResult,
     GameSpec,
     MeanLoss,
+    PackedBatch,
     PlayerId,
-    SealedBatch,
     Shares,
     TokenSample,
     Unwritable,
@@ -242,7 +242,7 @@ class LocalLearner:
         if config.learner.state is not None:
             self.learner.restore(Path(config.learner.state).expanduser())
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         """Train on a batch, which makes the next version."""
         opened = batch.opened()
         with self._leaving_room():
@@ -251,7 +251,7 @@ class LocalLearner:
             return replace(update, lines=_sample_lines(opened, update.advantages))
         return update
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         """The loss of a batch of which nothing is learned."""
         with self._leaving_room():
             return self.learner.loss_on(batch.opened())

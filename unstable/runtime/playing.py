@@ -4,7 +4,6 @@ Its games are judged and their lines made here, as they end; a message takes wha
 """
 
 import asyncio
-import contextlib
 import logging
 import pickle
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -13,10 +12,9 @@ from typing import Any
 
 from unstable.config.plugins import faults_to
 from unstable.loop.ended import Ended
-from unstable.records.games import line_pieces
 from unstable.runtime.local import LocalActor
-from unstable.runtime.stream import DEALT, EVERY_S, Call, Over, Pace, Packed, Part, Results
-from unstable.types import ActorState, GameFailure, GameResult, GameSpec
+from unstable.runtime.stream import DEALT, EVERY_S, Call, Over, Pace, Part, Results
+from unstable.types import ActorState, GameSpec
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ class Playing:
         self._actor = actor
         self._tells_state = tells_state
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._parts: Pace[tuple[int, Results | Ended | Over]] = Pace(every_s)
+        self._parts: Pace[Part] = Pace(every_s)
         self._gathered: dict[int, Ended] = {}  # those that are among the parts
 
     def begin(self, asked: bytes, guard: Callable[[], Any]) -> None:
@@ -56,7 +54,7 @@ class Playing:
         while True:
             parts = await self._parts.take()
             self._gathered.clear()
-            yield [(n, Packed.of(part) if isinstance(part, Ended) else part) for n, part in parts]
+            yield parts
 
     def _start(
         self, number: int, play: Coroutine[Any, Any, ActorState | None], guard: Callable[[], Any]
@@ -81,7 +79,7 @@ class Playing:
     async def _whole(self, call: Call) -> None:
         async with aclosing(self._actor().collector.play_together(call.specs)) as played:
             async for results in played:
-                self._parts.put((call.number, list(map(_with_line, results))))
+                self._parts.put((call.number, results))
 
     async def _round(self, call: Call) -> ActorState | None:
         played = self._actor().collector.play_together(call.specs, call.enough)
@@ -105,14 +103,3 @@ async def _lacking(
         async for results in played:
             if lacking := [each for each in results if each.spec.game_id not in given]:
                 yield lacking
-
-
-def _with_line(result: GameResult | GameFailure) -> GameResult | GameFailure:
-    """The result with its line, as far as it can be made here.
-
-    What cannot be is left to the loop, where the failure costs a line and no game.
-    """
-    if isinstance(result, GameResult):
-        with contextlib.suppress(TypeError, ValueError):
-            result.line = line_pieces(result)
-    return result

@@ -2,27 +2,19 @@
 
 A process has one stream of results for as long as it lives. Games that are dealt, and calls that
 play a round, are handed to it together; what has ended of all of them comes back in one list. The
-other side is `playing.py`. What the loop knows already, the specs, does not come back.
+other side is `playing.py`.
 """
 
 import asyncio
 import itertools
 import pickle
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
 from unstable.loop.ended import Ended
-from unstable.types import (
-    ActorState,
-    Brief,
-    Finished,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    Sealed,
-)
+from unstable.types import ActorState, GameFailure, GameResult, GameSpec
 
 EVERY_S = 0.02
 """Between two messages one way; what comes after a longer pause is sent at once."""
@@ -55,35 +47,7 @@ class Over(NamedTuple):
     error: str | None = None
 
 
-class Packed(NamedTuple):
-    """`Ended` on its way: for a game's spec stands its id."""
-
-    games: list[tuple[int, tuple[Any, ...], list[Brief], list[Sealed]] | GameFailure]
-    rest: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, ended: Ended) -> "Packed":
-        """What has ended, on its way."""
-        games = [
-            each
-            if isinstance(each, GameFailure)
-            else (each.game.spec.game_id, each.game[1:], each.branches, each.trajectories)
-            for each in ended.games
-        ]
-        return cls(games, ended[1:])
-
-    def unpacked(self, specs: Mapping[int, GameSpec]) -> Ended:
-        """What has ended, of these games."""
-        games = [
-            each
-            if isinstance(each, GameFailure)
-            else Finished(Brief(specs[each[0]], *each[1]), each[2], each[3])
-            for each in self.games
-        ]
-        return Ended(games, *self.rest)
-
-
-Part = tuple[int, Results | Packed | Over]
+Part = tuple[int, Results | Ended | Over]
 """What has come of a call, by its number."""
 
 
@@ -143,7 +107,7 @@ class Stream:
         """`actor` is Ray's handle of what has `begin`, `stop` and `ended`."""
         self._actor = actor
         self._numbers = itertools.count(DEALT + 1)
-        self._open: dict[int, asyncio.Queue[Results | Packed | Over | BaseException]] = {}
+        self._open: dict[int, asyncio.Queue[Results | Ended | Over | BaseException]] = {}
         self._asked: Pace[Call | Sequence[GameSpec]] = Pace(every_s)
         self._dead: BaseException | None = None
         self._tasks = [asyncio.create_task(each) for each in (self._send(), self._receive())]
@@ -155,7 +119,7 @@ class Stream:
         whole: bool = False,
         enough: int | None = None,
         given: Iterable[int] = (),
-    ) -> AsyncGenerator[Results | Packed | ActorState]:
+    ) -> AsyncGenerator[Results | Ended | ActorState]:
         """As `Call` says; the actor's state comes last where it is told.
 
         Raises `RayActorError` where the process dies, and `RuntimeError` for what it raised.
@@ -169,13 +133,13 @@ class Stream:
         """Have `play_on` play these too."""
         self._asked.put(specs)
 
-    def play_on(self) -> AsyncGenerator[Results | Packed | ActorState]:
+    def play_on(self) -> AsyncGenerator[Results | Ended | ActorState]:
         """What comes of all games that are dealt, for ever; raises as `play` does."""
         return self._parts(DEALT, lambda asked: not isinstance(asked, Call))
 
     async def _parts(
         self, number: int, is_asked: Callable[[Call | Sequence[GameSpec]], bool]
-    ) -> AsyncGenerator[Results | Packed | ActorState]:
+    ) -> AsyncGenerator[Results | Ended | ActorState]:
         if self._dead is not None:
             raise self._dead
         parts = self._open[number] = asyncio.Queue()

@@ -13,10 +13,9 @@ from unstable.league.matchmaking import Met
 from unstable.loop.context import make_registry
 from unstable.loop.state import RunState, parse
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.games import game_of
 from unstable.records.reading import Skipped, read_document, read_rows
 from unstable.records.scan import scan_file
-from unstable.records.shapes import RATINGS, Record
+from unstable.records.shapes import Ratings
 from unstable.types import GameResult, PlayerId, Rating
 
 
@@ -45,8 +44,8 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     registry's marks, which the run's state keeps.
     """
     config = load(str(folder.config))
-    registry, saved = make_registry(config), read_document(folder.ratings, RATINGS, skipped)
-    until = -1 if saved is None else sum(row["games"] for row in saved["players"])
+    registry, saved = make_registry(config), read_document(folder.ratings, Ratings, skipped)
+    until = -1 if saved is None else sum(row.games for row in saved.players)
     games, counted, shown = list[Ranking](), 0, list[Rating]()
     for step in _steps(folder, config, skipped):
         if isinstance(step, GameResult):
@@ -148,23 +147,27 @@ def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameRe
 
 def results_of(file: GameFile, skipped: Skipped) -> list[GameResult]:
     """A file's games without their turns, and without branches, which are not rated."""
-    results, branches = [], range(0)
+    results, branches = list[GameResult](), range(0)
     for place, head in scan_file(file, skipped):
         if file.purpose == "eval" or place.game not in branches:
-            branches = range(place.game + 1, place.game + head["branches"] + 1)
-            results.append(game_of({**head, "turns": []}))
+            branches = range(place.game + 1, place.game + head.spec.branches + 1)
+            results.append(head)
     return results
 
 
-def _difference(found: Sequence[Rating], saved: Record | None) -> float | None:
+def _difference(found: Sequence[Rating], saved: Ratings | None) -> float | None:
     """The largest of any figure of a player; infinite where players differ."""
     if saved is None:
         return None
-    rows = {row["player"]: row for row in saved["players"]}
+    rows = {row.player: row for row in saved.players}
     if rows.keys() != {each.player.name for each in found}:
         return math.inf
     names = ("mu", "sigma", "games", "wins", "draws", "losses", "forfeits")
     return max(
-        (abs(getattr(e, name) - rows[e.player.name][name]) for e in found for name in names),
+        (
+            abs(getattr(e, name) - getattr(rows[e.player.name], name))
+            for e in found
+            for name in names
+        ),
         default=0.0,
     )

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from unstable.config import RunConfig, shown
-from unstable.types import Answer, Brief, GameResult, Turn
+from unstable.types import Answer, GameResult, PlayedGame, Turn
 
 LOOKED_AT = 64
 """Answers of the policy in an env, after which the advice is given."""
@@ -88,7 +88,7 @@ class Capped:
         self._cut: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CAPPED_GAMES))
         self._said: set[str] = set()
 
-    def add(self, games: Sequence[GameResult | Brief]) -> str | None:
+    def add(self, games: Sequence[GameResult | PlayedGame]) -> str | None:
         """Take in a game, and its branches; a line for the person at the terminal, if any."""
         env, cut = games[0].spec.env, self._cut[games[0].spec.env]
         cut.extend(game.truncated for game in games)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 
 from unstable.config import RunConfig
 from unstable.records.files import hide_in_lines
-from unstable.records.games import game_of, line_pieces, line_record, whole_line
+from unstable.records.games import game_body, game_line
+from unstable.records.reading import parse_record
 from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.play import PlayMetrics, PlayTally
 from unstable.tracking.sinks.base import Sink, SinkBorder, takes_lines, wants_records
 from unstable.tracking.sinks.files import GameFiles
 from unstable.tracking.view import View
-from unstable.types import Brief, Finished, GameFailure, GameResult, Pieces, Purpose, Unwritable
+from unstable.types import GameFailure, GameResult, PlayedGame, Purpose, RecordedGame, Unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,9 @@ class GameLog:
         self._say, self._warn = say, warn
         self._capped, self._illegal = Capped(config), Illegal(config)
 
-    def add(self, finished: Sequence[Finished], tally: PlayTally, version: int, actor: int) -> None:
+    def add(
+        self, finished: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int
+    ) -> None:
         """Takes in training games, and what they say, finished while `version` was current."""
         self._play.add(tally)
         games = [game for each in finished for game in each.games]
@@ -43,11 +46,13 @@ class GameLog:
         for each in finished:
             self._look_at_end(each.games)
         if any(self._illegal.wants(game.spec.env) for game in games):
-            found = (self._illegal.add(game_of(line_record(line))) for line in lines)
+            found = (
+                self._illegal.add(parse_record(line, RecordedGame, "a line")) for line in lines
+            )
             for line in filter(None, found):
                 self._say(line)
 
-    def add_again(self, finished: Sequence[Finished], tally: PlayTally) -> None:
+    def add_again(self, finished: Sequence[PlayedGame], tally: PlayTally) -> None:
         """Takes in training games that are on file."""
         self._play.add(tally)
         self._view.add_games([game for each in finished for game in each.games], None)
@@ -57,8 +62,7 @@ class GameLog:
         self._look_at_end(result.games)
 
         def write() -> None:
-            line = result.line or line_pieces(result)
-            self._written([line], result.spec.purpose, version, None)
+            self._written([game_body(result)], result.spec.purpose, version, None)
 
         self._border(GameFiles.name, write)
 
@@ -76,13 +80,13 @@ class GameLog:
             failure.traceback,
         )
 
-    def _look_at_end(self, games: Sequence[Brief | GameResult]) -> None:
+    def _look_at_end(self, games: Sequence[PlayedGame | GameResult]) -> None:
         if (line := self._capped.add(games)) is not None:
             self._warn(line)
 
     def _written(
         self,
-        made: Sequence[Pieces | Unwritable],
+        made: Sequence[bytes | Unwritable],
         purpose: Purpose,
         version: int,
         actor: int | None,
@@ -94,7 +98,7 @@ class GameLog:
                 if isinstance(line, Unwritable):
                     line.complain()
                 else:
-                    lines.append(whole_line(line, version, actor))
+                    lines.append(game_line(line, version, actor))
             except ValueError as error:
                 self._border(GameFiles.name, Unwritable(str(error)).complain)
         lines = hide_in_lines(lines)
@@ -102,5 +106,7 @@ class GameLog:
         self._border.emit(wanting, "game_lines", version, purpose, lines)
         if wants_records(self._sinks, "game"):
             for each in lines:
-                self._border.emit(self._sinks, "game", version, line_record(each))
+                self._border.emit(
+                    self._sinks, "game", version, parse_record(each, RecordedGame, "a line")
+                )
         return lines

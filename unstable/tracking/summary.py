@@ -8,7 +8,7 @@ from rich.table import Table
 
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped, by_key, measured, read_document, read_rows
-from unstable.records.shapes import RATINGS
+from unstable.records.shapes import Ratings
 from unstable.records.text import (
     NONE,
     against,
@@ -158,11 +158,11 @@ def _guard(rows: list[Row]) -> list[str]:
 def _ratings(path: Path, skipped: Skipped) -> Table:
     """The strongest players."""
     shown = table("Ratings", "player", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
-    players = (read_document(path, RATINGS, skipped) or {"players": []})["players"]
-    for player in sorted(players, key=lambda player: -player["mu"])[:TOP_RATINGS]:
-        counts = (player[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
-        rating = (f"{player['mu']:.1f}", f"{player['sigma']:.1f}")
-        shown.add_row(Text(player["player"]), *rating, *(f"{count:,}" for count in counts))
+    found = read_document(path, Ratings, skipped) or Ratings(players=[])
+    for row in sorted(found.players, key=lambda row: -row.mu)[:TOP_RATINGS]:
+        counts = (row.games, row.wins, row.draws, row.losses, row.forfeits)
+        rating = (f"{row.mu:.1f}", f"{row.sigma:.1f}")
+        shown.add_row(Text(row.player), *rating, *(f"{count:,}" for count in counts))
     return shown
 
 

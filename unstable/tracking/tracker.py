@@ -19,9 +19,9 @@ from unstable.planning.measured import pace_line
 from unstable.planning.pace import Pace
 from unstable.records.files import hide_in_line
 from unstable.records.folder import RunFolder
-from unstable.records.games import line_record
 from unstable.records.policies import write_policies
-from unstable.records.reading import Skipped, joined, read_rows
+from unstable.records.reading import Skipped, joined, parse_record, read_rows
+from unstable.records.shapes import RatingRecord, Ratings, SampleRecord
 from unstable.tracking.advice import Stale
 from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.device import DeviceProbe
@@ -59,9 +59,9 @@ from unstable.types import (
     Alarm,
     EvalScore,
     Exploitability,
-    Finished,
     GameFailure,
     GameResult,
+    PlayedGame,
     Rating,
     Shares,
     Unwritable,
@@ -186,13 +186,13 @@ class Tracker:
         self.waits.move()
 
     def add_games(
-        self, games: Sequence[Finished], tally: PlayTally, version: int, actor: int = 0
+        self, games: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int = 0
     ) -> None:
         """Takes in training games, and what they say, finished while `version` was current."""
         self._advance("playing", sum(each.num_samples for each in games))
         self._games.add(games, tally, version, actor)
 
-    def add_again(self, games: Sequence[Finished], tally: PlayTally) -> None:
+    def add_again(self, games: Sequence[PlayedGame], tally: PlayTally) -> None:
         """Takes in training games that are on file, from before the run was resumed."""
         self._games.add_again(games, tally)
 
@@ -222,7 +222,9 @@ class Tracker:
             lines = hide_in_line(lines)
             self._emit("sample_lines", update.version, lines)
             if wants_records(self._sinks, "samples"):
-                records = list(map(line_record, lines.splitlines()))
+                records = [
+                    parse_record(each, SampleRecord, "a line") for each in lines.splitlines()
+                ]
                 self._emit("samples", update.version, records)
 
     def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
@@ -292,8 +294,10 @@ class Tracker:
         """Takes in everybody's rating, as of now."""
         self._row.update(rating_metrics(ratings))
         self.view.ratings = tuple(ratings)
-        rows = [{**asdict(rating), "player": rating.player.name} for rating in ratings]
-        self._emit("ratings", {"players": rows})
+        rows = [
+            RatingRecord(**{**asdict(rating), "player": rating.player.name}) for rating in ratings
+        ]
+        self._emit("ratings", Ratings(players=rows))
 
     def log_worst(self, found: Mapping[str, Least], *, beside: bool = False) -> None:
         """Takes in the least score against its own past, by policy; `beside` as above."""

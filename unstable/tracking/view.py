@@ -11,11 +11,18 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
-from unstable.records.games import game_of, line_record
-from unstable.records.reading import by_key, measured
+from unstable.records.reading import by_key, measured, parse_record
 from unstable.tracking.metrics import Row, current_policy
 from unstable.tracking.play import opponents
-from unstable.types import Brief, EvalScore, Exploitability, GameResult, PlayerId, Rating
+from unstable.types import (
+    EvalScore,
+    Exploitability,
+    GameResult,
+    PlayedGame,
+    PlayerId,
+    Rating,
+    RecordedGame,
+)
 from unstable.types.metrics import ExploitKey
 from unstable.types.tallies import Least
 
@@ -46,7 +53,7 @@ class RecentGame(NamedTuple):
     finished: float  # of the view's clock, in seconds
 
     @classmethod
-    def of(cls, game: Brief, finished: float) -> "RecentGame":
+    def of(cls, game: PlayedGame, finished: float) -> "RecentGame":
         """What the panes count of a game."""
         seats, sides = game.spec.seats, game.spec.trained_sides
         ours = [seat for side in sides for seat in side]
@@ -109,7 +116,7 @@ class View:
     recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
     last_game: LastGame | None = None
     # In the run's own process the two above are made only when they are looked at, out of these.
-    ended: tuple[tuple[Any, float], ...] = ()  # each a Brief, and when it finished
+    ended: tuple[tuple[Any, float], ...] = ()  # each a PlayedGame, and when it finished
     last_line: bytes | None = None
     engine: Row = field(default_factory=dict)
     actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
@@ -158,15 +165,16 @@ class View:
 
     def newest_game(self) -> LastGame | None:
         """The newest training game."""
-        line = self.last_line
-        return self.last_game if line is None else LastGame.of(game_of(line_record(line)))
+        if self.last_line is None:
+            return self.last_game
+        return LastGame.of(parse_record(self.last_line, RecordedGame, "a line"))
 
     def refresh(self) -> None:
         """Brings `recent` up to date."""
         if ended := self.ended:
             self.recent = tuple(RecentGame.of(game, finished) for game, finished in ended)
 
-    def add_games(self, games: Sequence[Brief], last_line: bytes | None) -> None:
+    def add_games(self, games: Sequence[PlayedGame], last_line: bytes | None) -> None:
         """Takes in finished training games, and the line of the last one, if that has one."""
         now = self.clock()
         self.games += len(games)

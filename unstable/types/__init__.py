@@ -15,7 +15,7 @@ from unstable.types.answers import (
     TokenSample,
     TopLogprobs,
 )
-from unstable.types.finished import Brief, Finished
+from unstable.types.finished import PlayedGame
 from unstable.types.games import (
     WORTH,
     ActorState,
@@ -23,8 +23,9 @@ from unstable.types.games import (
     GameResult,
     GameSpec,
     Observation,
-    Pieces,
     Purpose,
+    RecordedGame,
+    Reward,
     SeatSpec,
     Side,
     SpentError,
@@ -38,10 +39,9 @@ from unstable.types.training import (
     Batch,
     Group,
     MeanLoss,
-    Reward,
+    PackedBatch,
+    PackedTrajectory,
     Sample,
-    Sealed,
-    SealedBatch,
     Trajectory,
     Unwritable,
     Update,

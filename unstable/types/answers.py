@@ -1,10 +1,13 @@
 """What an engine and a player answer, and what of it is trained on."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from unstable.types.figures import MOST, Count, Figure, TokenId
 from unstable.types.players import PlayerId
 
 FinishReason = Literal["stop", "length"]
@@ -13,19 +16,21 @@ TopLogprobs = list[list[tuple[int, float]]]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Plain(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of values that files hold as they are, without fields that have their default."""
+
+
+class Segment(Plain, frozen=True, kw_only=True, tag_field="kind", tag="inserted"):
     """Successive tokens of an answer: the model's own, which are scored, or inserted into it.
 
     Segment(token_ids=[58, 2]), Segment(token_ids=[7, 8, 9], scored=False)
     """
 
-    token_ids: list[int]
+    token_ids: list[TokenId]
     scored: bool = True  # a tool's output or a judge's text is not: the model only reads it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion(Segment):
+class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
     """An engine's answer: what was sampled, and the log-probabilities of exactly that distribution.
 
     Completion(token_ids=[58, 2], logprobs=[-0.1, -0.05], finish_reason="stop", adapter="main@3")
@@ -37,17 +42,28 @@ class Completion(Segment):
     adapter: str | None  # None: the base model
     top_logprobs: TopLogprobs | None = None  # of the same distribution; None: not asked for
 
+    def problem(self) -> str | None:
+        """Describe the first field that does not fit the others; None where all do."""
+        likeliest = self.top_logprobs
+        if len(self.logprobs) != len(self.token_ids):
+            return "logprobs: not one a token"
+        if likeliest is not None and len(likeliest) != len(self.token_ids):
+            return "top_logprobs: not one a token"
+        for logprob in chain(self.logprobs, (value for at in likeliest or () for _, value in at)):
+            if not -MOST < logprob < 0.01:  # 0, but for rounding
+                return f"logprobs: {logprob} is no log-probability"
+        return None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSample:
+
+class TokenSample(Plain, frozen=True, kw_only=True):
     """A prompt and an answer. The answer's scored tokens are trained on, all others are only read.
 
     TokenSample(prompt_ids=[1, 2, 3], segments=(Segment(token_ids=[58, 2]),))
     """
 
-    prompt_ids: list[int]
+    prompt_ids: list[TokenId]
     segments: tuple[Segment, ...]  # none: only the prompt is read, as by a critic
-    temperature: float = 1.0  # that the logits are divided by
+    temperature: Figure = 1.0  # that the logits are divided by
 
     @property
     def token_ids(self) -> list[int]:
@@ -73,27 +89,34 @@ class TokenSample:
 class Move(NamedTuple):
     """A legal move as an answer, with the stop token. Move(token_ids=[58, 2], expert=0.5)"""
 
-    token_ids: list[int]
-    expert: float | None = None  # how likely an expert makes it; None: nobody asked
+    token_ids: list[TokenId]
+    expert: Figure | None = None  # how likely an expert makes it; None: nobody asked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTokens(TokenSample):
+class SampledTokens(TokenSample, frozen=True, kw_only=True):
     """What a local model was given and what it sampled: its own ids, never re-encoded text.
 
     What is scored are its completions. Where something was inserted between two of them, the
     prompt of the second is all that stands before it.
     """
 
-    version: int | None  # of the policy that answered; None: no version of it
-    prompt_cut: int = 0  # tokens of old events left out of the prompt so that it fits
+    segments: tuple[Completion | Segment, ...]
+    version: Count | None  # of the policy that answered; None: no version of it
+    prompt_cut: Count = 0  # tokens of old events left out of the prompt so that it fits
     moves: tuple[Move, ...] = ()  # the position's legal ones, where the run keeps them
-    thought: int = 0  # of the sampled tokens, how many are a thought, its closing tag included
+    thought: Count = 0  # of the sampled tokens, how many are a thought, its closing tag included
 
     @property
     def completions(self) -> list[Completion]:
         """What was sampled, in order."""
         return [segment for segment in self.segments if isinstance(segment, Completion)]
+
+    def problem(self) -> str | None:
+        """Describe the first field that does not fit the others; None where all do."""
+        for place, segment in enumerate(self.segments):
+            if isinstance(segment, Completion) and (problem := segment.problem()):
+                return f"segments.{place}.{problem}"
+        return None if self.completions else "segments: nothing sampled"
 
     def without_top_logprobs(self) -> "SampledTokens":
         """The same, with what was sampled alone."""
@@ -136,8 +159,7 @@ class SampledTokens(TokenSample):
         return self.completions[-1].finish_reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Plain, frozen=True, kw_only=True):
     """What a player did with an observation.
 
     Answer(observation="You are X ...", text="[4]", action="[4]")
@@ -149,8 +171,8 @@ class Answer:
     formatted: bool = True  # the parser found an action in the text
     sampled: SampledTokens | None = None  # None: no local model answered
     player: PlayerId | None = None  # who answered; None while it is the player of the seat
-    cut_characters: int = 0  # left out as too long
-    votes: int | None = None  # for the action, of those that were sampled; None: there was no vote
+    cut_characters: Count = 0  # left out as too long
+    votes: Count | None = None  # for the action, of those sampled; None: there was no vote
 
 
 def _joined(parts: Iterable[list[_T]]) -> list[_T]:

@@ -1,13 +1,13 @@
-"""What an actor hands to the loop of a training game: what counts of it, and its samples sealed."""
+"""Training games as an actor hands them to the loop: what counts of them, and samples packed."""
 
-from typing import NamedTuple
+from msgspec import Struct
 
-from unstable.types.games import GameSpec, Pieces, Standing, ranked, standing_of
-from unstable.types.training import Sealed, Unwritable
+from unstable.types.games import GameResult, GameSpec, Standing, ranked, standing_of
+from unstable.types.training import PackedTrajectory, Unwritable
 
 
-class Brief(NamedTuple):
-    """A game that is over, in short: what ratings and panes need to know, and its line."""
+class PlayedGame(Struct):
+    """A training game that is over: what ratings and panes need, its line, and what was sampled."""
 
     spec: GameSpec
     outcomes: list[float]  # as GameResult has them, and so the next one
@@ -16,7 +16,18 @@ class Brief(NamedTuple):
     turns: int
     moves: int  # of trained seats, the opening's left out
     legal_moves: int
-    line: Pieces | Unwritable
+    line: bytes | Unwritable  # as `records.games.game_body` makes it
+    branches: list["PlayedGame"] = []
+    trajectories: list[PackedTrajectory] = []  # its branches' too
+
+    @classmethod
+    def of(cls, game: GameResult, line: bytes | Unwritable) -> "PlayedGame":
+        """What counts of a game; neither its branches nor its trajectories."""
+        seats = game.spec.seats
+        moves = [t for t in game.turns if t.index >= game.spec.opening and seats[t.seat].trained]
+        legal_moves = sum(not turn.invalid for turn in moves)
+        result = game.outcomes, game.forfeit, game.truncated
+        return cls(game.spec, *result, len(game.turns), len(moves), legal_moves, line)
 
     @property
     def ranked_outcomes(self) -> list[float]:
@@ -32,23 +43,10 @@ class Brief(NamedTuple):
         """How a seat and its team did."""
         return standing_of(self.spec, self.ranked_outcomes, seat)
 
-
-class Finished(NamedTuple):
-    """A training game that is over, its branches with it, and what was sampled in them."""
-
-    game: Brief
-    branches: list[Brief]
-    trajectories: list[Sealed]
-
     @property
-    def spec(self) -> GameSpec:
-        """What was decided on."""
-        return self.game.spec
-
-    @property
-    def games(self) -> list[Brief]:
+    def games(self) -> list["PlayedGame"]:
         """The game and its branches."""
-        return [self.game, *self.branches]
+        return [self, *self.branches]
 
     @property
     def num_samples(self) -> int:

@@ -2,55 +2,32 @@
 
 import math
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from operator import attrgetter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from statistics import mean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from unstable.types.answers import Answer
+from msgspec import Meta, Struct, field
+
+from unstable.types.answers import Answer, Plain
+from unstable.types.figures import Count, Figure, SeatNumber
 from unstable.types.players import PlayerId
 
 Purpose = Literal["train", "eval"]
-Side = tuple[int, ...]
+Side = tuple[SeatNumber, ...]
 """Seats that win and lose together: a team, or one seat that is for itself."""
 
 
-@cache
-def _values(kind: Any) -> Callable[[Any], Any]:
-    return attrgetter(*kind.__slots__)
-
-
-def _made(kind: Any, values: Sequence[Any]) -> Any:
-    made = object.__new__(kind)
-    for name, value in zip(kind.__slots__, values, strict=True):
-        object.__setattr__(made, name, value)
-    return made
-
-
-class _Handy:
-    """Goes between processes as its values alone, which takes a third of what a dataclass does."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        kind: Any = type(self)
-        return _made, (kind, _values(kind)(self))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatSpec(_Handy):
+class SeatSpec(Plain, frozen=True):
     """Who sits there. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
 
     player: PlayerId
-    temperature: float
-    group_id: int | None = None  # None: this seat is not trained on
-    group_size: int = 1  # trajectories in the group
-    votes: int = (
-        1  # answers that are sampled for each turn, of which the most frequent action counts
-    )
-    best_of: int = 1  # or of which a judge's best is played
+    temperature: Figure
+    group_id: Count | None = None  # None: this seat is not trained on
+    group_size: Count = 1  # trajectories in the group
+    votes: Count = 1  # answers sampled for each turn, of which the most frequent action counts
+    best_of: Count = 1  # or of which a judge's best is played
 
     @property
     def trained(self) -> bool:
@@ -58,24 +35,37 @@ class SeatSpec(_Handy):
         return self.group_id is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GameSpec(_Handy):
+class Reward(Plain, frozen=True):
+    """A reward term's value before and after its weight."""
+
+    raw: Figure
+    weighted: Figure
+
+
+class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
     """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
 
     GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
     """
 
-    game_id: int  # unique in training; an evaluation's game k is the same for every version
+    # Unique in training; an evaluation's game k is the same for every version.
+    game_id: Count = field(name="game")
     purpose: Purpose
     env: str  # a GameConfig's key
     seed: int  # of the env's own random state; a group's games share it
-    seats: tuple[SeatSpec, ...]
+    seats: Annotated[tuple[SeatSpec, ...], Meta(min_length=1)]
     teams: tuple[Side, ...] = ()  # seats that win and lose together; (): each is for itself
-    member: int = 0  # place among its group's games, which are started one after another
-    branches: int = 0  # continuations that it is forked into, with the ids that follow its own
-    opening: int = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
+    member: Count = 0  # place among its group's games, which are started one after another
+    branches: Count = 0  # continuations that it is forked into, with the ids that follow its own
+    opening: Count = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
     opener: SeatSpec | None = None
     ensemble: tuple[PlayerId, ...] = ()  # versions that choose what branches begin with
+
+    def problem(self) -> str | None:
+        """Describe the first field that does not fit the others; None where all do."""
+        if self.teams and sorted(chain(*self.teams)) != list(range(len(self.seats))):
+            return "teams: do not hold each seat once"
+        return "opener: nobody makes the opening" if self.opening and not self.opener else None
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -107,15 +97,15 @@ class Observation:
     tools: tuple[dict[str, Any], ...] = ()  # that it offers there
 
 
-@dataclass(slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, kw_only=True, omit_defaults=True):
     """One observation and one action of a seat; the answer names who gave it."""
 
-    seat: int
-    index: int  # 0-based place among the game's turns
+    seat: SeatNumber
+    index: Count  # 0-based place among the game's turns
     answer: Answer
     invalid: bool  # the env refused the action
-    seconds: float  # until the player answered
+    seconds: Figure  # until the player answered
+    rewards: dict[str, Reward] | None = None  # also its trajectory's; None: not trained on
 
     @property
     def player(self) -> PlayerId:
@@ -124,8 +114,6 @@ class Turn:
         return self.answer.player
 
 
-Pieces = tuple[bytes, bytes]
-"""A game's line on file in two pieces: between them comes what only the loop knows."""
 Standing = Literal["win", "draw", "loss"]
 WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
 """What counts for the score, which is wins plus half the draws, per game."""
@@ -168,8 +156,7 @@ def ranked(spec: GameSpec, outcomes: Sequence[float], forfeit: int | None) -> li
     return found
 
 
-@dataclass(slots=True, kw_only=True)
-class GameResult:
+class GameResult(Struct, kw_only=True, omit_defaults=True):
     """A finished game.
 
     `payoffs` are what it was worth by seat, in the game's unit; `outcomes` are these over its scale
@@ -177,20 +164,40 @@ class GameResult:
     """
 
     spec: GameSpec
-    turns: list[Turn]
-    payoffs: list[float]
-    outcomes: list[float]
-    forfeit: int | None  # the seat that forfeited by invalid moves
+    payoffs: list[Figure]
+    outcomes: list[Figure]
+    forfeit: SeatNumber | None = None  # the seat that forfeited by invalid moves
     raised: bool = False  # it forfeited by an action at which the env raised
     truncated: bool  # cut off by the step cap
     reason: str  # the env's last word on why the game ended
-    seconds: float
-    stakes: float | None = None
+    seconds: Figure
+    stakes: Figure | None = None
     """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
-    fork: int = 0  # of a branch: index of its first own turn
-    branches: list["GameResult"] = field(default_factory=list)
-    line: "Pieces | None" = field(default=None, compare=False, repr=False)
-    """Its line on file as far as it is made, as `records.games.line_pieces` does."""
+    fork: Count = 0  # of a branch: index of its first own turn
+    turns: list[Turn]
+    branches: list["GameResult"] = []
+
+    def problem(self) -> str | None:
+        """Describe the first field that does not fit the others; None where all do."""
+        seats = len(self.spec.seats)
+        if problem := self.spec.problem():
+            return f"spec.{problem}"
+        for name, values in (("payoffs", self.payoffs), ("outcomes", self.outcomes)):
+            if len(values) != seats:
+                return f"{name}: {len(values)} of {seats} seats"
+        if self.forfeit is not None and self.forfeit >= seats:
+            return f"forfeit: no seat {self.forfeit}"
+        for place, turn in enumerate(self.turns):
+            if turn.index != place:
+                return f"turns.{place}.index: {turn.index}"
+            if turn.seat >= seats:
+                return f"turns.{place}.seat: no seat {turn.seat}"
+            if turn.answer.player is None:
+                return f"turns.{place}.answer.player: missing"
+            if (sampled := turn.answer.sampled) and (problem := sampled.problem()):
+                return f"turns.{place}.answer.sampled.{problem}"
+        is_late = self.turns and self.fork > len(self.turns)  # a head is read without turns
+        return "fork: after the last turn" if is_late else None
 
     @property
     def games(self) -> list["GameResult"]:
@@ -239,6 +246,13 @@ class GameResult:
     def num_trained(self) -> int:
         """Number of turns that can be trained on, in all branches."""
         return sum(len(game.trained_turns) for game in self.trained)
+
+
+class RecordedGame(GameResult, kw_only=True):
+    """A game as a file has it."""
+
+    version: Count  # that was current as it ended
+    actor: Count | None  # that played it; None: an evaluation, which no actor has to itself
 
 
 class SpentError(Exception):

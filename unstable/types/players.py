@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import core_schema
+
 MAIN = "main"
 """The policy that is trained where a run names no other."""
 PAST = "past"
@@ -11,15 +13,46 @@ PAST = "past"
 _VERSION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)@(0|[1-9][0-9]{0,17})")
 
 
-@dataclass(frozen=True, slots=True)
 class PlayerId:
     """Who sits at a seat: a version of a policy, or a player that never changes.
 
     PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
 
-    label: str  # the policy's name, or the player's
-    version: int | None = None  # of the policy; None for everyone else
+    __slots__ = ("label", "name", "version")  # no dataclass, which files would hold field by field
+
+    def __init__(self, label: str, version: int | None = None) -> None:
+        self.label = label  # the policy's name, or the player's
+        self.version = version  # of the policy; None for everyone else
+        self.name = label if version is None else f"{label}@{version}"
+        """As files and tables have it; of a version, also the immutable name of its adapter."""
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PlayerId)
+            and self.label == other.label
+            and self.version == other.version
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.label, self.version))
+
+    def __repr__(self) -> str:
+        return f"PlayerId({self.label!r}, {self.version})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[type["PlayerId"], tuple[str, int | None]]:
+        return PlayerId, (self.label, self.version)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        known = core_schema.is_instance_schema(cls)
+        name = core_schema.no_info_after_validator_function(cls.parse, core_schema.str_schema())
+        return core_schema.union_schema(
+            [known, name], serialization=core_schema.to_string_ser_schema()
+        )
 
     @classmethod
     def policy(cls, version: int, name: str = MAIN) -> "PlayerId":
@@ -39,18 +72,6 @@ class PlayerId:
         """
         version = _VERSION.fullmatch(name)
         return cls(name) if version is None else cls(version[1], int(version[2]))
-
-    @property
-    def name(self) -> str:
-        """As files and tables have it; of a version, also the immutable name of its adapter.
-
-        >>> PlayerId.policy(12).name
-        'main@12'
-        """
-        return self.label if self.version is None else f"{self.label}@{self.version}"
-
-    def __str__(self) -> str:
-        return self.name
 
 
 BASE = PlayerId("base")

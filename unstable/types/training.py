@@ -1,30 +1,25 @@
 """What is trained on: turns with their rewards, as trajectories, groups and batches.
 
-Between the process that played and the one that learns they are sealed: the loop, which hands them
+Between the process that played and the one that learns they are packed: the loop, which hands them
 on, knows how many there are and of which version, and never makes their tokens objects.
 """
 
-import pickle
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from unstable.types.answers import Completion, Move, SampledTokens, Segment
+from msgspec import msgpack
 
-
-class Reward(NamedTuple):
-    """A reward term's value before and after its weight."""
-
-    raw: float
-    weighted: float
+from unstable.types.answers import Plain, SampledTokens
+from unstable.types.games import Reward
 
 
 def _weighted(rewards: dict[str, Reward]) -> float:
     return sum(reward.weighted for reward in rewards.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Plain, frozen=True, kw_only=True):
     """One turn as trained. `rewards` has the terms that judge it, which add up to `reward`.
 
     What judges the whole trajectory is the trajectory's.
@@ -46,8 +41,7 @@ class Sample:
         return _weighted(self.rewards)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
+class Trajectory(Plain, frozen=True, kw_only=True):
     """One seat's samples of one game, in order. `rewards` holds the terms that judge it as a whole.
 
     Whatever its number of turns, such a term counts once, with its weight.
@@ -60,7 +54,7 @@ class Trajectory:
     outcome: float  # of the seat, unshaped
     forfeit: bool  # this seat forfeited
     samples: tuple[Sample, ...]
-    rewards: dict[str, Reward] = field(default_factory=dict)
+    rewards: dict[str, Reward] = {}
 
     @property
     def terminal_reward(self) -> float:
@@ -84,7 +78,15 @@ class Trajectory:
         return min(sample.version for sample in self.samples)
 
 
-class Sealed(NamedTuple):
+_ENCODER = msgpack.Encoder()
+
+
+@cache
+def _decoder() -> "msgpack.Decoder[Trajectory]":
+    return msgpack.Decoder(Trajectory)
+
+
+class PackedTrajectory(NamedTuple):
     """A trajectory as the loop holds it; `content` is all of it, which only a learner opens."""
 
     game_id: int
@@ -96,8 +98,8 @@ class Sealed(NamedTuple):
     content: bytes
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> "Sealed":
-        """The trajectory, sealed; alternatives of its tokens (`top_logprobs`) are left out."""
+    def of(cls, trajectory: Trajectory) -> "PackedTrajectory":
+        """Pack a trajectory."""
         return cls(
             trajectory.game_id,
             trajectory.seat,
@@ -105,85 +107,12 @@ class Sealed(NamedTuple):
             len(trajectory.samples),
             trajectory.version,
             trajectory.reward,
-            _packed(trajectory),
+            _ENCODER.encode(trajectory),
         )
 
     def opened(self) -> Trajectory:
         """The trajectory again, to the bit."""
-        env, outcome, forfeit, rewards, samples = pickle.loads(self.content)
-        return Trajectory(
-            game_id=self.game_id,
-            env=env,
-            seat=self.seat,
-            group_id=self.group_id,
-            outcome=outcome,
-            forfeit=forfeit,
-            samples=tuple(_sample(*each) for each in samples),
-            rewards=_rewards(rewards),
-        )
-
-
-def _packed(trajectory: Trajectory) -> bytes:
-    """As plain values: pickled as objects they would take ten times as long, here and there."""
-    samples = [
-        (
-            each.turn,
-            each.tokens.version,
-            each.tokens.temperature,
-            each.tokens.prompt_cut,
-            each.tokens.thought,
-            each.tokens.prompt_ids,
-            [_plain(segment) for segment in each.tokens.segments],
-            [tuple(move) for move in each.tokens.moves],
-            {term: (raw, weighted) for term, (raw, weighted) in each.rewards.items()},
-        )
-        for each in trajectory.samples
-    ]
-    rewards = {term: (raw, weighted) for term, (raw, weighted) in trajectory.rewards.items()}
-    whole = (trajectory.env, trajectory.outcome, trajectory.forfeit, rewards, samples)
-    return pickle.dumps(whole, pickle.HIGHEST_PROTOCOL)
-
-
-def _plain(segment: Segment) -> tuple[Any, ...]:
-    if isinstance(segment, Completion):
-        return segment.token_ids, segment.logprobs, segment.finish_reason, segment.adapter
-    return segment.token_ids, segment.scored
-
-
-def _sample(
-    turn: int,
-    version: int | None,
-    temperature: float,
-    prompt_cut: int,
-    thought: int,
-    prompt_ids: list[int],
-    segments: list[tuple[Any, ...]],
-    moves: list[tuple[Any, ...]],
-    rewards: dict[str, tuple[float, float]],
-) -> Sample:
-    tokens = SampledTokens(
-        prompt_ids=prompt_ids,
-        segments=tuple(map(_segment, segments)),
-        temperature=temperature,
-        version=version,
-        prompt_cut=prompt_cut,
-        moves=tuple(Move(*move) for move in moves),
-        thought=thought,
-    )
-    return Sample(turn=turn, tokens=tokens, rewards=_rewards(rewards))
-
-
-def _segment(plain: tuple[Any, ...]) -> Segment:
-    if len(plain) == 2:
-        return Segment(token_ids=plain[0], scored=plain[1])
-    token_ids, logprobs, finish_reason, adapter = plain
-    return Completion(
-        token_ids=token_ids, logprobs=logprobs, finish_reason=finish_reason, adapter=adapter
-    )
-
-
-def _rewards(plain: dict[str, tuple[float, float]]) -> dict[str, Reward]:
-    return {term: Reward(*values) for term, values in plain.items()}
+        return _decoder().decode(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,11 +176,11 @@ class Unwritable(NamedTuple):
         raise ValueError(self.why)
 
 
-class SealedBatch(NamedTuple):
-    """A batch on its way to the learner: groups of sealed trajectories, oldest first."""
+class PackedBatch(NamedTuple):
+    """A batch on its way to the learner: groups of packed trajectories, oldest first."""
 
     version: int
-    groups: tuple[tuple[Sealed, ...], ...]
+    groups: tuple[tuple[PackedTrajectory, ...], ...]
     recorded: bool = False
 
     @property

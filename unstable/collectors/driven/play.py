@@ -7,10 +7,13 @@ inserted is read and never trained on.
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from unstable.collectors.play import players_of, turn_seed
 from unstable.collectors.players.base import LimitedPlayer, Player
@@ -211,7 +214,7 @@ class DrivenSeat:
                 asked.answer, after, derive_seed(seed, "part", asked.parts), most
             )
         if isinstance(player, ModelPlayer) and most is not None:
-            player = replace(player, max_tokens=min(player.max_tokens, most))
+            player = dataclasses.replace(player, max_tokens=min(player.max_tokens, most))
         return await player.act(self._observation(request), game, seed)
 
     def _observation(self, request: ChatRequest) -> Observation:

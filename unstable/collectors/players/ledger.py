@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable.config import OpenAIOpponent
+from unstable.config import FORMAT, OpenAIOpponent
 from unstable.types import SpentError
 
 
@@ -84,5 +84,5 @@ def _read(file: int) -> Spent:
 
 
 def _write(file: int, spent: Spent) -> None:
-    text = json.dumps({"format": 1, **spent._asdict()}).ljust(100) + "\n"  # one length, one write
-    os.pwrite(file, text.encode(), 0)
+    text = json.dumps({"format": FORMAT, **spent._asdict()}).ljust(100)  # one length, one write
+    os.pwrite(file, f"{text}\n".encode(), 0)

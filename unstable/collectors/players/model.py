@@ -4,7 +4,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, MovesKept

@@ -4,8 +4,10 @@ Observations, what the env accepts and the outcome follow from seed and actions.
 seed alone, a program or a local model on the embedded engine, is asked again.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
 from unstable.collectors.players.base import LeftError, Player

@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
@@ -192,7 +193,7 @@ def explore(found: Found, change: Change, fields: Mapping[str, Any], command: st
         Sitting(
             config=for_one_game(given, given.games[0], opponents),
             spec=spec,
-            version=found.row["version"],
+            version=found.result.version,
             command=command,
             option="--with",
             shared=result.turns[: change.turn - 1],

@@ -9,11 +9,9 @@ from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
 from unstable.games.check import check_env
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.games import game_of
 from unstable.records.reading import DamagedError, Skipped
 from unstable.records.scan import Place, read_game_at, scan_games
-from unstable.records.shapes import Record
-from unstable.types import GameResult
+from unstable.types import RecordedGame
 
 
 class Found(NamedTuple):
@@ -21,8 +19,7 @@ class Found(NamedTuple):
 
     folder: RunFolder
     config: RunConfig
-    row: Record
-    result: GameResult
+    result: RecordedGame
 
     @property
     def game(self) -> GameConfig:
@@ -35,7 +32,7 @@ class Found(NamedTuple):
         spec = self.result.spec
         kind = {"eval": "evaluation", "train": "training"}[spec.purpose]
         players = ", ".join(seat.player.name for seat in spec.seats)
-        return f"{kind} game {spec.game_id} of version {self.row['version']}: {spec.env}, {players}"
+        return f"{kind} game {spec.game_id} of version {self.result.version}: {spec.env}, {players}"
 
 
 def find(root: Path, game: int, purpose: str | None, version: Version | None) -> Found:
@@ -73,15 +70,14 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
         raise ConfigError(f"GAME = {game}: {_several(meant) if meant else _none(places)}")
     config = load(str(folder.config))
     try:
-        row = read_game_at(meant[0])
+        result = read_game_at(meant[0])
     except DamagedError as error:
         where = f"{meant[0].file.path}, byte {meant[0].offset}"
         raise ConfigError(f"GAME = {game}: its record is damaged ({where}: {error})") from None
-    result = game_of(row)
     if result.spec.env not in config.game_by_key:
         hint = nearest(result.spec.env, list(config.game_by_key))
         raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")
-    found = Found(folder, config, row, result)
+    found = Found(folder, config, result)
     check_env(found.game, "games", "its record is in the report: unstable report RUN_DIR")
     return found
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.base import Player
@@ -34,7 +37,7 @@ from unstable.models.inspection import check_opponents
 from unstable.records.environment import write_environment
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
-from unstable.records.games import game_record
+from unstable.records.games import game_body, game_line
 from unstable.records.logs import logging_ours, logging_to
 from unstable.records.text import command_line
 from unstable.types import Answer, GameResult, GameSpec, Observation, Turn
@@ -131,7 +134,7 @@ class _Kept:
         path = RunFolder(root).games("eval", sitting.version)
         path.parent.mkdir(exist_ok=True)
         with contextlib.closing(LineFile(path)) as file:
-            file.write(game_record(result, [], sitting.version, None))
+            file.append(game_line(game_body(result), sitting.version, None))
         # As they are: a path that is broken in two cannot be copied.
         print(f"saved: {named}\nto see it: {command_line('unstable', 'report', named)}")
 
@@ -190,7 +193,7 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     else:
         config = sitting.config.updated({"games": [settled(sitting.game)]})
     spec = replace(sitting.spec, teams=config.games[0].teams)
-    return replace(sitting, config=config, spec=spec)
+    return dataclasses.replace(sitting, config=config, spec=spec)
 
 
 def _in_a_folder(config: RunConfig, sitting: Sitting) -> RunConfig:

@@ -10,8 +10,15 @@ from unstable.records.files import write_lines, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_list
 from unstable.records.runs import RunsFolder
-from unstable.records.shapes import MEMBER
+from unstable.records.shapes import Record
 from unstable.studies.league.config import LeagueConfig, dump_league, read_league
+
+
+class MemberRecord(Record, kw_only=True):
+    """A line of `members.jsonl`."""
+
+    member: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class LeagueFolder(RunsFolder):
 
     def digests(self) -> dict[str, str]:
         """Of each member's config, as it was when the league began."""
-        return {row["member"]: row["digest"] for row in read_list(self.members, MEMBER)}
+        return {row.member: row.digest for row in read_list(self.members, MemberRecord)}
 
     def make(self, league: LeagueConfig, members: Sequence[dict[str, Any]]) -> None:
         """Make the folder; raises `ConfigError` where it is there, or cannot be made."""

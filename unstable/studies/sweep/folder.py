@@ -3,21 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unstable.config import read_text
 from unstable.records.files import write_lines, write_whole
 from unstable.records.reading import read_list
 from unstable.records.runs import RunsFolder, append
-from unstable.records.shapes import DECISION, TRIAL
+from unstable.records.shapes import Record
 from unstable.studies.sweep.config import SweepConfig, dump_sweep, read_sweep
+from unstable.types.figures import Count, Figure
 
 
-class Decision(NamedTuple):
-    """What became of a rung: Decision(25, {"a": 0.9, "b": 0.4}, ("a",))"""
+class TrialRecord(Record, kw_only=True):
+    """A line of `trials.jsonl`."""
 
-    rung: int
-    values: dict[str, float]  # of each setting that was compared, the best first
+    trial: str
+    digest: str
+
+
+class RungDecision(Record, kw_only=True):
+    """A line of `decisions.jsonl`: RungDecision(rung=25, values={"a": 0.9}, kept=("a",))"""
+
+    rung: Count
+    values: dict[str, Figure]  # of each setting that was compared, the best first
     kept: tuple[str, ...]  # settings that go on
 
 
@@ -42,7 +50,7 @@ class SweepFolder(RunsFolder):
 
     def digests(self) -> dict[str, str]:
         """Of each run's config, as it was when the sweep began."""
-        return {row["trial"]: row["digest"] for row in read_list(self.trials, TRIAL)}
+        return {row.trial: row.digest for row in read_list(self.trials, TrialRecord)}
 
     def make(self, sweep: SweepConfig, trials: Sequence[dict[str, Any]]) -> None:
         """Make the folder; raises `ConfigError` where it is there, or cannot be made."""
@@ -58,13 +66,10 @@ class SweepFolder(RunsFolder):
     def _decisions(self) -> Path:
         return self.root / "decisions.jsonl"
 
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[RungDecision]:
         """What became of each rung so far."""
-        return [
-            Decision(row["rung"], row["values"], tuple(row["kept"]))
-            for row in read_list(self._decisions, DECISION)
-        ]
+        return read_list(self._decisions, RungDecision)
 
-    def add_decision(self, decision: Decision) -> None:
+    def add_decision(self, decision: RungDecision) -> None:
         """Write one down."""
-        append(self._decisions, decision._asdict())
+        append(self._decisions, decision)

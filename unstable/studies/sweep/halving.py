@@ -8,17 +8,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from unstable.studies.sweep.config import StopConfig
-from unstable.studies.sweep.folder import Decision
+from unstable.studies.sweep.folder import RungDecision
 from unstable.types.intervals import mean
 
 
-def next_rung(stop: StopConfig | None, decisions: Sequence[Decision]) -> int | None:
+def next_rung(stop: StopConfig | None, decisions: Sequence[RungDecision]) -> int | None:
     """The first rung of which nothing is decided yet; None where there is none."""
     left = [] if stop is None else stop.rungs[len(decisions) :]
     return left[0] if left else None
 
 
-def going(settings: Sequence[str], decisions: Sequence[Decision]) -> list[str]:
+def going(settings: Sequence[str], decisions: Sequence[RungDecision]) -> list[str]:
     """The settings that have not been stopped."""
     return [name for name in settings if not decisions or name in decisions[-1].kept]
 
@@ -29,7 +29,7 @@ def decide(
     values: Mapping[str, Sequence[float]],
     seeds: int,
     sign: int,
-) -> Decision:
+) -> RungDecision:
     """Which of the settings that are left go on from a rung.
 
     `values` are those of each one's seeds, `seeds` how many there should be, `sign` 1 where more is
@@ -39,4 +39,5 @@ def decide(
     means = {name: mean(own) for name, own in values.items() if len(own) >= needs}
     ranked = sorted(means, key=lambda name: -sign * means[name])
     share = stop.keep if isinstance(stop.keep, int) else math.ceil(stop.keep * len(values))
-    return Decision(rung, {name: means[name] for name in ranked}, tuple(ranked[:share]))
+    values = {name: means[name] for name in ranked}
+    return RungDecision(rung=rung, values=values, kept=tuple(ranked[:share]))

@@ -8,11 +8,11 @@ All pairs get the same deals.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from heapq import heapify, heapreplace
 from itertools import combinations, product
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from pydantic import BaseModel, NonNegativeFloat, PositiveInt
 
 from unstable.config import GameConfig, RunConfig

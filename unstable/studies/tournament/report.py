@@ -24,7 +24,7 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
     (run,) = read_runs([folder.root])
     games, chunks = packed_games([run], [survey(run)], [sources(run.config)])
     ranked = [row["player"] for row in found["players"]]
-    command = (run.environment or {}).get("command")
+    command = None if run.environment is None else run.environment.command
     summary = {
         **{"name": run.name, "label": run.label, "kind": "", "answer": "", "state": ""},
         "reasons": lines(found),

@@ -30,7 +30,7 @@ from unstable.planning.resolve import UNDECIDED
 from unstable.records.environment import write_environment
 from unstable.records.files import LineFile, json_line, write_whole
 from unstable.records.folder import GameFile, RunFolder, existing_run
-from unstable.records.games import game_of, game_record
+from unstable.records.games import game_body, game_line
 from unstable.records.logs import logging_ours
 from unstable.records.reading import Skipped
 from unstable.records.scan import scan_file
@@ -238,14 +238,14 @@ def _on_file(
     if not file.path.exists():
         return [], {}
     heads = [(place.offset, head) for place, head in scan_file(file, skipped)]
-    found = {head["game"]: game_of({**head, "turns": []}) for _, head in heads}
+    found: dict[int, GameResult] = {head.spec.game_id: head for _, head in heads}
     if skipped:
         status(f"{skipped.line}; their games are played again")
     kept: list[GameResult] = []
     while specs := next_round(config, design, kept):
         there = [found[spec.game_id] for spec in specs if spec.game_id in found]
         if any(result.spec not in specs for result in there):
-            offsets = {head["game"]: offset for offset, head in heads}
+            offsets = {head.spec.game_id: offset for offset, head in heads}
             _set_aside(file.path, [offsets[result.spec.game_id] for result in kept])
             return kept, {result.spec.game_id: result for result in kept}
         if len(there) < len(specs):
@@ -290,7 +290,7 @@ def _play_rest(
             missing = [spec for spec in specs if spec.game_id not in found]
             lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(missing))
             for result in await play_evaluation(actors, missing, lines.advance):
-                file.write(game_record(result, [], 0, None))
+                file.append(game_line(game_body(result), 0, None))
                 found[result.spec.game_id] = result
             results.extend(found[spec.game_id] for spec in specs)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, ParamSpec
 from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record
-from unstable.types import EvalScore, Purpose
+from unstable.records.shapes import Ratings, SampleRecord
+from unstable.types import EvalScore, Purpose, RecordedGame
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ class Sink:
     def __init__(self, config: RunConfig | None = None, folder: RunFolder | None = None) -> None:
         """A run gives both; raise `ConfigError` here for what a person has to mend."""
 
-    def game(self, version: int, record: Record) -> None:
+    def game(self, version: int, record: RecordedGame) -> None:
         """Take in a game that ended while `version` was current, as `games/` has it on file."""
 
     def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
@@ -43,13 +43,13 @@ class Sink:
         for line in lines:
             self.game_line(version, purpose, line)
 
-    def samples(self, update: int, records: Sequence[Record]) -> None:
+    def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
         """Take in the samples as an update trained on them, as `train/` has them on file."""
 
     def sample_lines(self, update: int, lines: bytes) -> None:
         """Take in the same as the lines that are on file, which costs less."""
 
-    def ratings(self, record: Record) -> None:
+    def ratings(self, record: Ratings) -> None:
         """Take in the table of ratings as it is now, as `ratings.json` has it."""
 
     def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from unstable.records.files import LineFile, json_line, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record
+from unstable.records.shapes import Ratings
 from unstable.tracking.sinks.base import Row, Sink
 from unstable.types import Purpose
 
@@ -56,7 +56,7 @@ class RatingsFile(Sink):
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.ratings
 
-    def ratings(self, record: Record) -> None:
+    def ratings(self, record: Ratings) -> None:
         """Replace the file."""
         write_whole(self._path, json_line(record))
 

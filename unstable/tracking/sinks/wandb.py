@@ -12,9 +12,8 @@ import psutil
 from unstable.config import ConfigError, RunConfig, escape_control
 from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
-from unstable.records.games import Record
 from unstable.tracking.sinks.base import Row, Sink
-from unstable.types import EvalScore, PlayerId
+from unstable.types import EvalScore, PlayerId, RecordedGame
 
 GAMES_TABLE = "eval/games"
 MOST_GAMES = 16
@@ -59,7 +58,7 @@ class WandbRun(Sink):
         self._games = SampleGames()
         self._tables: dict[str, Any] = {}
 
-    def game(self, version: int, record: Record) -> None:
+    def game(self, version: int, record: RecordedGame) -> None:
         """Keep a game of an evaluation until that is over."""
         self._games.add(version, record)
 
@@ -135,9 +134,9 @@ class SampleGames:
     def __init__(self) -> None:
         self._games: list[SampleGame] = []
 
-    def add(self, version: int, record: Record) -> None:
+    def add(self, version: int, record: RecordedGame) -> None:
         """Take in a recorded game; of training, nothing."""
-        if record["purpose"] == "eval":
+        if record.spec.purpose == "eval":
             self._games.append(sample_game(version, record))
 
     def take(self, version: int) -> list[SampleGame]:
@@ -151,30 +150,30 @@ class SampleGames:
         return [game for game in in_turn if game is not None][:MOST_GAMES]
 
 
-def sample_game(version: int, record: Record) -> SampleGame:
+def sample_game(version: int, record: RecordedGame) -> SampleGame:
     """A recorded game as a row: seen from the first seat of the version that is evaluated."""
-    players: list[str] = record["players"]
+    players = [seat.player.name for seat in record.spec.seats]
     own = PlayerId.policy(version).name
     seat = players.index(own)
     others = [player for player in players if player != own]
-    forfeit = record["forfeit"]
+    forfeit = record.forfeit
     return SampleGame(
         version=version,
-        game=record["game"],
-        env=record["env"],
+        game=record.spec.game_id,
+        env=record.spec.env,
         opponent=others[0] if others else "alone",
         seat=seat,
-        temperature=record["seats"][seat]["temperature"],
-        outcome=record["outcomes"][seat],
+        temperature=record.spec.seats[seat].temperature,
+        outcome=record.outcomes[seat],
         forfeit="" if forfeit is None else players[forfeit],
         text=escape_control(_text(record))[:MOST_CHARACTERS],
     )
 
 
-def _text(record: Record) -> str:
+def _text(record: RecordedGame) -> str:
     turns = (
-        f"turn {turn['index']}, seat {turn['seat']} ({turn['player']})\n"
-        f"{turn['observation']}\n> {turn['text']}"
-        for turn in record["turns"]
+        f"turn {turn.index}, seat {turn.seat} ({turn.player})\n"
+        f"{turn.answer.observation}\n> {turn.answer.text}"
+        for turn in record.turns
     )
-    return "\n\n".join([*turns, record["reason"]])
+    return "\n\n".join([*turns, record.reason])

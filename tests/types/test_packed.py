@@ -2,16 +2,19 @@
 
 import math
 import pickle
-from dataclasses import replace
 
-from tests.helpers.builders import completion, game, sampled, sealed, spec
+from msgspec.structs import replace
+
+from tests.helpers.builders import completion, game, packed, sampled, spec, turn
+from unstable.config import RewardConfig
+from unstable.rewards.terms import Rewards
 from unstable.types import (
     Move,
+    PackedBatch,
+    PackedTrajectory,
     PlayerId,
     Reward,
     Sample,
-    Sealed,
-    SealedBatch,
     SeatSpec,
     Segment,
     Trajectory,
@@ -43,7 +46,7 @@ def trajectory(**changes: object) -> Trajectory:
 
 def test_a_trajectory_is_opened_as_it_was() -> None:
     made = trajectory()
-    (closed,) = pickle.loads(pickle.dumps(sealed([made])))
+    (closed,) = pickle.loads(pickle.dumps(packed([made])))
     assert closed.opened() == made
     assert (closed.version, closed.num_samples, closed.reward) == (3, 2, made.reward)
     assert (closed.game_id, closed.seat, closed.group_id) == (5, 1, 17)
@@ -53,14 +56,15 @@ def test_a_trajectory_is_opened_as_it_was() -> None:
 
 def test_alternatives_of_tokens_are_left_out() -> None:
     asked = sampled(3, top_logprobs=[[(1, -0.5)], [(2, -0.1)]])
-    one = Sample(turn=1, tokens=asked, rewards={})
-    opened = Sealed.of(trajectory(samples=(one,))).opened()
-    assert opened.samples[0].tokens == asked.without_top_logprobs()
+    played = game(turns=1)
+    played.turns = [turn(0, 0, "main@0", sampled=asked)]
+    (made,) = Rewards([RewardConfig()]).trajectories(played)
+    assert made.samples[0].tokens == asked.without_top_logprobs()
 
 
 def test_a_batch_is_opened_in_its_groups() -> None:
     made = [trajectory(seat=seat, game_id=n) for n in range(3) for seat in (0, 1)]
-    closed = SealedBatch(5, (tuple(sealed(made[:2])), tuple(sealed(made[2:]))))
+    closed = PackedBatch(5, (tuple(packed(made[:2])), tuple(packed(made[2:]))))
     batch = closed.opened()
     assert batch.version == 5 and closed.num_samples == len(batch.samples) == 12
     assert [list(group.trajectories) for group in batch.groups] == [made[:2], made[2:]]
@@ -68,7 +72,7 @@ def test_a_batch_is_opened_in_its_groups() -> None:
 
 def test_the_loop_holds_few_bytes_of_a_token() -> None:
     long = sampled(3, token_ids=[*range(30_000, 34_000)], logprobs=[-0.1] * 4000)
-    closed = Sealed.of(trajectory(samples=(Sample(turn=1, tokens=long, rewards={}),)))
+    closed = PackedTrajectory.of(trajectory(samples=(Sample(turn=1, tokens=long, rewards={}),)))
     assert len(closed.content) < 15 * 4000
 
 
