@@ -42,7 +42,7 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunF
 
 def recorded(folder: RunFolder) -> list[GameResult]:
     files = [file.path for file in folder.game_files() if file.purpose == "train"]
-    return [each.result for path in files for each in read_games(path, Skipped())]
+    return [game for path in files for game in read_games(path, Skipped())]
 
 
 def outcomes(request: dict[str, Any]) -> dict[str, Any]:

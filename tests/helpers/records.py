@@ -36,7 +36,7 @@ def as_played(record: GameResult) -> GameResult:
     return replace(made, turns=turns, branches=[])
 
 
-_SPEC = {"member": 0, "branches": 0, "opening": 0, "teams": [], "ensemble": []}
+_SPEC = {"member": 0, "opening": 0, "teams": [], "ensemble": []}
 _GAME = {"forfeit": None, "raised": False, "stakes": None, "fork": 0}
 _TURN = {"rewards": None, "sampled": None, "votes": None, "formatted": True}
 
@@ -50,7 +50,7 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
     """A game's record with its spec's fields, and in each turn its answer's; any other as it is."""
     if "spec" not in record:
         return record
-    spec = record["spec"]
+    spec = {name: value for name, value in record["spec"].items() if name != "branches"}
     players = [seat["player"] for seat in spec["seats"]]
     turns = [{**_TURN, **turn, **turn["answer"]} for turn in record["turns"]]
     return {**_SPEC, **_GAME, **spec, **record, "players": players, "turns": turns}

@@ -206,6 +206,7 @@ def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
     assert model.keys() - program.keys() == {"sampled"}
     assert model["sampled"] == {
         "version": 0,
+        "temperature": 1.0,
         "prompt_ids": [1, 2, 3],
         "segments": [
             {
@@ -257,7 +258,7 @@ GAME_LINE = (
     '"action":"[1]","player":"minimax"},"invalid":false,"seconds":0.5},{"seat":0,"index":1,'
     '"answer":{"observation":"board 1","text":"Zug ✓","action":"","formatted":false,'
     '"sampled":{"prompt_ids":[7,8,9],"segments":[{"kind":"sampled","token_ids":[0,1],'
-    '"logprobs":[-0.25,-0.5],"finish_reason":"length","adapter":"main@2"}],"version":2,'
+    '"logprobs":[-0.25,-0.5],"finish_reason":"length","adapter":"main@2"}],"temperature":1.0,"version":2,'
     '"prompt_cut":5},"player":"main@1"},"invalid":true,"seconds":0.25,'
     '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'
 )
@@ -797,7 +798,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
     assert modes == [mode, mode]
 
 
-@every_row("key", ["game", "outcomes", "seats"])
+@every_row("key", ["spec", "outcomes", "payoffs"])
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]

@@ -235,10 +235,8 @@ def test_replaying_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(positions(played) or []) == 2
     monkeypatch.setattr(runtime, "REPLAY_S", -1.0)
     assert positions(played) is None
-    assert (
-        positions(replace(played, spec=replace(played.spec, env="tests.helpers.unruly:Unruly")))
-        == []
-    )
+    unruly = replace(played.spec, env="tests.helpers.unruly:Unruly")
+    assert positions(replace(played, spec=unruly)) == []
 
 
 def test_the_page_says_how_many_games_have_no_board(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unstable.loop.ended import Ended
 from unstable.rewards.terms import Rewards
 from unstable.runtime.playing import Playing
 from unstable.runtime.stream import EVERY_S, Part, Results, Stream
-from unstable.types import ActorState, PackedTrajectory
+from unstable.types import ActorState, PackedTrajectory, PlayedGame
 
 
 class Scored:
@@ -70,6 +70,10 @@ async def ids(stream: Stream, first: int, count: int) -> list[int]:
         assert isinstance(results, list)
         found += [result.spec.game_id for result in results]
     return found
+
+
+def bare(game: PlayedGame) -> PlayedGame:
+    return replace(game, line=b"", trajectories=[])
 
 
 def ended_of(part: Results | Ended | ActorState) -> Ended:

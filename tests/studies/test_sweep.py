@@ -177,8 +177,8 @@ def test_decisions_one_after_another() -> None:
     stop = StopConfig(rungs=[2, 5], keep=0.5, needs=1)
     values = {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}
     first = decide(2, stop, values, 2, 1)
-    values = {"b": 0.8, "c": 0.8, "a": 0.1}
-    assert first == RungDecision(rung=2, values=values, kept=("b", "c"))  # a tie: file's order
+    means = {"b": 0.8, "c": 0.8, "a": 0.1}
+    assert first == RungDecision(rung=2, values=means, kept=("b", "c"))  # a tie: file's order
     assert next_rung(stop, []) == 2 and next_rung(stop, [first]) == 5
     assert going("abcd", [first]) == ["b", "c"] and going("ab", []) == ["a", "b"]
     second = decide(5, stop, {"b": [0.1], "c": [0.2]}, 2, -1)  # less is better

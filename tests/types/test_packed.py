@@ -41,7 +41,7 @@ def trajectory(**changes: object) -> Trajectory:
         samples=samples,
         rewards={"outcome": Reward(math.pi, -math.e)},
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def test_a_trajectory_is_opened_as_it_was() -> None:

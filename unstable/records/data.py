@@ -109,8 +109,9 @@ def _turns(
     for turn in game.turns:
         sampled, tokens = turn.answer.sampled, answer_tokens(turn.answer.sampled)
         row: Row = {"prompt_cut": 0}
-        for values in (turn.answer, turn, sampled, tokens):
+        for values in (turn.answer, turn, sampled):
             row |= _columns(values, TURN_COLUMNS)
+        row |= tokens._asdict()
         row["player"] = turn.player.name
         prompt_ids = [] if sampled is None else sampled.prompt_ids
         row["prompt_ids"] = np.asarray(prompt_ids, dtype=np.int32)

@@ -39,5 +39,5 @@ def decide(
     means = {name: mean(own) for name, own in values.items() if len(own) >= needs}
     ranked = sorted(means, key=lambda name: -sign * means[name])
     share = stop.keep if isinstance(stop.keep, int) else math.ceil(stop.keep * len(values))
-    values = {name: means[name] for name in ranked}
-    return RungDecision(rung=rung, values=values, kept=tuple(ranked[:share]))
+    found = {name: means[name] for name in ranked}
+    return RungDecision(rung=rung, values=found, kept=tuple(ranked[:share]))
