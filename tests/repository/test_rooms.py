@@ -23,7 +23,7 @@ from tests.helpers.measures import (
 
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
 HEAVY |= {"pandas", "polars", "vl_convert", "tensorboard", "starlette", "uvicorn"}
-PLAIN = {"numpy", "pydantic", "pydantic_core", "yaml", *sys.stdlib_module_names}
+PLAIN = {"numpy", "msgspec", "pydantic", "pydantic_core", "yaml", *sys.stdlib_module_names}
 MODEL = {"torch", "transformers", "peft", "safetensors"}
 
 
