@@ -1,18 +1,19 @@
 """A game's line is made where it was played, and read back whatever is in it."""
 
 import math
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.helpers.builders import game
+from tests.helpers.builders import completion, game, sampled
 from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, keep_secret
 from unstable.records.files import hide_in_line
 from unstable.records.games import game_body, game_line
-from unstable.records.reading import parse_record
+from unstable.records.reading import Skipped, parse_record, read_records
 from unstable.rewards.terms import Rewards
-from unstable.types import GameResult, RecordedGame
+from unstable.types import GameResult, RecordedGame, Segment
 
 TERMS = [RewardConfig(term="outcome"), RewardConfig(term="format", weight=0.1)]
 TEXTS = [
@@ -75,3 +76,32 @@ def test_a_key_of_this_process_is_not_in_a_line_that_another_made(
 def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="one line"):
         game_line(body, 0, None)
+
+
+@every_row(
+    ("old", "new", "why"),
+    [
+        (b'"seat":1', b'"seat":"x"', "turns.1.seat: expected `int`, got `str`"),
+        (b'"action":"[4]",', b"", "turns.0.answer: object missing required field `action`"),
+        (b'"scored":false', b'"scores":1', "turns.0.answer.sampled.segments.0: object contains"),
+        (b"[-0.5,", b"[0.5,", "turns.0.answer.sampled.segments.1.logprobs: 0.5 is no"),
+        (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one a token"),
+        (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 of 2 seats"),
+        (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
+    ],
+)
+def test_damage_is_told_with_its_file_line_and_field(
+    tmp_path: Path, old: bytes, new: bytes, why: str
+) -> None:
+    played = game(turns=2)
+    segments = (Segment(token_ids=[5], scored=False), completion())
+    played.turns[0].answer = replace(
+        played.turns[0].answer, sampled=replace(sampled(), segments=segments)
+    )
+    line = game_line(game_body(played), 0, None)
+    assert old in line
+    path = tmp_path / "train-000000.jsonl"
+    path.write_bytes(line + line.replace(old, new, 1))
+    skipped = Skipped()
+    assert len([*read_records(path, RecordedGame, skipped)]) == 1
+    assert skipped.first.startswith(f"{path}, line 2: {why}"), skipped.first

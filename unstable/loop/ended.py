@@ -6,7 +6,6 @@ An actor makes it in its own process; the loop makes it of a run's files where t
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from unstable.config.plugins import faults_to
 from unstable.league.guard import TrainingGames
 from unstable.records.games import game_body
 from unstable.tracking.play import PlayTally
@@ -68,7 +67,7 @@ class Ended(NamedTuple):
 
 def _line(game: GameResult, trajectories: Sequence[Trajectory]) -> bytes | Unwritable:
     """What cannot be made costs a line and no game."""
-    faults: list[BaseException] = []
-    with faults_to(faults.append):
+    try:
         return game_body(game, trajectories)
-    return Unwritable(str(faults[0]))
+    except ValueError as error:
+        return Unwritable(str(error))
