@@ -23,9 +23,9 @@ from unstable.config import (
     has_secrets,
     hide_secrets,
 )
+from unstable.types import PlayerId
 
 LOCK_WAIT_S = 600.0
-_ENCODER = json_codec.Encoder(enc_hook=str)
 
 
 def sync(path: Path) -> None:
@@ -133,7 +133,16 @@ def json_lines(records: Iterable[Mapping[str, Any] | Struct]) -> bytes:
 
 def plain(value: Any) -> Any:
     """A record, a player or the like as JSON has it."""
-    return to_builtins(value, enc_hook=str)
+    return to_builtins(value, enc_hook=_named)
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, PlayerId):
+        return value.name
+    raise TypeError(f"{type(value).__name__} is nothing that a file holds")
+
+
+_ENCODER = json_codec.Encoder(enc_hook=_named)
 
 
 def json_parts(values: Iterable[object]) -> list[bytes]:

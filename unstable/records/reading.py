@@ -80,6 +80,8 @@ def parse_record(content: bytes, kind: type[T], place: str) -> T:
     if content.startswith(_OWN_FORMAT):
         with contextlib.suppress(MsgspecError, ValueError):
             record = _decoder(kind).decode(content)
+            if type(record) is dict:
+                del record["format"]
             if problem_of(record) is None:
                 return record
     try:  # for its problem in words, or to read half a character

@@ -32,6 +32,7 @@ from unstable.rewards.oracles.base import ChatEngine, Silence
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.kinds import make_oracle
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
+from unstable.types.figures import MOST
 from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -66,14 +67,14 @@ class _Term(NamedTuple):
     def reward(self, given: Any) -> Reward:
         """Weigh a value, which may be a scalar of numpy or torch.
 
-        Raises `ValueError` for one that is no number, or that is not finite once it is weighted.
+        Raises `ValueError` for one that is no number, or larger than files hold.
         """
         name, weight = self.config.key, self.config.weight
         try:
             raw = math.nan if isinstance(given, str | bytes) else float(given)
         except (TypeError, ValueError, RuntimeError):
             raw = math.nan
-        if not math.isfinite(weight * raw):
+        if not max(abs(raw), abs(weight * raw)) < MOST:
             said = f"{shown(given)} ({type(given).__name__})"
             raise ValueError(f"reward term {name} returned {said}, of weight {weight:g}")
         return Reward(raw=raw, weighted=weight * raw)
