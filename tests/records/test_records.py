@@ -604,17 +604,18 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
             "prompt_ids": [3, 3],
             "segments": [
                 {
+                    "kind": "sampled",
                     "token_ids": [1, 1, 9],
                     "logprobs": [-0.1, -0.2, -0.1 / 3],
                     "finish_reason": "length",
                     "adapter": "main@0",
-                    "top_logprobs": None,
                 }
             ],
         },
     }
-    for record in records:
-        assert json.loads(json_line(record)) == {"format": 2, **record}
+    for row, record in zip(rows, records, strict=True):
+        read = parse_record(row, SampleRecord, "a line")
+        assert json.loads(json_line(read)) == {"format": 2, **record}
 
 
 @every_row("advantages", [[], [0.1], [0.1, 0.2, 0.3]])

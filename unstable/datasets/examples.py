@@ -6,13 +6,15 @@ sampled for it.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from msgspec import convert
+
 from unstable.config import GameConfig
 from unstable.prompts import PromptBuilder
-from unstable.records.files import read_lines, write_lines
+from unstable.records.files import plain, read_lines, write_lines
 from unstable.types import Observation, Segment, TokenSample
 from unstable.types.seeds import derive_seed
 
@@ -147,7 +149,7 @@ def _length(epoch: int) -> int:
 def write_examples(path: Path, sides: Split) -> None:
     """What is trained on and what is held out, a line each."""
     rows = [
-        {"held_out": held_out, **asdict(example)}
+        {"held_out": held_out, **plain(example)}
         for held_out, examples in zip((False, True), sides, strict=True)
         for example in examples
     ]
@@ -158,7 +160,5 @@ def read_examples(path: Path) -> Split:
     """What `write_examples` wrote."""
     sides: Split = ([], [])
     for _, row in read_lines(path):
-        tokens = row.pop("tokens")
-        tokens["segments"] = tuple(Segment(**segment) for segment in tokens["segments"])
-        sides[row.pop("held_out")].append(Example(**row, tokens=TokenSample(**tokens)))
+        sides[row.pop("held_out")].append(convert(row, Example))
     return sides
