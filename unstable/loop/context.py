@@ -22,7 +22,7 @@ from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.ended import Ended
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, Learner
+from unstable.loop.protocols import Actor, HeldVersion, Learner
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
@@ -119,8 +119,8 @@ class Backlog(Generic[T]):
 class Made(NamedTuple):
     """A version that the learner has made and holds, and the one that its rating begins as."""
 
-    version: int
-    inherits_from: int | None
+    held: HeldVersion
+    inherits_from: int
 
 
 def make_buffer(config: RunConfig) -> Buffer:
