@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
@@ -176,6 +176,7 @@ class Context:
     evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
     judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
+    kept: set[PlayerId] = field(default_factory=set)  # versions that a loop still lets games name
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
     held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
@@ -267,6 +268,11 @@ class Context:
         self.curriculum.count(finished)
         for each in finished:
             self.buffer.add(each.game.spec, each.trajectories)
+
+    def end_round(self, finished: Iterable[Finished]) -> None:
+        """Admit the games of a round of synchronous play, in the order of their ids."""
+        self.admit(sorted(finished, key=lambda each: each.spec.game_id))
+        self.registry.end_round(self.policy)
 
     def draw_envs(self) -> None:
         """Draw envs by what each teaches now, from here on: a version has just been announced."""

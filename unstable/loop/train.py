@@ -28,7 +28,6 @@ from unstable.loop.evaluating import (
     due_evaluations,
     end_evaluation,
     end_evaluations,
-    in_order,
     missing_evaluations,
 )
 from unstable.loop.protocols import Actor, HeldVersion
@@ -106,8 +105,7 @@ async def play_round(context: Context) -> None:
     played = await asyncio.gather(
         *(play_share(context, index, specs, share) for index, specs in enumerate(assigned))
     )
-    context.admit(in_order(chain(*played)))
-    context.registry.end_round(context.policy)
+    context.end_round(chain(*played))
 
 
 async def play_share(
@@ -230,7 +228,7 @@ async def keep_publishing(context: Context) -> None:
     """Publish each version that was made, and write its row."""
     async for made in context.publications.each():
         with context.interrupt.deferred(made.held.version):
-            await publish(context, made.held, made.inherits_from)
+            await publish(context, *made)
             await finalize(context)
 
 
@@ -246,9 +244,8 @@ async def learn(context: Context, batch: SealedBatch) -> None:
     with context.interrupt.deferred(batch.version + 1):
         async with sleeping(context.actors, context.config):
             made = await conclude(context, await context.learner.update(batch))
-        context.trained = made.held.version
         context.tracker.phase("publishing")
-        await publish(context, made.held, made.inherits_from)
+        await publish(context, *made)
     await finalize(context)
 
 
@@ -311,6 +308,7 @@ async def publish(context: Context, held: HeldVersion, inherits_from: int | None
 
     Its rating begins as that of `inherits_from`, or else of the version before it.
     """
+    context.trained = max(context.trained, held.version)
     player = context.player(held.version)
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
@@ -341,7 +339,7 @@ async def retire_unused(context: Context) -> None:
     openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
-    playing |= context.judging & context.published
+    playing |= (context.judging | context.kept) & context.published
     compared = set(map(context.player, (0, *bests)))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)

@@ -111,8 +111,8 @@ class RemoteLearner:
 
     The death or error of a rank is an error of the call that met it, and the end of all ranks: the
     others would wait for it. There is a rank at each of `places`; `threads` are shared out. With a
-    crew it is started again after a death, `RESTARTS` times. Ranks that share a model are where a card
-    was full, with half of the micro-batches, as long as there is something to halve.
+    crew it is started again after a death, `RESTARTS` times. Ranks that share a model are where a
+    card was full, with half of the micro-batches, as long as there is something to halve.
     """
 
     def __init__(
