@@ -7,28 +7,54 @@
 >>> run.metrics, run.games, run.turns  # doctest: +SKIP
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unstable.buffers.buffer import Buffer
+    from unstable.collectors.players.base import Player
+    from unstable.commands.train import Loop
     from unstable.config import ConfigError, RunConfig, load, parse
+    from unstable.games.environment import Environment
+    from unstable.league.schedule import Schedule
+    from unstable.learners.algorithm import Algorithm
+    from unstable.loop.context import Context
+    from unstable.loop.protocols import Actor, HeldVersion, Learner
     from unstable.records.data import RunData, read
     from unstable.records.folder import RunFolder
     from unstable.tracking.sinks.base import Sink
 
 __all__ = [
+    "Actor",
+    "Algorithm",
+    "Buffer",
     "ConfigError",
+    "Context",
+    "Environment",
+    "HeldVersion",
+    "Learner",
+    "Player",
     "RunConfig",
     "RunData",
     "RunFolder",
+    "Schedule",
     "Sink",
     "load",
     "parse",
     "read",
+    "resume",
     "train",
 ]
 _HOMES = {
+    "unstable.buffers.buffer": ("Buffer",),
+    "unstable.collectors.players.base": ("Player",),
+    "unstable.games.environment": ("Environment",),
+    "unstable.league.schedule": ("Schedule",),
+    "unstable.learners.algorithm": ("Algorithm",),
+    "unstable.loop.context": ("Context",),
+    "unstable.loop.protocols": ("Actor", "HeldVersion", "Learner"),
     "unstable.config": ("ConfigError", "RunConfig", "load", "parse"),
     "unstable.records.data": ("RunData", "read"),
     "unstable.records.folder": ("RunFolder",),
@@ -48,11 +74,25 @@ def __getattr__(name: str) -> Any:
 def train(
     config: "RunConfig",
     callbacks: "Sequence[Sink | Callable[[RunConfig, RunFolder], Sink]]" = (),
+    loop: "Loop | None" = None,
 ) -> "RunFolder":
     """Train as `unstable train` does; returns the run's folder. See `commands.train.train`.
 
     `callbacks` are sinks (docs/tracking.md), or what makes one of the run's config and folder.
+    `loop` is a coroutine function that makes the updates in place of `loop.train.train`.
     """
     from unstable.commands.train import train as run
 
-    return run(config, callbacks=callbacks)
+    return run(config, callbacks=callbacks) if loop is None else run(config, None, callbacks, loop)
+
+
+def resume(
+    run_dir: "Path | str", overrides: "Mapping[str, Any] | None" = None, loop: "Loop | None" = None
+) -> "RunFolder":
+    """Go on with a run from its newest version, as `unstable train --resume`; returns its folder.
+
+    `overrides` are changes of its config by dotted path, `loop` is as in `train`.
+    """
+    from unstable.commands.resume import resume as run
+
+    return run(Path(run_dir), overrides or {}, *([] if loop is None else [loop]))

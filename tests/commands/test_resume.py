@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from examples.loop import loop as own_loop
 from tests.helpers.loop import lines, make_context, played, publish_start
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
+from unstable.commands.train import Loop
 from unstable.config import ConfigError, RunConfig, fields
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
@@ -95,20 +97,22 @@ def settings(mode: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def broken_off(folder: Path, run_dir: Path, cuts: list[int], **changes: Any) -> Context:
+async def broken_off(
+    folder: Path, run_dir: Path, cuts: list[int], own: Loop = train, **changes: Any
+) -> Context:
     """A run that is cut off at each of `cuts`, counted from where it went on, and then ends."""
     context = make_context(folder, run_dir, **changes)
     for at in cuts:
         cut_off(context, at)
         with pytest.raises(CutError):
-            await train(context)
+            await own(context)
         context.tracker.close()
         try:
             context = await resumed(folder, run_dir, **changes)
         except ConfigError:  # it ended before its first version was whole
             shutil.rmtree(run_dir)
             context = make_context(folder, run_dir, **changes)
-    assert await train(context) == "all updates made"
+    assert await own(context) == "all updates made"
     return context
 
 
@@ -120,6 +124,17 @@ def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
     )
     asyncio.run(train(context))
     return context.folder
+
+
+async def test_the_documented_loop_makes_the_same_run_to_the_bit(
+    tiny_folder: Path, tmp_path: Path, whole: RunFolder
+) -> None:
+    """That of `examples/loop.py`, resumed once: it plays, learns, publishes and evaluates alike."""
+    context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
+    folder = context.folder
+    assert trained_on(folder) == trained_on(whole)
+    assert weights(folder, 4) == weights(whole, 4)
+    assert rows(folder) == rows(whole)
 
 
 @pytest.mark.parametrize("cuts", [[6], [30], [33, 1, 2], [70, 40], [75, 3, 50, 9]])

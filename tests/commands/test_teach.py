@@ -215,8 +215,7 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
         for batch in task.batches(epoch) if epoch else []:
             await learner.imitate(batch)
         version = learner.learner.version
-        await learner.hold(version)
-        await learner.save(version)
+        await (await learner.hold()).save()
         shares += teach._legal(await teach._ask(config, [actor], version)).values()
     await actor.close()
     assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT

@@ -65,8 +65,7 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
 
 async def publish_start(context: Context) -> None:
     """Publish version 0, as a run does first of all."""
-    await context.learner.hold(0)
-    await publish(context, version=0)
+    await publish(context, await context.learner.hold())
 
 
 def played(folder: RunFolder, purpose: str = "train") -> list[dict[str, Any]]:

@@ -64,8 +64,7 @@ async def both(address: str, scratch: Path) -> tuple[RunFolder, RunFolder]:
         for learner in (afar, here):
             for version in range(2):
                 await learner.update(sealed_batch(batch_of(version)))
-            await learner.hold(2)
-            await learner.save(2)
+            await (await learner.hold()).save()
     return folders
 
 

@@ -143,12 +143,12 @@ async def test_ranks_are_one_learner_until_one_dies(
     update, expected = await remote.update(sealed_batch(batch)), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
-    await remote.hold(1)
+    held = await remote.hold()
     imitated = await remote.imitate(samples)
-    held = await remote.adapter(1)  # as it was held
-    await remote.save(1)
-    assert isinstance(held, ObjectRef), "the adapter does not come to the driver"
-    assert await held == read_adapter(folder.checkpoint(1), "main@1")
+    adapter = await held.adapter()  # as it was held
+    await held.save()
+    assert isinstance(adapter, ObjectRef), "the adapter does not come to the driver"
+    assert await adapter == read_adapter(folder.checkpoint(1), "main@1")
     assert imitated.version == 2
     await remote.restore(1)  # the weights, on all ranks; not the number
     restored = await remote.imitate(samples)
@@ -238,7 +238,7 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
         "imitate": lambda: local.imitate(samples),
         "logprobs": lambda: local.logprobs(samples),
         "logprobs_under": lambda: local.logprobs_under(adapter, samples),
-        "hold": lambda: local.hold(2),
+        "hold": local.hold,
         "load": lambda: local.load(2),
         "restore": lambda: local.restore(2),
     }

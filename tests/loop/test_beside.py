@@ -115,12 +115,11 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     learner.update = kept  # type: ignore[method-assign]
     await train(context)
     before = weights(folder, 4)
-    await learner.hold(4)
+    held = await learner.hold()
     folder.checkpoint(4).rename(tmp_path / "before")
     await update(PackedBatch(4, batches[-1].groups))
-    await learner.save(4)
-    await learner.hold(5)
-    await learner.save(5)
+    await held.save()
+    await (await learner.hold()).save()
     assert weights(folder, 4) == before != weights(folder, 5)
     states = [
         torch.load(place / "learner.pt") for place in (tmp_path / "before", folder.checkpoint(4))

@@ -484,8 +484,8 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
     context.config = context.config.model_copy(update={"actors": actors})
     await train(context)
     once = [name for name, _ in groupby(deeds)]  # a batch may take several rounds of play
-    turn = ["play", "sleep", "update", "hold", "wake", "save", "publish"]
-    assert once == ["hold", "save", "publish", *turn, *turn, "play"]
+    turn = ["play", "sleep", "update", "hold", "wake", "publish", "save"]
+    assert once == ["hold", "publish", "save", *turn, *turn, "play"]
 
 
 async def judge(result: GameResult, seat: int) -> float:

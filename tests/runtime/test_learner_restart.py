@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError
 
 from tests.helpers.learners import make_batch, make_sample, save_model, sealed_batch
 from unstable.config import ModelConfig, RunConfig, RunFailedError
+from unstable.loop.protocols import HeldVersion
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import learner_ranks
@@ -149,12 +150,11 @@ async def trained(
     await learner.start()
     adapters: list[Any] = []
 
-    async def publish(version: int) -> None:
-        adapters.append(await learner.adapter(version))
-        await learner.save(version)
+    async def publish(held: HeldVersion) -> None:
+        adapters.append(await held.adapter())
+        await held.save()
 
-    await learner.hold(0)
-    await publish(0)
+    await publish(await learner.hold())
     publishing = asyncio.create_task(asyncio.sleep(0))
     try:
         for version in range(UPDATES):
@@ -162,8 +162,7 @@ async def trained(
             if version == 1:
                 await learner.scale_rate(0.5)
             await publishing
-            await learner.hold(version + 1)
-            publishing = asyncio.create_task(publish(version + 1))
+            publishing = asyncio.create_task(publish(await learner.hold()))
     finally:
         await publishing
     assert not afar or not [*node.rglob("*.safetensors")], "nothing is left at the node"

@@ -11,7 +11,7 @@ from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is
 from unstable.commands.offline import read_offline
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
-from unstable.commands.train import go_on, train
+from unstable.commands.train import Loop, go_on, train
 from unstable.config import (
     FORMAT,
     AlgorithmConfig,
@@ -23,6 +23,7 @@ from unstable.config import (
     load,
 )
 from unstable.loop.state import RunState, parse
+from unstable.loop.train import train as run_loop
 from unstable.planning.measured import request_tokens
 from unstable.records.files import cut, write_whole
 from unstable.records.folder import RunFolder
@@ -56,7 +57,7 @@ class Point(NamedTuple):
         return self.state.version
 
 
-def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
+def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -> RunFolder:
     """Go on with a run; returns its folder.
 
     `overrides` are changes of its config, of `MAY_CHANGE` alone. Raises as `train` does.
@@ -93,7 +94,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
             status(line)
         write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync", aside=aside)
-        go_on(resolved, folder, point.state, offline=offline)
+        go_on(resolved, folder, point.state, offline=offline, loop=loop)
     return folder
 
 

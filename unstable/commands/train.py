@@ -1,7 +1,7 @@
 """A training run, from a config to its folder."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
@@ -29,13 +29,20 @@ from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
 
+Loop = Callable[[Context], Awaitable[str]]
+"""A training loop: it makes the updates of a run and returns a line that says why it ended."""
+
 
 def train(
-    config: RunConfig, command: str | None = None, callbacks: Sequence[Callback] = ()
+    config: RunConfig,
+    command: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    loop: Loop = run_loop,
 ) -> RunFolder:
     """Run a whole training; returns its folder. `command` is what began it, for the record.
 
     `callbacks` are sinks besides those of the config, or what makes one of config and folder.
+    `loop` makes the updates (docs/python_api.md, "A loop of your own").
 
     Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
     `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
@@ -51,7 +58,7 @@ def train(
     folder = make_folder(resolved.config)
     with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
         write_environment(folder, command)
-        go_on(resolved, folder, None, callbacks)
+        go_on(resolved, folder, None, callbacks, loop=loop)
     return folder
 
 
@@ -61,6 +68,7 @@ def go_on(
     state: RunState | None,
     callbacks: Sequence[Callback] = (),
     offline: OfflineData | None = None,
+    loop: Loop = run_loop,
 ) -> None:
     """Train in a run's folder, from a state that was kept or, if None, from the start.
 
@@ -76,7 +84,7 @@ def go_on(
             pace=resolved.plan.pace,
         )
         with contextlib.closing(tracker):
-            _run(resolved, folder, tracker, state, offline)
+            _run(resolved, folder, tracker, state, offline, loop)
 
 
 def _run(
@@ -85,6 +93,7 @@ def _run(
     tracker: Tracker,
     state: RunState | None,
     offline: OfflineData | None,
+    loop: Loop,
 ) -> None:
     interrupt = Interrupt()
     ending: Ending = "failed"
@@ -93,7 +102,7 @@ def _run(
         with tracker.refreshing(), failures_logged(folder, "loop"):
             ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
             training = _train(
-                resolved.config, resolved.plan, folder, tracker, interrupt, state, offline
+                resolved.config, resolved.plan, folder, tracker, interrupt, state, offline, loop
             )
             reason = run_to_end(training, tracker.print, interrupt)
         ending = "ended"
@@ -121,6 +130,7 @@ async def _train(
     interrupt: Interrupt,
     state: RunState | None,
     offline: OfflineData | None,
+    loop: Loop,
 ) -> str:
     from unstable.runtime.processes import processes  # Ray takes a second
 
@@ -141,4 +151,4 @@ async def _train(
             async with sleeping(actors, config):
                 await learner.load(state.version)
             await restore(context, state)
-        return await run_loop(context)
+        return await loop(context)

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
@@ -22,7 +22,7 @@ from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.ended import Ended
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, Learner
+from unstable.loop.protocols import Actor, HeldVersion, Learner
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
@@ -118,8 +118,8 @@ class Backlog(Generic[T]):
 class Made(NamedTuple):
     """A version that the learner has made and holds, and the one that its rating begins as."""
 
-    version: int
-    inherits_from: int | None
+    held: HeldVersion
+    inherits_from: int
 
 
 def make_buffer(config: RunConfig) -> Buffer:
@@ -175,6 +175,7 @@ class Context:
     evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
     judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
+    kept: set[PlayerId] = field(default_factory=set)  # versions that a loop still lets games name
     evaluated: int = -1  # the last version that was evaluated
     measured: int = -1  # the last version whose exploitability was measured
     held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
@@ -266,6 +267,11 @@ class Context:
         self.curriculum.count(finished)
         for each in finished:
             self.buffer.add(each.spec, each.trajectories)
+
+    def end_round(self, finished: Iterable[Finished]) -> None:
+        """Admit the games of a round of synchronous play, in the order of their ids."""
+        self.admit(sorted(finished, key=lambda each: each.spec.game_id))
+        self.registry.end_round(self.policy)
 
     def draw_envs(self) -> None:
         """Draw envs by what each teaches now, from here on: a version has just been announced."""

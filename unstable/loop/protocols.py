@@ -1,7 +1,7 @@
 """What the loop asks of an actor and of a learner, wherever they run."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from unstable.loop.ended import Ended
 from unstable.types import (
@@ -83,6 +83,21 @@ class Actor(Protocol):
         """Take it again."""
 
 
+class HeldVersion(NamedTuple):
+    """A version that the learner keeps a copy of until `save`; updates may follow meanwhile."""
+
+    version: int
+    learner: "Learner"
+
+    async def adapter(self) -> HeldAdapter:
+        """Return the version's adapter, for `Actor.publish`."""
+        return await self.learner.adapter(self.version)
+
+    async def save(self) -> None:
+        """Write the version's checkpoint and drop the copy."""
+        await self.learner.save(self.version)
+
+
 class Learner(Protocol):
     """The owner of weights and optimizer."""
 
@@ -98,14 +113,14 @@ class Learner(Protocol):
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Of the samples' tokens, in nats, under the policy as it is."""
 
-    async def hold(self, version: int) -> None:
-        """Keep a copy of the version that it is at, until `save`; updates may go on then."""
+    async def hold(self) -> HeldVersion:
+        """Keep a copy of the current version until it is saved."""
 
     async def adapter(self, version: int) -> HeldAdapter:
-        """That of a version that is held, for `Actor.publish`."""
+        """Return the adapter of a held version."""
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version that is held."""
+        """Write the checkpoint of a held version."""
 
     async def load(self, version: int) -> None:
         """Become what `save` wrote as a version."""

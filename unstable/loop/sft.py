@@ -86,8 +86,7 @@ async def fine_tune(
                     if update.refusals:
                         tracker.log_refusals(update)
                 tracker.phase("saving")
-                await learner.hold(version)
-                await learner.save(version)
+                await (await learner.hold()).save()
             tracker.phase("held-out loss")
             loss = await held_out_loss(task.held_out, learner)
         tracker.phase("playing")

@@ -28,10 +28,9 @@ from unstable.loop.evaluating import (
     due_evaluations,
     end_evaluation,
     end_evaluations,
-    in_order,
     missing_evaluations,
 )
-from unstable.loop.protocols import Actor
+from unstable.loop.protocols import Actor, HeldVersion
 from unstable.types import GameSpec, PackedBatch, PlayedGame, Update
 
 ON_THEIR_WAY = 1 / 8
@@ -49,8 +48,7 @@ async def train(context: Context) -> str:
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     if not context.published:
         context.tracker.phase("publishing")
-        await context.learner.hold(0)
-        await publish(context, version=0)
+        await publish(context, await context.learner.hold())
     if not context.finalized:
         await finalize(context)
     if context.is_done:
@@ -107,8 +105,7 @@ async def play_round(context: Context) -> None:
     played = await asyncio.gather(
         *(play_share(context, index, specs, share) for index, specs in enumerate(assigned))
     )
-    context.admit(in_order(chain(*played)))
-    context.registry.end_round(context.policy)
+    context.end_round(chain(*played))
 
 
 async def play_share(
@@ -230,7 +227,7 @@ async def learn_ahead(context: Context, batch: PackedBatch) -> None:
 async def keep_publishing(context: Context) -> None:
     """Publish each version that was made, and write its row."""
     async for made in context.publications.each():
-        with context.interrupt.deferred(made.version):
+        with context.interrupt.deferred(made.held.version):
             await publish(context, *made)
             await finalize(context)
 
@@ -247,19 +244,17 @@ async def learn(context: Context, batch: PackedBatch) -> None:
     with context.interrupt.deferred(batch.version + 1):
         async with sleeping(context.actors, context.config):
             made = await conclude(context, await context.learner.update(batch))
-        context.trained = made.version
         context.tracker.phase("publishing")
         await publish(context, *made)
     await finalize(context)
 
 
 async def conclude(context: Context, update: Update) -> Made:
-    """Have the guard and the tracker take in an update; returns what it made, held."""
+    """Have the guard and the tracker take in an update; returns the held version it made."""
     inherits_from = await apply_interventions(context, update)
     context.tracker.log_learner(update)
     context.tracker.log_samples(update)
-    await context.learner.hold(update.version)
-    return Made(update.version, inherits_from)
+    return Made(await context.learner.hold(), inherits_from)
 
 
 async def finalize(context: Context) -> None:
@@ -308,18 +303,19 @@ async def apply_interventions(context: Context, update: Update) -> int:
     return inherits_from
 
 
-async def publish(context: Context, version: int, inherits_from: int | None = None) -> None:
-    """Save a version that is held and hand it to every actor; only then may games be drawn for it.
+async def publish(context: Context, held: HeldVersion, inherits_from: int | None = None) -> None:
+    """Save a held version and hand it to every actor; only then may games be drawn for it.
 
     Its rating begins as that of `inherits_from`, or else of the version before it.
     """
-    player = context.player(version)
+    context.trained = max(context.trained, held.version)
+    player = context.player(held.version)
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
-    adapter = await context.learner.adapter(version)
+    adapter = await held.adapter()
     async with context.publishing:
         await asyncio.gather(
-            context.learner.save(version),
+            held.save(),
             *(actor.publish(player, adapter) for actor in context.actors),
         )
         actors = await state.actor_states(context)
@@ -343,7 +339,7 @@ async def retire_unused(context: Context) -> None:
     openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
-    playing |= context.judging & context.published
+    playing |= (context.judging | context.kept) & context.published
     compared = set(map(context.player, (0, *bests)))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)

@@ -15,17 +15,17 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Container,
-    Coroutine,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import ExitStack, aclosing
-from functools import partial
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
+from unstable.engines.probe import ProbeAnswer
 from unstable.loop.ended import Ended
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import Placement
@@ -33,11 +33,19 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.actor_process import ActorProcess
 from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
-from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
 from unstable.runtime.stream import Results, Stream, every_s
 from unstable.tracking.status import Waits
-from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types import (
+    ActorState,
+    Adapter,
+    Exploitability,
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PlayerId,
+    Shares,
+)
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
@@ -56,10 +64,7 @@ is awake."""
 
 
 class RemoteActor:
-    """An actor as the loop sees it: a `LocalActor` elsewhere, which survives its process's death.
-
-    What is not defined here is a method of `LocalActor`, called there.
-    """
+    """An actor of the loop: a `LocalActor` in another process, whose death it survives."""
 
     def __init__(
         self,
@@ -266,10 +271,38 @@ class RemoteActor:
         del self._published[version]
         await self._call("retire", version)
 
-    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if method.startswith("_") or not hasattr(LocalActor, method):
-            raise AttributeError(method)
-        return partial(self._call, method)
+    async def stats(self) -> dict[str, float]:
+        """Return the counters of the engine and of games."""
+        return await self._call("stats")
+
+    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
+        """Return the engine's answers to the start-up probe."""
+        return await self._call("probe", adapters, vocabulary)
+
+    async def decide(
+        self, game: str, version: PlayerId, part: int, parts: int
+    ) -> dict[int, list[float]]:
+        """Return the probabilities of legal actions at every `parts`-th decision of a game."""
+        return await self._call("decide", game, version, part, parts)
+
+    async def assess(
+        self,
+        game: str,
+        version: int,
+        probabilities: Shares,
+        began: float,
+        past: Mapping[int, Shares],
+    ) -> Exploitability:
+        """Return the exploitability of a version whose probabilities at all decisions are given."""
+        return await self._call("assess", game, version, probabilities, began, past)
+
+    async def sleep(self) -> None:
+        """Give the memory of a shared GPU back; no game may be in flight."""
+        await self._call("sleep")
+
+    async def wake(self) -> None:
+        """Take the memory of a shared GPU again."""
+        await self._call("wake")
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of the process, and of the one that takes its place if it has died."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.loop.protocols import HeldAdapter
+from unstable.loop.protocols import HeldAdapter, HeldVersion
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.actor_process import collect_rarely
@@ -28,7 +28,7 @@ from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
 from unstable.runtime.placement import Place
 from unstable.tracking.status import Waits
-from unstable.types import Adapter
+from unstable.types import Adapter, MeanLoss, SealedBatch, TokenSample, Update
 from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
@@ -109,11 +109,10 @@ class LearnerProcess:
 class RemoteLearner:
     """The learner as the loop sees it, however many ranks it has: `LocalLearner`s elsewhere.
 
-    What is not defined here is a method of `LocalLearner`, called of all ranks at once. The death
-    or error of a rank is an error of the call that met it, and the end of all ranks: the others
-    would wait for it. There is a rank at each of `places`; `threads` are shared out. With a crew
-    it is started again after a death, `RESTARTS` times. Ranks that share a model are where a card
-    was full, with half of the micro-batches, as long as there is something to halve.
+    The death or error of a rank is an error of the call that met it, and the end of all ranks: the
+    others would wait for it. There is a rank at each of `places`; `threads` are shared out. With a
+    crew it is started again after a death, `RESTARTS` times. Ranks that share a model are where a
+    card was full, with half of the micro-batches, as long as there is something to halve.
     """
 
     def __init__(
@@ -180,16 +179,17 @@ class RemoteLearner:
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
-    async def hold(self, version: int) -> None:
-        """As `LocalLearner.hold`, by one rank; all do where each has a part of what is trained."""
+    async def hold(self) -> HeldVersion:
+        """Keep a copy at one rank, or at all of them where each has a part of the weights."""
         spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
 
-        async def hold() -> None:
+        async def keep() -> int:
             ranks = self._ranks if spread else self._ranks[:1]
-            await self._answers("hold", [rank.call("hold", version) for rank in ranks])
+            return (await self._answers("hold", [rank.call("keep") for rank in ranks]))[0]
 
-        await self._lasting(hold)
+        version = await self._lasting(keep)
         self._journal.add("hold", version)
+        return HeldVersion(version, self)
 
     async def adapter(self, version: int) -> HeldAdapter:
         """As `LocalLearner.adapter`, while an update may go on, but for Ray's reference to it.
@@ -265,10 +265,31 @@ class RemoteLearner:
             end(ranks)
             raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
 
-    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if method.startswith("_") or not hasattr(LocalLearner, method):
-            raise AttributeError(method)
-        return partial(self._call, method)
+    async def update(self, batch: SealedBatch) -> Update:
+        """Train on a batch, which makes the next version."""
+        return await self._call("update", batch)
+
+    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+        """Return the loss of a batch of which nothing is learned."""
+        return await self._call("loss_on", batch)
+
+    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
+        """Make one supervised step, which makes the next version."""
+        return await self._call("imitate", samples)
+
+    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
+        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
+        return await self._call("logprobs", samples)
+
+    async def logprobs_under(
+        self, adapter: Adapter, samples: Sequence[TokenSample]
+    ) -> list[list[float]]:
+        """Return the samples' log-probabilities with another adapter in the policy's place."""
+        return await self._call("logprobs_under", adapter, samples)
+
+    async def scale_rate(self, factor: float) -> None:
+        """Multiply the learning rate of all updates to come."""
+        await self._call("scale_rate", factor)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of all ranks at once; rank 0's answer, which is that of all."""
@@ -331,7 +352,7 @@ class RemoteLearner:
         for method, arguments in self._journal.since:
             log.info("asked again: %s", method)
             if method == "hold":
-                await self._answers(method, [self._ranks[0].call(method, *arguments)])
+                await self._answers(method, [self._ranks[0].call("keep")])
             elif method == "restore":
                 await self._with_checkpoint(method, *arguments)
             else:

@@ -18,6 +18,7 @@ from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.loop.ended import Ended, Judged
+from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
@@ -273,20 +274,24 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
-    async def hold(self, version: int) -> None:
-        """Keep a copy of the version that it is at, until `save`; updates may go on then."""
-        assert version == self.learner.version
+    async def hold(self) -> HeldVersion:
+        """Keep a copy of the current version until it is saved; updates may follow meanwhile."""
+        return HeldVersion(await self.keep(), self)
+
+    async def keep(self) -> int:
+        """Keep a copy of the current version until `save`; returns its number."""
         with self._leaving_room():
             snapshot = self.learner.snapshot()
         if self._writes:
-            self._held[version] = snapshot
+            self._held[self.learner.version] = snapshot
+        return self.learner.version
 
     async def adapter(self, version: int) -> Adapter:
-        """That of a version that is held."""
+        """Return the adapter of a held version."""
         return self._held[version].adapter
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version that is held."""
+        """Write the checkpoint of a held version."""
         self._held.pop(version).write(self._folder.checkpoint(version))
 
     async def load(self, version: int) -> None:

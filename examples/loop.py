@@ -1,0 +1,70 @@
+"""A training loop of one's own: plays, learns, publishes, evaluates and resumes the tiny world.
+
+    python -m examples.loop outputs/mine 20
+
+In synchronous play `unstable train` makes the same games, updates and weights, to the bit. A second
+call with the same folder and a higher number of updates resumes the run.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import unstable
+from unstable.loop.train import conclude, finalize, publish
+from unstable.types import Finished, GameSpec, PlayerId
+
+
+async def loop(run: unstable.Context) -> str:
+    """Play and learn until all updates are made."""
+    if not run.published:
+        await publish(run, await run.learner.hold())
+        await finalize(run)
+    while not run.is_done:
+        batch = run.buffer.draw(run.version)
+        if batch is None:
+            run.end_round(await play(run, run.past, run.probabilities))
+        else:
+            made = await conclude(run, await run.learner.update(batch))  # metrics, alarms
+            await publish(run, *made)  # saved, served, and drawn from now on
+            await finalize(run)  # evaluations that are due, the row of metrics, the state
+    return "all updates made"
+
+
+async def play(
+    run: unstable.Context, past: Sequence[PlayerId], odds: Sequence[float] = ()
+) -> list[Finished]:
+    """Play the samples that the next batch lacks, an equal share on each actor.
+
+    Opponents are versions of the `past`, as likely as `odds` say; without odds all alike.
+    """
+    lacking = run.config.learner.batch_size - run.buffer.ready(run.version)
+    share = math.ceil(lacking / len(run.actors))
+
+    async def play_on(index: int) -> list[Finished]:
+        specs: list[GameSpec] = []
+        while len(specs) < share:
+            specs += run.schedule.draw(index, run.current, past, odds)
+        games: list[Finished] = []
+        async for ended in run.actors[index].play_round(specs, share):
+            games += run.take(ended, index)  # counted, and on file
+        return games
+
+    played = await asyncio.gather(*map(play_on, range(len(run.actors))))
+    return list(chain(*played))
+
+
+def main(folder: Path, updates: int) -> None:
+    """Train the tiny world in `folder`, or go on there."""
+    if folder.exists():
+        unstable.resume(folder, {"loop.steps": updates}, loop)
+        return
+    options = {"loop.steps": updates, "tracking.run_dir": str(folder)}
+    unstable.train(unstable.load("tiny", options), loop=loop)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,43 @@
+"""The examples that build on the public loop: an algorithm and a league of one's own."""
+
+from pathlib import Path
+
+import pytest
+
+from examples.gated_league import CHANGES, loop
+from tests.helpers.learners import save_model, solve_bandit
+from tests.helpers.loop import KUHN_RUN, make_context, played
+from tests.helpers.resume import rows
+from unstable.types import PlayerId
+
+
+def test_the_ranked_algorithm_solves_a_bandit(tmp_path: Path) -> None:
+    algorithm = {"name": "examples.ranked:Ranked"}
+    solve_bandit(save_model(tmp_path), updates=40, algorithm=algorithm)
+
+
+async def test_only_champions_are_met(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("examples.gated_league.ENOUGH", 0.5)
+    context = make_context(
+        tiny_folder,
+        tmp_path / "run",
+        model=KUHN_RUN["model"],
+        games=KUHN_RUN["games"],
+        sampling=KUHN_RUN["sampling"],
+        learner={"batch_size": 64, "micro_batch_size": 64, "learning_rate": 3e-2},
+        loop={"mode": "sync", "steps": 6},
+        opponents={"draw": CHANGES["opponents.draw"], "fixed": [], "pool_size": 1},
+        eval={"every": 0, "games": 32, "opponents": ["past"], "temperature": [1.0]},
+    )
+    assert await loop(context) == "all updates made"
+    champions = list(map(int, (context.folder.root / "champions.txt").read_text().split()))
+    assert 1 < len(champions) < 7 and champions[0] == 0
+    met: dict[int, set[int]] = {}  # by the version that is trained, opponents
+    for game in played(context.folder):
+        versions = {PlayerId.parse(name).version or 0 for name in game["players"]}
+        met.setdefault(max(versions), set()).update(versions - {max(versions)})
+    assert set().union(*met.values()) <= set(champions)
+    assert any(version < newest - 1 for newest, own in met.items() for version in own)
+    assert len(rows(context.folder)) == 7
