@@ -24,13 +24,22 @@ import torch
 from bench import forks, parser
 from bench.beside import collecting
 from bench.orchestration import self_play
+from examples.service_judge import score
 from unstable.collectors.collector import Collector
-from unstable.config import RewardConfig, RunConfig
+from unstable.config import JudgeConfig, RewardConfig, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.runtime.actor_process import collect_rarely
 from unstable.runtime.judge import judging
-from unstable.types import BASE, GameFailure
+from unstable.types import BASE, GameFailure, GameResult, Turn
 from unstable.types.tallies import Asked
+
+
+async def score_seats(results: list[GameResult], seats: list[int], url: str) -> list[float | None]:
+    return await score(results, seats, url)
+
+
+async def score_turns(results: list[GameResult], turns: list[Turn], url: str) -> list[float | None]:
+    return await score(results, turns, url)  # type: ignore[arg-type]  # it tells of either
 
 
 def serve(delay_s: float, told: Connection) -> None:
@@ -103,16 +112,16 @@ async def measure(arguments: argparse.Namespace) -> None:
     games, house = arguments.games, arguments.in_flight
     alone, beside = list[tuple[float, float]](), list[tuple[float, float]]()
     with judge(arguments.delay) as url:
-        args = {"url": url}
-        asked = RewardConfig(term="http", judges=arguments.judges, args=args, cache="none")
-        judged = plain.updated({"buffer.rewards": [RewardConfig(), asked]})
+        service = JudgeConfig(kind=f"bench.feedback:score_{arguments.judges}s", args={"url": url})
+        terms = [RewardConfig(), RewardConfig(term="service")]
+        judged = plain.updated({"judges": {"service": service}, "buffer.rewards": terms})
         await seconds(collector, judged, games, house)  # the first one warms up
         for _ in range(arguments.rounds):
             alone.append((await seconds(collector, plain, games, house))[:2])
             *spent, counted = await seconds(collector, judged, games, house)
             beside.append((spent[0], spent[1]))
     await engine.close()
-    counts = counted.counts["http"]
+    counts = counted.counts["service"]
     for what, at in (("clock", 0), ("processor", 1)):
         least = statistics.median(each[at] for each in alone)
         most = statistics.median(each[at] for each in beside)

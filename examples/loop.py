@@ -15,7 +15,7 @@ from pathlib import Path
 
 import unstable
 from unstable.loop.train import conclude, finalize, publish
-from unstable.types import Finished, GameSpec, PlayerId
+from unstable.types import GameSpec, PlayedGame, PlayerId
 
 
 async def loop(run: unstable.Context) -> str:
@@ -36,7 +36,7 @@ async def loop(run: unstable.Context) -> str:
 
 async def play(
     run: unstable.Context, past: Sequence[PlayerId], odds: Sequence[float] = ()
-) -> list[Finished]:
+) -> list[PlayedGame]:
     """Play the samples that the next batch lacks, an equal share on each actor.
 
     Opponents are versions of the `past`, as likely as `odds` say; without odds all alike.
@@ -44,11 +44,11 @@ async def play(
     lacking = run.config.learner.batch_size - run.buffer.ready(run.version)
     share = math.ceil(lacking / len(run.actors))
 
-    async def play_on(index: int) -> list[Finished]:
+    async def play_on(index: int) -> list[PlayedGame]:
         specs: list[GameSpec] = []
         while len(specs) < share:
             specs += run.schedule.draw(index, run.current, past, odds)
-        games: list[Finished] = []
+        games: list[PlayedGame] = []
         async for ended in run.actors[index].play_round(specs, share):
             games += run.take(ended, index)  # counted, and on file
         return games

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.endpoint import Reply, Server
+from tests.helpers.judged import TURNS
 from tests.helpers.loop import make_actor, publish_start
 from tests.helpers.loop import make_context as context_of
 from tests.helpers.players import Recorder, model_player
@@ -29,7 +30,7 @@ from unstable.runtime.local import LocalActor
 from unstable.types import Answer, GameFailure, GameResult, Observation, PlayerId, Turn
 from unstable.types.seeds import derive_seed
 
-JUDGE = {"term": f"{__name__}:nim_sum"}
+JUDGE = f"{__name__}:nim_sum"
 
 
 async def nim_sum(result: GameResult, turn: Turn) -> float | None:
@@ -166,9 +167,9 @@ async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
 ) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": [0.5] * len(asked["items"])})]
-    judge = {"term": "http", "args": {"url": server.url}}
-    evaluation = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": judge}}
-    context = context_of(tiny_folder, tmp_path, eval=evaluation)
+    judges = {"service": {"kind": TURNS, "args": {"url": server.url}}}
+    evaluation = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": "service"}}
+    context = context_of(tiny_folder, tmp_path, judges=judges, eval=evaluation)
     try:
         (actor,) = context.actors
         assert isinstance(actor, LocalActor)
@@ -196,9 +197,10 @@ async def test_the_metrics_of_a_run_have_what_the_judge_was_asked(
     choices = [{"message": {"content": "[[5]]"}}]
     server.replies = [Reply(body=lambda asked: {"choices": choices, "usage": usage})]
     args = {"base_url": server.url, "model": "any", "api_key_env": "A_KEY", "price_prompt": 2.0}
-    judge = {"term": "judge", "args": args, "judges": "turn", "cache": "none"}
-    evaluation = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": judge}}
-    context = context_of(tiny_folder, tmp_path, eval=evaluation, loop={"mode": "sync", "steps": 2})
+    judges = {"strict": {"kind": "llm", "args": args, "cache": "none"}}
+    changes: dict[str, Any] = {"judges": judges, "loop": {"mode": "sync", "steps": 2}}
+    changes["eval"] = {"every": 1, "games": 4, "best_of": {"answers": 4, "judge": "strict"}}
+    context = context_of(tiny_folder, tmp_path, **changes)
     try:
         await train(context)
         (actor,) = context.actors
@@ -218,11 +220,13 @@ async def test_the_metrics_of_a_run_have_what_the_judge_was_asked(
 async def test_a_judge_that_fails_costs_its_game(tiny_folder: Path, tmp_path: Path) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": ["high"]})]
-    judge = {"term": "http", "args": {"url": server.url}, "retries": 0}
     for on_failure, failed in (("drop", True), ("zero", False)):
-        best_of = {"answers": 4, "judge": judge | {"on_failure": on_failure}}
+        judge = {"kind": TURNS, "args": {"url": server.url}, "on_failure": on_failure}
         context = context_of(
-            tiny_folder, tmp_path / on_failure, eval={"games": 2, "best_of": best_of}
+            tiny_folder,
+            tmp_path / on_failure,
+            judges={"high": judge},
+            eval={"games": 2, "best_of": {"answers": 4, "judge": "high"}},
         )
         (actor,) = context.actors
         assert isinstance(actor, LocalActor)
@@ -243,8 +247,9 @@ def seat_judge(result: GameResult, seat: int) -> float:
     [
         ({"answers": 2}, "nothing says which is the best"),
         ({"judge": JUDGE}, "has nothing to choose from"),
-        ({"answers": 2, "judge": {"term": "length"}}, "has to value one turn"),
-        ({"answers": 2, "judge": {"term": f"{__name__}:seat_judge"}}, "has to value one turn"),
+        ({"answers": 2, "judge": "nobody"}, "is no reward term"),
+        ({"answers": 2, "judge": "length"}, "has to value one turn"),
+        ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
     ],
 )
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.endpoint import Reply, Server
+from tests.helpers.judged import SEATS
 from tests.helpers.loop import lines, make_context
 from unstable.cli import run
 from unstable.config import ConfigError, dump
@@ -21,8 +22,12 @@ from unstable.types import GameResult
 from unstable.types.intervals import correlation
 
 TERMS = """
-- {{term: http, name: worth, judges: seat, weight: 0.5, args: {{url: "{url}"}}, retries: 0}}
-- {{term: http, name: each, judges: turn, args: {{url: "{url}"}}, retries: 0}}
+judges:
+  worth: {{kind: "examples.service_judge:score", args: {{url: "{url}"}}, cache: memory}}
+  each: {{kind: "tests.helpers.judged:score_turns", args: {{url: "{url}"}}, cache: memory}}
+rewards:
+- {{term: worth, weight: 0.5}}
+- {{term: each}}
 - term: length
 """
 
@@ -97,10 +102,11 @@ def test_games_that_failed_are_asked_about_again(
 ) -> None:
     def some(request: dict[str, Any]) -> dict[str, Any]:
         asked = [zlib.crc32(repr(item).encode()) % 3 for item in request["items"]]
-        return {"values": [{"error": "busy"} if n == 0 else n for n in asked]}
+        return {"values": ["busy" if n == 0 else n for n in asked]}
 
-    options = {"term": "http", "retries": 0, "args.url": server.url}
-    words = [w for k, v in options.items() for w in (f"--buffer.rewards.0.{k}", str(v))]
+    options = {"buffer.rewards.0.term": "some", "judges.some.kind": SEATS}
+    options["judges.some.args.url"] = server.url
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
     command = ["judge", str(trained.root), "--into", "again", *words]
     server.replies = [Reply(body=some)]
     assert run(command) == 0
@@ -115,13 +121,13 @@ def test_games_that_failed_are_asked_about_again(
 
 
 def test_the_runs_engine_judges_again(trained: RunFolder) -> None:
-    args = ["--buffer.rewards.0.args.engine", "base", "--buffer.rewards.0.args.max_tokens", "2"]
-    rest = ["--buffer.rewards.0.term", "judge", "--buffer.rewards.0.retries", "0"]
-    short = ["--buffer.rewards.0.args.template", "{action}?"]
-    zero = ["--buffer.rewards.0.on_failure", "zero", "--into", "engine"]
-    assert run(["judge", str(trained.root), *args, *rest, *short, *zero]) == 0
+    llm = {"kind": "llm", "retries": 0, "on_failure": "zero", "args.engine": "base"}
+    llm |= {"args.max_tokens": 2, "args.template": "{action}?"}
+    words = [word for name, value in llm.items() for word in (f"--judges.own.{name}", str(value))]
+    words += ["--buffer.rewards.0.term", "own", "--into", "engine"]
+    assert run(["judge", str(trained.root), *words]) == 0
     found = read_judged(trained.judged("engine"))
-    assert {rewards["judge"].raw for rewards in found.values()} == {0.0}  # no verdict in two tokens
+    assert {rewards["own"].raw for rewards in found.values()} == {0.0}  # no verdict in two tokens
 
 
 def test_a_correlation_and_its_interval() -> None:

@@ -23,7 +23,7 @@ LARGE = {"model.name": str(QWEN)}
 OF_NO_MACHINE = {
     *("games.0.events", "games.0.parser", "groups.size", "sampling.moves", "tracking.dashboard"),
     *("learner.micro_batch_size", "sampling.thoughts.tags"),
-    *("buffer.rewards.0.judges", "buffer.rewards.0.retries", "buffer.rewards.0.cache"),
+    "buffer.rewards.0.judged",
 }
 """Fields whose auto depends on the game, the algorithm, the terminal, the learner's device, the
 tokenizer or the reward term."""

@@ -1,9 +1,34 @@
 """Games judged by reward terms, and what these were asked."""
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
+from examples.service_judge import score
+from unstable.config import JudgeConfig, RewardConfig
 from unstable.rewards.terms import Rewards
-from unstable.types import GameFailure, GameResult
+from unstable.types import GameFailure, GameResult, Turn
+
+Entry = RewardConfig | tuple[RewardConfig, JudgeConfig]
+"""A term, with the judge that it names."""
+SEATS, TURNS = "examples.service_judge:score", f"{__name__}:score_turns"
+"""What asks a service about whole plays, and about turns."""
+
+
+async def score_turns(results: list[GameResult], turns: list[Turn], url: str) -> list[float | None]:
+    return await score(results, turns, url)  # type: ignore[arg-type]  # it tells of either
+
+
+def judged_by(kind: str, *, term: str = "judge", **fields: Any) -> tuple[RewardConfig, JudgeConfig]:
+    """A term and its judge, by the fields of both."""
+    own = {name: fields.pop(name) for name in ("name", "weight", "judged") if name in fields}
+    return RewardConfig(term=term, **own), JudgeConfig(kind=kind, **fields)
+
+
+def rewards_of(*entries: Entry) -> Rewards:
+    """Terms and their judges as of a config."""
+    pairs = [each if isinstance(each, tuple) else (each, None) for each in entries]
+    judges = {term.term: judge for term, judge in pairs if judge is not None}
+    return Rewards([term for term, _ in pairs], judges)
 
 
 async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, float | str]:
@@ -23,6 +48,6 @@ async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, flo
     return found
 
 
-def counts(rewards: Rewards, name: str = "http") -> dict[str, int]:
+def counts(rewards: Rewards, name: str = "judge") -> dict[str, int]:
     """What a term was asked since the last call."""
     return rewards.take_asked().counts[name]

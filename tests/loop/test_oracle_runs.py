@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.endpoint import Reply, Server
+from tests.helpers.judged import SEATS
 from tests.helpers.loop import make_context, played
 from tests.helpers.models import random_adapter
 from unstable.config import ModelConfig
@@ -31,7 +32,7 @@ class Judged:
             self.asked += 1
             fails = zlib.crc32(json.dumps(item).encode()) % 3 == 0
             self.failed += fails
-            values.append({"error": "no idea"} if fails else len(item["turns"]) / 10)
+            values.append("no idea" if fails else len(item["turns"]) / 10)
         return {"values": values}
 
 
@@ -49,11 +50,12 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     tiny_folder: Path, tmp_path: Path, judged: tuple[Server, Judged], policy: str, mode: str
 ) -> None:
     server, service = judged
-    own = {"term": "http", "args": {"url": server.url}, "on_failure": policy, "weight": 0.5}
+    service_of = {"kind": SEATS, "args": {"url": server.url}}
     context = make_context(
         tiny_folder,
         tmp_path / "run",
-        buffer={"rewards": [{"term": "outcome"}, {**own, "cache": "none"}]},
+        judges={"http": {**service_of, "on_failure": policy}},
+        buffer={"rewards": [{"term": "outcome"}, {"term": "http", "weight": 0.5}]},
         learner={"batch_size": 8, "learning_rate": 1e-3},
         eval={"every": 0},
         loop={"mode": mode, "steps": 2, "max_failures": 99},
@@ -95,11 +97,12 @@ async def test_the_own_engine_judges_beside_play_and_runs_repeat(
         adapter.mkdir()
         write_adapter(random_adapter(base, "any", seed=1), adapter)
         args = {"engine": str(adapter), "max_tokens": 4, "votes": 2, "max_characters": 300}
-        own = {"term": "judge", "args": args, "retries": 0, "on_failure": "zero"}
+        own = {"kind": "llm", "args": args, "retries": 0, "on_failure": "zero"}
         context = make_context(
             tiny_folder,
             tmp_path / f"run{number}",
-            buffer={"rewards": [{"term": "outcome"}, own]},
+            judges={"judge": own},
+            buffer={"rewards": [{"term": "outcome"}, {"term": "judge"}]},
             learner={"batch_size": 8, "learning_rate": 1e-3},
             eval={"every": 0},
             loop={"mode": "sync", "steps": 2},

@@ -59,7 +59,7 @@ def renamed(folder: Path, prefix: str) -> None:
 VISION = {"vision_config": {"hidden_size": 8}, "model_type": "gemma3"}
 REMOTE = {"model_type": "my_model", "auto_map": {"AutoConfig": "code.Config"}}
 MISTAKES: list[tuple[str, Spoil, str]] = [
-    ("no config", lambda f: (f / "config.json").unlink(), "the folder has no config.json; give"),
+    ("no config", lambda f: (f / "config.json").unlink(), "has no config.json; give the folder"),
     ("no json", lambda f: (f / "config.json").write_text("{"), "its config.json is no JSON (..."),
     ("no object", lambda f: (f / "config.json").write_text("[]"), "its config.json is no JSON obj"),
     ("no type", sets(model_type=None), "its config.json has no model_type; give"),

@@ -107,9 +107,9 @@ def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -
     with pytest.raises(ConfigError, match="opponents.fixed.0.path = .*: vLLM serves"):
         planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
     del changes["opponents.fixed"], changes["opponents.draw"]
-    judge = {"term": "judge", "args": {"engine": str(folder)}}
-    changes["buffer.rewards"] = [{"term": "outcome"}, judge]
-    with pytest.raises(ConfigError, match=r"buffer.rewards.1.args.engine = .*: vLLM serves"):
+    changes["judges.strict"] = {"kind": "llm", "args": {"engine": str(folder)}}
+    changes["buffer.rewards"] = [{"term": "outcome"}, {"term": "strict"}]
+    with pytest.raises(ConfigError, match=r"judges.strict.args.engine = .*: vLLM serves"):
         planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
 
 

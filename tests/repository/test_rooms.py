@@ -46,17 +46,18 @@ ALLOWED = {
         BASE | {"records"},
     ),
     "league": Allowed({"trueskill"}, BASE),
-    "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
+    "rewards": Allowed({"filelock", "httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed(
         {"textarena", "nltk", "pyspiel", "pettingzoo", "gymnasium", "gem"}, BASE | {"prompts"}
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
-    "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
+    "engines": Allowed(MODEL | {"vllm", "packaging", "filelock"}, BASE | {"models", "planning"}),
     "serving": Allowed({"starlette", "uvicorn", "llguidance"}, BASE | {"prompts", "engines"}),
     "drivers": Allowed({"httpx"}, set()),
     "collectors": Allowed(
-        {"openai"}, BASE | {"prompts", "models", "games", "engines", "serving", "drivers"}
+        {"openai", "filelock"},
+        BASE | {"prompts", "models", "games", "engines", "serving", "drivers"},
     ),
     "solving": Allowed(set(), BASE | {"games", "collectors"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),

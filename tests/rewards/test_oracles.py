@@ -11,14 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.builders import answering, game
+from tests.helpers.builders import game
 from tests.helpers.endpoint import Reply, Server
-from tests.helpers.judged import counts, judged
-from unstable.config import ConfigError, RewardConfig
+from tests.helpers.judged import (
+    SEATS,
+    TURNS,
+    Entry,
+    counts,
+    judged,
+    judged_by,
+    rewards_of,
+)
+from tests.helpers.rows import every_row
+from unstable.config import ConfigError, JudgeConfig, RewardConfig
 from unstable.rewards.oracles.asking import Asking
 from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
 from unstable.rewards.oracles.cache import Cache
-from unstable.rewards.terms import Rewards
 from unstable.types import GameFailure, GameResult, Turn
 
 
@@ -35,9 +43,9 @@ def lengths(request: dict[str, Any]) -> dict[str, Any]:
     return {"values": [len(item["turns"]) for item in request["items"]]}
 
 
-def term(server: Server, **changes: Any) -> RewardConfig:
-    fields: dict[str, Any] = {"term": "http", "args": {"url": server.url}, "retries": 1}
-    return RewardConfig(**fields | changes)
+def term(server: Server, kind: str = SEATS, **changes: Any) -> Entry:
+    fields: dict[str, Any] = {"args": {"url": server.url}, "retries": 1, "cache": "memory"}
+    return judged_by(kind, **fields | changes)
 
 
 def games(count: int) -> list[GameResult]:
@@ -46,7 +54,7 @@ def games(count: int) -> list[GameResult]:
 
 
 async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) -> None:
-    rewards = Rewards([term(server, batch=4, weight=0.5)])
+    rewards = rewards_of(term(server, batch=4, weight=0.5))
     found = await judged(rewards, games(10))
     assert found == {number: (number + 1) / 2 for number in range(10)}
     sizes = [len(body["items"]) for body in server.bodies]
@@ -55,7 +63,7 @@ async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) ->
 
 
 async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) -> None:
-    rewards = Rewards([term(server, judges="turn")])
+    rewards = rewards_of(term(server, TURNS))
     await judged(rewards, [game(("main@1", "main@0"), turns=3)])
     items = [item for body in server.bodies for item in body["items"]]
     assert [item["turn"] for item in items] == [0, 2]
@@ -64,110 +72,81 @@ async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) 
     assert "main@" not in json.dumps(items)
 
 
-NAN = '{"values": [NaN]}'
-DEEP = "[" * 15_000
 WRONG: dict[str, tuple[Reply, str]] = {
-    "refuses": (Reply(500, "no"), "answers 500: 'no'"),
+    "refuses": (Reply(500, "no"), "500 Internal Server Error"),
     "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
     "stalls": (Reply(body=lengths, wait_s=2.0), "none in timeout = 0.3 s"),
-    "no object": (Reply(body=[1.0]), 'sent no {"values": [...]} but [1.0]'),
-    "another key": (Reply(body={"scores": [1.0]}), 'sent no {"values": [...]}'),
-    "wrong count": (Reply(body={"values": [1.0, 2.0, 3.0]}), "sent 3 values for 1 items"),
-    "a word": (Reply(body={"values": ["good"]}), "sent 'good'; a value is a number or null"),
-    "a switch": (Reply(body={"values": [True]}), "sent True; a value"),
-    "not a number": (Reply(body=NAN), "sent no JSON"),
-    "too great": (Reply(body={"values": [10**400]}), "a value is a number or null"),
-    "garbage": (Reply(body="<html>502</html>"), "sent no JSON but '<html>502</html>'"),
-    "deep": (Reply(body=DEEP), "sent no JSON"),
-    "huge": (Reply(body="1" * 30_000), "has more than 20000 bytes"),
-    "packed": (
-        Reply(body="x", headers={"Content-Encoding": "gzip"}),
-        "its reply is packed, which was not asked for",
-    ),
-    "redirects": (
-        Reply(302, headers={"Location": "http://elsewhere.invalid/"}),
-        "redirects to 'http://elsewhere.invalid/', which is not followed",
-    ),
-    "one item": (Reply(body={"values": [{"error": "too long"}]}), "says 'too long'"),
+    "another key": (Reply(body={"scores": [1.0]}), "KeyError"),
+    "wrong count": (Reply(body={"values": [1.0, 2.0, 3.0]}), "3 values for 1 items"),
+    "no list": (Reply(body={"values": 1.0}), "returned a float; return a list of numbers"),
+    "a word": (Reply(body={"values": ["good"]}), "reward term judge returned good"),
+    "not a number": (Reply(body={"values": [float("nan")]}), "reward term judge returned nan"),
+    "too great": (Reply(body={"values": [10**400]}), "reward term judge returned 1"),
+    "garbage": (Reply(body="<html>502</html>"), "JSONDecodeError"),
+    "redirects": (Reply(302, headers={"Location": "http://elsewhere.invalid/"}), "302 Found"),
 }
 
 
-def unruly(server: Server, reply: Reply, **changes: Any) -> RewardConfig:
+def unruly(server: Server, reply: Reply, **changes: Any) -> Entry:
     server.replies = [reply]
-    args = {"url": server.url, "max_bytes": 20_000}
-    timeout = 0.3 if reply.wait_s else 20.0
-    return term(server, args=args, timeout=timeout, batch=1, retries=0, **changes)
+    return term(server, timeout=0.3 if reply.wait_s else 20.0, batch=1, retries=0, **changes)
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG.values(), ids=list(WRONG))
 async def test_what_a_service_does_wrong_goes_as_declared(
     server: Server, reply: Reply, why: str
 ) -> None:
-    dropped = await judged(Rewards([unruly(server, reply), RewardConfig()]), [game()])
+    dropped = await judged(rewards_of(unruly(server, reply), RewardConfig()), [game()])
     assert why in str(dropped[0]) and "\n" not in str(dropped[0])
-    zero = Rewards([unruly(server, reply, on_failure="zero"), RewardConfig()])
+    zero = rewards_of(unruly(server, reply, on_failure="zero"), RewardConfig())
     assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's
     assert counts(zero)["failures"] == 1
 
 
 async def test_a_call_that_fails_for_a_while_is_made_again(server: Server) -> None:
     server.replies = [Reply(503), Reply(body="?"), Reply(body=lengths)]
-    rewards = Rewards([term(server, retries=2)])
+    rewards = rewards_of(term(server, retries=2))
     assert await judged(rewards, [game()]) == {0: 4.0}
     found = counts(rewards)
     assert (found["calls"], found["retried"]) == (3, 2)
     assert "failures" not in found
 
 
-@pytest.mark.parametrize("status", [302, 400, 401, 404])
-async def test_what_another_call_would_not_mend_is_asked_once(server: Server, status: int) -> None:
-    server.replies = [Reply(status)]
-    await judged(Rewards([term(server, retries=3)]), [game()])
-    assert server.asked == 1
-
-
 async def test_the_last_known_value_of_a_role_stands_in(server: Server) -> None:
     server.replies = [Reply(body={"values": [3.0]}), Reply(400)]
-    rewards = Rewards([term(server, on_failure="last", batch=1, at_once=1)])
+    rewards = rewards_of(term(server, on_failure="last", batch=1, at_once=1))
     assert await judged(rewards, games(3)) == {0: 3.0, 1: 3.0, 2: 3.0}
-    other = Rewards([term(server, on_failure="last")])
+    other = rewards_of(term(server, on_failure="last"))
     assert await judged(other, [game(game_id=5)]) == {5: 0.0}
 
 
-async def test_one_item_that_fails_costs_no_other(server: Server) -> None:
-    def picky(request: dict[str, Any]) -> dict[str, Any]:
-        sizes = [len(item["turns"]) for item in request["items"]]
-        return {"values": [{"error": "three"} if size == 3 else size for size in sizes]}
+async def some_fail(results: Sequence[GameResult], seats: Sequence[int]) -> list[Any]:
+    lengths = [len(result.turns) for result in results]
+    return [OSError("three") if length == 3 else length for length in lengths]
 
-    server.replies = [Reply(body=picky)]
-    found = await judged(Rewards([term(server)]), games(5))
+
+async def test_one_item_that_fails_costs_no_other() -> None:
+    found = await judged(rewards_of(RewardConfig(term=f"{__name__}:some_fail")), games(5))
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
-
-
-async def test_half_a_character_is_told_as_it_is(server: Server) -> None:
-    odd = game(turns=1)
-    odd.turns[0] = answering(odd.turns[0], text="\ud83d?")
-    assert await judged(Rewards([term(server)]), [odd]) == {0: 1.0}
-    assert server.bodies[0]["items"][0]["turns"][0]["answer"] == "\ud83d?"
 
 
 async def test_null_is_no_reward(server: Server) -> None:
     server.replies = [Reply(body={"values": [None]})]
-    rewards = Rewards([term(server), RewardConfig()])
+    rewards = rewards_of(term(server), RewardConfig())
     assert await judged(rewards, [game()]) == {0: 1.0}
 
 
 async def test_equal_content_is_asked_once_by_all_processes(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "answers.jsonl"
-    first = Rewards([term(server, cache=str(path))])
+    first = rewards_of(term(server, cache=str(path)))
     same = [game(game_id=number) for number in range(6)]
     assert set((await judged(first, same)).values()) == {4.0}
     assert counts(first) == {"asked": 6, "calls": 1, "hits": 5}
-    other = Rewards([term(server, cache=str(path))])
+    other = rewards_of(term(server, cache=str(path)))
     await judged(other, same)
     assert counts(other) == {"asked": 6, "hits": 6}
     assert server.asked == 1
-    another = Rewards([term(server, cache=str(path), args={"url": f"{server.url}/other"})])
+    another = rewards_of(term(server, cache=str(path), args={"url": f"{server.url}/other"}))
     await judged(another, same)
     assert counts(another)["calls"] == 1
 
@@ -194,41 +173,20 @@ def test_a_file_of_answers_survives_a_death_in_a_line(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_written_costs_no_game(server: Server, tmp_path: Path) -> None:
-    rewards = Rewards([term(server, cache=str(tmp_path))])
+    rewards = rewards_of(term(server, cache=str(tmp_path)))
     assert await judged(rewards, [game()]) == {0: 4.0}
 
 
-async def test_a_key_goes_out_and_is_never_shown(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "a-very-secret-key")
-    server.replies = [Reply(400, "you sent a-very-secret-key")]
-    args = {"url": server.url, "api_key_env": "JUDGE_KEY"}
-    found = await judged(Rewards([term(server, args=args)]), [game()])
-    assert "<JUDGE_KEY>" in str(found[0]) and "secret-key" not in str(found[0])
-
-
-def test_a_service_that_is_not_there_is_refused_in_one_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.url = .*: it is silent; start"):
-        Rewards([term(server)]).check(lambda url: "it is silent")
-    monkeypatch.delenv("JUDGE_KEY", raising=False)
-    args = {"url": server.url, "api_key_env": "JUDGE_KEY"}
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.api_key_env = 'JUDGE_KEY': not"):
-        Rewards([term(server, args=args)]).check(lambda url: None)
-
-
-async def test_terms_of_one_kind_need_names(server: Server) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'http' is there twice"):
-        Rewards([term(server), term(server)])
-    rewards = Rewards([term(server, name="one"), term(server, name="two")])
+async def test_terms_of_one_judge_need_names(server: Server) -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'judge' is there twice"):
+        rewards_of(term(server), term(server))
+    rewards = rewards_of(term(server, name="one"), term(server, name="two"))
     assert await judged(rewards, [game()]) == {0: 8.0}
 
 
 async def test_a_game_that_is_given_up_ends_its_call(server: Server) -> None:
     server.replies = [Reply(body=lengths, wait_s=0.5)]
-    rewards = Rewards([term(server)])
+    rewards = rewards_of(term(server))
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         yield [game()]
@@ -261,18 +219,45 @@ async def unsteady(result: GameResult, seat: int, seen: list[int]) -> float:
 
 async def test_a_function_may_judge_many_at_a_time() -> None:
     name = f"{__name__}:whole_games"
-    rewards = Rewards([RewardConfig(term=name)])
+    rewards = rewards_of(RewardConfig(term=name))
     assert await judged(rewards, games(4)) == {n: n + 1.0 for n in range(4)}
     assert counts(rewards, name) == {"asked": 4, "calls": 1}
-    turns = Rewards([RewardConfig(term=f"{__name__}:of_turns")])
+    turns = rewards_of(RewardConfig(term=f"{__name__}:of_turns"))
     assert await judged(turns, games(3)) == {0: 0.0, 1: 0.0, 2: 1.0}
 
 
 async def test_a_function_has_the_same_policy_where_it_fails() -> None:
-    config = RewardConfig(term=f"{__name__}:unsteady", args={"seen": []}, on_failure="zero")
-    assert await judged(Rewards([config]), [game()]) == {0: 0.0}
-    with pytest.raises(ConfigError, match=r"on_failure = 'zero': outcome does not wait"):
-        Rewards([RewardConfig(on_failure="zero")])
+    entry = judged_by(f"{__name__}:unsteady", args={"seen": []}, on_failure="zero")
+    assert await judged(rewards_of(entry), [game()]) == {0: 0.0}
+
+
+def plain(result: GameResult, seat: int) -> float:
+    return 0.0
+
+
+@every_row(
+    ("entry", "line"),
+    [
+        (
+            judged_by(f"{__name__}:plain", on_failure="zero"),
+            r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
+        ),
+        (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
+        (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
+        (
+            (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
+            r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
+        ),
+        (
+            judged_by(f"{__name__}:plain", judged="turn"),
+            r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
+        ),
+        (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
+    ],
+)
+def test_what_a_judge_cannot_be_is_said_in_one_line(entry: Entry, line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        rewards_of(entry)
 
 
 async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:
@@ -281,13 +266,13 @@ async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Serv
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         yield [*games(20)]
 
-    rewards, found = Rewards([term(server)]), list[GameFailure]()
+    rewards, found = rewards_of(term(server)), list[GameFailure]()
     async for together in rewards.judge(played()):
         found += [each for each in together if isinstance(each, GameFailure)]
     await rewards.close()
     lengths_of = {len(each.traceback.splitlines()) for each in found}
     assert len(found) == 20 and len(lengths_of) == 1
-    assert "_fail" in found[0].traceback  # where it was found
+    assert "raise_for_status" in found[0].traceback  # where it was found
 
 
 class Echo(Oracle):
@@ -332,8 +317,7 @@ def test_however_questions_come_each_gets_its_own_answer(
         asked = [asking.ask(g, g, 0).value() for g in (game(game_id=n) for n in numbers)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    args = {"url": "http://localhost"}
-    config = RewardConfig(term="http", args=args, batch=batch, retries=0, cache=cache)
+    config = JudgeConfig(kind="llm", args={"model": "m"}, batch=batch, retries=0, cache=cache)
     oracle = Echo(lambda n: waits[n % len(waits)], fails)
     asking = Asking(config, oracle, at_once=at_once, cache=None)
     found = asyncio.run(ask())

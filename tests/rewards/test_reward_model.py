@@ -9,10 +9,9 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig
 from transformers import LlamaForSequenceClassification as Llama
 
 from tests.helpers.builders import answering, game
-from tests.helpers.judged import counts, judged
-from unstable.config import ConfigError, ModelConfig, RewardConfig, parse
+from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
+from unstable.config import ConfigError, ModelConfig, parse
 from unstable.models.base import load_tokenizer
-from unstable.rewards.terms import Rewards
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def term(folder: Path, **args: Any) -> RewardConfig:
+def term(folder: Path, **args: Any) -> Entry:
     given = {"path": str(folder), "device": "cpu", **args}
-    return RewardConfig(term="reward_model", judges="turn", args=given, retries=0)
+    return judged_by("reward_model", judged="turn", args=given, retries=0)
 
 
 def alone(folder: Path, text: str, label: int) -> float:
@@ -53,9 +52,9 @@ async def test_texts_of_all_lengths_score_together_as_each_does_alone(folder: Pa
         one = game(game_id=number, turns=1)
         one.turns[0] = answering(one.turns[0], text="a move " * number + str(number))
         played.append(one)
-    rewards = Rewards([term(folder, template="{answer}!", label=1)])
+    rewards = rewards_of(term(folder, template="{answer}!", label=1))
     found = await judged(rewards, played)
-    assert counts(rewards, "reward_model")["calls"] == 1
+    assert counts(rewards)["calls"] == 1
     for one in played:
         text = f"{one.turns[0].answer.text}!"
         expected = alone(folder, text, 1)
@@ -70,7 +69,7 @@ async def test_a_chat_is_scored_by_the_tokenizers_template(folder: Path) -> None
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         expected = float(model(torch.tensor([ids])).logits[0, 0])
-    found = await judged(Rewards([term(folder)]), [game(turns=1)])
+    found = await judged(rewards_of(term(folder)), [game(turns=1)])
     assert found[0] == pytest.approx(expected, abs=1e-5)
 
 
@@ -79,18 +78,18 @@ async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
     short.turns[0] = answering(short.turns[0], text="x" * 4)
     long.turns[0] = answering(long.turns[0], text="y" * 50 + "x" * 4)
     args = {"template": "{answer}", "max_tokens": 2}
-    found = await judged(Rewards([term(folder, **args)]), [short, long])
+    found = await judged(rewards_of(term(folder, **args)), [short, long])
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
 async def test_what_does_not_fit_is_said(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
-    Rewards([term(folder)]).check(lambda url: None)
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.path = .* score\.weight"):
-        Rewards([term(tiny_folder)]).check(lambda url: None)
-    found = await judged(Rewards([term(folder, label=2)]), [game()])
+    rewards_of(term(folder)).check(lambda url: None)
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .* score\.weight"):
+        rewards_of(term(tiny_folder)).check(lambda url: None)
+    found = await judged(rewards_of(term(folder, label=2)), [game()])
     assert "label = 2: the model has 2 outputs" in str(found[0])
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.path = .*: has no config.json"):
-        Rewards([term(tmp_path)]).check(lambda url: None)
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args.device = 'gpu': input should"):
-        entry = {"term": "reward_model", "args": {"path": "x", "device": "gpu"}}
-        parse({"buffer": {"rewards": [entry]}})
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: has no config.json"):
+        rewards_of(term(tmp_path)).check(lambda url: None)
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.device = 'gpu': input should"):
+        entry = {"kind": "reward_model", "args": {"path": "x", "device": "gpu"}}
+        parse({"judges": {"judge": entry}})

@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
+from tests.helpers.judged import judged_by, rewards_of
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, load
 from unstable.records.files import json_line
@@ -211,7 +212,7 @@ async def judged(rewards: Rewards, count: int = 6) -> Sequence[object]:
 
 
 async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
-    rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", at_once=3)])
+    rewards = rewards_of(judged_by(f"{__name__}:endpoint", at_once=3))
     endpoint.most = 0
     found = [each async for together in rewards.judge(played(9)) for each in together]
     assert endpoint.most == 3
@@ -243,8 +244,9 @@ async def test_a_game_is_judged_while_no_other_one_ends() -> None:
 
 
 async def test_calls_at_once_are_shared_out_among_processes() -> None:
+    own, judge = judged_by(f"{__name__}:endpoint", at_once=7)
     for among, most in ((1, 7), (3, 2), (20, 1)):
-        rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", at_once=7)], among=among)
+        rewards = Rewards([own], {"judge": judge}, among=among)
         endpoint.most = 0
         assert len(await judged(rewards, 9)) == 9
         assert endpoint.most == most
@@ -256,10 +258,10 @@ async def slow_for_one(result: GameResult, turn: Turn) -> float:
 
 
 async def test_a_term_that_never_answers_costs_its_game() -> None:
-    rewards = Rewards([RewardConfig(term=f"{__name__}:slow_for_one", timeout=1.0)])
+    rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
     found = await judged(rewards, 3)
     assert found[:2] == [0, 2]
-    assert "slow_for_one: none in timeout = 1 s" in str(found[2])
+    assert "reward term judge: none in timeout = 1 s" in str(found[2])
 
 
 def never_ends(result: GameResult, turn: Turn, how: str) -> float:
@@ -276,13 +278,11 @@ def never_ends(result: GameResult, turn: Turn, how: str) -> float:
 
 @pytest.mark.parametrize("how", ["in Python", "asleep", "in C"])
 async def test_a_plain_term_that_never_ends_costs_its_game(how: str) -> None:
-    term = RewardConfig(term=f"{__name__}:never_ends", timeout=1.0, args={"how": how})
+    term = judged_by(f"{__name__}:never_ends", timeout=1.0, args={"how": how})
     before = signal.getsignal(signal.SIGALRM)
-    found = await judged(Rewards([term, RewardConfig()]), 3)
+    found = await judged(rewards_of(term, RewardConfig()), 3)
     assert found[0] == 0 and found[2] == 2
-    assert str(found[1]).startswith(
-        f"TimeoutError: reward term {__name__}:never_ends: not over in timeout = 1 s"
-    )
+    assert str(found[1]).startswith("TimeoutError: reward term judge: not over in timeout = 1 s")
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 

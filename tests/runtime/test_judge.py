@@ -4,13 +4,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import pytest
 
 from tests.helpers.builders import game
-from unstable.config import RewardConfig
+from tests.helpers.judged import judged_by
+from unstable.config import JudgeConfig, RewardConfig
 from unstable.rewards.terms import Rewards
 from unstable.runtime import judge as judge_module
 from unstable.runtime.judge import Judge
@@ -45,17 +46,20 @@ async def slow(result: GameResult, seat: int) -> float:
     return 0.5
 
 
-async def judged(terms: list[RewardConfig], count: int = 5) -> dict[int, Any]:
+async def judged(
+    terms: list[RewardConfig], count: int = 5, judges: Mapping[str, JudgeConfig] | None = None
+) -> dict[int, Any]:
     """By game the rewards of its trained seat, or the error that it failed with."""
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         for game_id in range(count):
             yield [game(game_id=game_id)]
 
-    judge = Judge(terms)
+    known = judges or {}
+    judge = Judge(terms, known)
     found: dict[int, Any] = {}
     try:
-        async for together in Rewards(terms, apart=judge).judge(played()):
+        async for together in Rewards(terms, known, apart=judge).judge(played()):
             for each in together:
                 if isinstance(each, GameFailure):
                     found[each.spec.game_id] = each.error
@@ -96,9 +100,10 @@ async def test_they_are_asked_in_another_process_which_ends_with_its_asker() -> 
 
 async def test_what_goes_wrong_there_costs_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "GRACE_S", 0.5)
-    found = await judged([term("wrong", timeout=1.0)], 9)
+    entry, judge = judged_by(f"{__name__}:wrong", timeout=1.0)
+    found = await judged([entry], 9, {"judge": judge})
     for game_id, error in (
-        (1, r"TimeoutError: reward term .*:wrong: not over in timeout = 1 s"),
+        (1, r"TimeoutError: reward term judge: not over in timeout = 1 s"),
         (3, r"RuntimeError: a reward term was not over in 1.5 s"),
         (5, r"RuntimeError: the process of its reward terms has ended"),
         (7, r"LookupError: no such word"),

@@ -12,7 +12,7 @@ from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end, status
 from unstable.config import (
     ConfigError,
-    JudgeOracle,
+    LLMOracle,
     RunConfig,
     RunFailedError,
     escape_control,
@@ -59,18 +59,18 @@ def judge(
     folder = existing_run(run_dir)
     config = load(str(folder.config), _with_terms(terms, overrides))
     path = folder.judged(name or (terms.stem if terms is not None else "terms"))
-    named = terms_record(config.buffer.rewards).terms
+    named = terms_record(config.buffer.rewards, config.judges).terms
     if path.exists() and read_terms(path) != named:
         raise ConfigError(
             f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
         )
-    Rewards(config.buffer.rewards).check(silence)
+    Rewards(config.buffer.rewards, config.judges).check(silence)
     check_opponents(config)
     path.parent.mkdir(exist_ok=True)
     file, work = LineFile(path), _Work(folder, judged_games(path))
     try:
         if not path.stat().st_size:
-            file.write(terms_record(config.buffer.rewards))
+            file.write(named)
         run_to_end(work.judge(config, file), status)
     finally:
         file.close()
@@ -88,9 +88,10 @@ def _with_terms(terms: Path | None, overrides: Mapping[str, Any]) -> dict[str, A
     if not terms.is_file():
         raise ConfigError(f"{place}: no such file; give YAML with a list of reward terms")
     data = read_yaml(read_text(terms, place), place)
-    if not isinstance(data, list):
-        raise ConfigError(f"{place}: holds no list; write entries as of buffer.rewards")
-    return {"buffer.rewards": data, **overrides}
+    if not isinstance(data, dict) or not data.keys() <= {"judges", "rewards"}:
+        raise ConfigError(f"{place}: write rewards: as below buffer, and judges: as in a config")
+    judges = {f"judges.{name}": each for name, each in (data.get("judges") or {}).items()}
+    return {**judges, "buffer.rewards": data.get("rewards"), **overrides}
 
 
 class _Work:
@@ -185,9 +186,9 @@ class _Work:
 @asynccontextmanager
 async def _asking(config: RunConfig, folder: RunFolder) -> AsyncIterator[tuple[Rewards, Any]]:
     """The terms, and what judges games with them: beside an engine where one of them asks it."""
-    rewards = judging(config, folder)
-    oracles = [term.oracle for term in config.buffer.rewards]
-    if not any(isinstance(each, JudgeOracle) and each.engine is not None for each in oracles):
+    rewards, terms = judging(config, folder), config.buffer.rewards
+    oracles = [config.judges[term.term].oracle for term in terms if term.term in config.judges]
+    if not any(isinstance(each, LLMOracle) and each.engine is not None for each in oracles):
         try:
             yield rewards, rewards.judge
         finally:

@@ -19,6 +19,7 @@ from unstable.datasets.offline import PAIR
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder, existing_run
+from unstable.records.judged import terms_record
 
 _BEGINS: Mapping[str, Any] = {
     **UNDECIDED,
@@ -121,7 +122,8 @@ def _check(config: RunConfig, origin: RunConfig) -> None:
             f"learn.winners = true: {algorithm.name} compares the trajectories of a group, and "
             "winners are alike; leave it out"
         )
-    if config.buffer.rewards != origin.buffer.rewards:
+    own, theirs = (terms_record(each.buffer.rewards, each.judges) for each in (config, origin))
+    if own != theirs:
         raise ConfigError(
             "buffer.rewards: recorded games keep the rewards that they were given; leave it out"
         )

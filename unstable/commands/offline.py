@@ -180,7 +180,7 @@ def _source(origin: Origin, config: RunConfig, tokenizer: Any, skipped: Skipped)
                 f"model.name = {ours.name!r}: the games of {origin.folder.root} were played by "
                 f"{theirs.name!r}, whose tokens are others; give games of one model"
             )
-    rewards = Rewards(origin.config.buffer.rewards)
+    rewards = Rewards(origin.config.buffer.rewards, origin.config.judges)
     rows = read_shape(ours).vocabulary
     is_read = False  # whether a game has shown that its ids are ours
 

@@ -188,7 +188,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
-    Rewards(config.buffer.rewards).check(silence)
+    Rewards(config.buffer.rewards, config.judges).check(silence)
     Candidates(config).check(silence)
     Matchmaker(config.opponents)
     if model:

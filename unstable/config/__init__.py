@@ -49,6 +49,14 @@ from unstable.config.escape import (
     spare_loopback,
 )
 from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
+from unstable.config.judges import (
+    ORACLES,
+    JudgeConfig,
+    LLMOracle,
+    OracleConfig,
+    RewardModelOracle,
+    TeacherOracle,
+)
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
 from unstable.config.offline import JudgedConfig, LearnConfig
@@ -65,14 +73,6 @@ from unstable.config.opponents import (
     RulesOpponent,
 )
 from unstable.config.options import fields, outline, within
-from unstable.config.oracles import (
-    ORACLES,
-    HTTPOracle,
-    JudgeOracle,
-    OracleConfig,
-    RewardModelOracle,
-    TeacherOracle,
-)
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.preferences import (
     DPOConfig,

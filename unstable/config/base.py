@@ -68,6 +68,16 @@ def _check_name(text: str) -> str:
 RunName = Annotated[str, AfterValidator(_check_name)]
 """A word or two that may stand in a folder's name."""
 
+
+def _check_key(text: str) -> str:
+    if not re.fullmatch(r"[\w+-]{1,80}", text):
+        raise PydanticCustomError("name", "use letters, digits, _ + - and at most 80")
+    return text
+
+
+Key = Annotated[str, AfterValidator(_check_key)]
+"""A name that may stand in a dotted path."""
+
 DISTRIBUTION = "unstable-selfplay"
 """What pip calls this package; "unstable" is another project on PyPI."""
 FORMAT = 2

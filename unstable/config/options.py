@@ -16,7 +16,10 @@ class Option(NamedTuple):
 
 
 def fields(section: type[BaseModel]) -> list[Option]:
-    """Every value of a section and of those below it, once; N stands for a list's index."""
+    """Every value of a section and of those below it, once.
+
+    N stands for a list's index, NAME for a key of one's own.
+    """
     found: dict[str, Option] = {}
     for option in _fields(section, ""):
         found.setdefault(option.path, option)
@@ -41,14 +44,16 @@ def within(path: str, section: str) -> bool:
     """
     plain = [part for part in path.split(".") if part != "N"]
     asked = [part for part in section.split(".") if part != "N" and not part.isdigit()]
-    return plain[: len(asked)] == asked
+    begun = zip(plain, asked, strict=False)
+    return len(asked) <= len(plain) and all(own in ("NAME", each) for own, each in begun)
 
 
 def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
     for name, field in section.model_fields.items():
         below = list(_sections(field.annotation))
-        in_list = get_origin(field.annotation) is list
-        path = f"{prefix}{name}{'.N' if in_list and below else ''}"
+        kind = get_origin(field.annotation)
+        key = ".N" if kind is list else ".NAME" if kind is dict else ""
+        path = f"{prefix}{name}{key if below else ''}"
         meaning = field.description or ""
         if not below:
             needed = field.is_required()

@@ -7,9 +7,10 @@ from typing import Self, get_args
 from pydantic import Field, model_validator
 
 from unstable.config.algorithm import MovesKept
-from unstable.config.base import Integer, Section, nearest
+from unstable.config.base import Integer, Key, Section, nearest
 from unstable.config.driving import ListenConfig
 from unstable.config.game import CurriculumConfig, GameConfig
+from unstable.config.judges import JudgeConfig, LLMOracle
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.offline import LearnConfig
@@ -20,7 +21,7 @@ from unstable.config.opponents import (
     FixedOpponent,
     OpponentsConfig,
 )
-from unstable.config.rewards import BufferConfig, RewardConfig, adapters_of
+from unstable.config.rewards import BufferConfig, RewardConfig
 from unstable.config.sections import (
     ActorsConfig,
     ClusterConfig,
@@ -45,6 +46,9 @@ class RunConfig(Section):
     groups: GroupsConfig = GroupsConfig()
     openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
+    judges: dict[Key, JudgeConfig] = Field(
+        {}, description="what values plays, by the name that reward terms and best_of give it"
+    )
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
@@ -226,20 +230,33 @@ class RunConfig(Section):
         """What values answers that may be played, by the place of `best_of` in the config."""
         places: dict[str, Section] = {"eval": self.eval}
         places |= {f"opponents.fixed.{i}": each for i, each in enumerate(self.opponents.fixed)}
-        found = {}
-        for place, section in places.items():
-            best_of = getattr(section, "best_of", None)
-            judge = None if best_of is None else best_of.judge_of(place)
-            if judge is not None:
-                found[place] = judge
-        return found
+        chosen = {place: getattr(each, "best_of", None) for place, each in places.items()}
+        return {
+            place: RewardConfig(
+                term=best_of.judge,
+                name=f"best_of.{place}",
+                judged="auto" if ":" in best_of.judge else "turn",
+            )
+            for place, best_of in chosen.items()
+            if best_of is not None and best_of.judge is not None
+        }
+
+    @property
+    def judged_terms(self) -> dict[str, JudgeConfig]:
+        """The judges that are asked in this run, by the name of the term in metrics."""
+        terms = [*self.buffer.rewards, *self.candidate_judges.values()]
+        return {each.key: self.judges[each.term] for each in terms if each.term in self.judges}
 
     @property
     def judge_adapters(self) -> dict[str, tuple[str, Path]]:
         """LoRA adapters that the engine has to serve as judges: field and folder by its name."""
-        terms = {f"buffer.rewards.{i}": each for i, each in enumerate(self.buffer.rewards)}
-        candidates = {f"{p}.best_of.judge": each for p, each in self.candidate_judges.items()}
-        return adapters_of({**terms, **candidates})
+        asked = [*self.buffer.rewards, *self.candidate_judges.values()]
+        found = {}
+        for name in sorted({each.term for each in asked} & self.judges.keys()):
+            oracle = self.judges[name].oracle
+            if isinstance(oracle, LLMOracle) and oracle.adapter_folder is not None:
+                found[oracle.adapter_name] = f"judges.{name}.args.engine", oracle.adapter_folder
+        return found
 
     @property
     def game_by_key(self) -> dict[str, GameConfig]:

@@ -188,7 +188,7 @@ class Context:
         config = self.config
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
-        self.rewards = Rewards(config.buffer.rewards)
+        self.rewards = Rewards(config.buffer.rewards, config.judges)
         self.registry = make_registry(config, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))

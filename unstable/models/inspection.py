@@ -3,7 +3,6 @@
 The start, opponents and the zip are all read here, so that none is accepted that another refuses.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +17,13 @@ from unstable.models.adapters import (
     lora_layer,
     lora_scale,
 )
+from unstable.models.problems import read_json
 from unstable.models.shape import read_shape, weight_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+LORA = "a LoRA's folder"
 _FLOATS = ("float32", "float16", "bfloat16")
 _UNSERVED = (
     *("use_dora", "use_qalora", "use_bdlora", "lora_bias", "modules_to_save", "rank_pattern"),
@@ -113,22 +114,6 @@ def check_opponents(config: RunConfig) -> None:
             raise ConfigError(f"{field} = {str(folder)!r}: {error}") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of an adapter; raises `ValueError` in one line where there is none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ValueError(f"has no {path.name}; give a LoRA's folder") from None
-    except NotADirectoryError:
-        raise ValueError("is no folder; give a LoRA's folder, of a zip the unpacked one") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"its {path.name} is no JSON ({reason}); give a LoRA's folder") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"its {path.name} is no JSON object; give a LoRA's folder")
-    return content
-
-
 def check_weights(folder: Path) -> None:
     """Raise `ValueError`, in one line, where a folder holds neither a LoRA nor whole weights."""
     if holds_whole(folder):
@@ -165,7 +150,7 @@ def _whole_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 def inspect(folder: Path) -> LoRA:
     """What the adapter in a folder is; raises `ValueError` in one line for all but a plain LoRA."""
-    config = read_json(folder / CONFIG_FILE)
+    config = read_json(folder / CONFIG_FILE, LORA)
     if config.get("peft_type") != "LORA":
         raise ValueError(f"its peft_type is {config.get('peft_type')!r}; give one of kind LORA")
     for name in _UNSERVED:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ _HEADS = ("CausalLM", "LMHead", "ConditionalGeneration")
 """In the names of classes that have a head for text."""
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 _PICKLED = "pytorch_model*.bin"
+_MODEL = "the folder of a model in Hugging Face form"
 _MOST_HEADER = 100_000_000  # bytes, as safetensors allows itself
 
 
@@ -36,85 +38,117 @@ def check_folder(folder: Path, name: str) -> None:
 
     `name` is `model.name`. Weights are not read, only what their files say of themselves.
     """
-    place = f"model.name = {shown(name)}"
-    content = _json_object(folder / CONFIG, place)
-    check_kind(content, name)
-    _check_layers(content, _check_weights(folder, place), place)
-    if not any((folder / file).is_file() for file in _TOKENIZERS):
-        raise ConfigError(
-            f"{place}: the folder has no tokenizer; put the model's {TOKENIZER} there"
-        )
-    _check_vocabulary(folder, content, place)
-    _check_generation(folder, place)
-    check_class(content, name)
+    with _naming(name):
+        content = read_json(folder / CONFIG, _MODEL)
+        _check_kind(content)
+        _check_layers(content, _check_weights(folder))
+        if not any((folder / file).is_file() for file in _TOKENIZERS):
+            raise ValueError(f"the folder has no tokenizer; put the model's {TOKENIZER} there")
+        _check_vocabulary(folder, content)
+        _check_generation(folder)
+        _check_class(content)
 
 
-def _check_generation(folder: Path, place: str) -> None:
-    """Raise `ConfigError` for a `generation_config.json` that names no ends of answers."""
+def check_config(content: Mapping[str, Any], name: str) -> None:
+    """Raise `ConfigError` where a `config.json` describes none of the models that can be used."""
+    with _naming(name):
+        _check_kind(content)
+        _check_class(content)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Raise `ConfigError` that names the model for each `ValueError`, as all checks below raise."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"model.name = {shown(name)}: {error}") from None
+
+
+def read_json(path: Path, wanted: str) -> dict[str, Any]:
+    """The object in a file of a model or an adapter; raises `ValueError` where there is none.
+
+    `wanted` is what the folder should be.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("a folder, a pipe or a device")
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"has no {path.name}; give {wanted}") from None
+    except NotADirectoryError:
+        raise ValueError(f"is no folder; give {wanted}, of a zip the unpacked one") from None
+    except (OSError, ValueError, RecursionError) as error:
+        problem = str(error).partition("\n")[0][:150]
+        raise ValueError(f"its {path.name} is no JSON ({problem}); give {wanted}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"its {path.name} is no JSON object; give {wanted}")
+    return content
+
+
+def _check_generation(folder: Path) -> None:
+    """Refuse a `generation_config.json` that names no ends of answers."""
     if not (folder / GENERATION).exists():
         return
-    ends = _json_object(folder / GENERATION, place).get("eos_token_id")
+    ends = read_json(folder / GENERATION, _MODEL).get("eos_token_id")
     if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends or 0])):
-        raise ConfigError(
-            f"{place}: its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, "
+        raise ValueError(
+            f"its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, "
             "or a list of them"
         )
 
 
-def check_kind(content: Mapping[str, Any], name: str) -> None:
-    """Raise `ConfigError` where a `config.json` describes no causal language model of one stack."""
-    place = f"model.name = {shown(name)}"
+def _check_kind(content: Mapping[str, Any]) -> None:
+    """Refuse a `config.json` that describes no causal language model of one stack."""
     kind = content.get("model_type")
     if not isinstance(kind, str) or not kind:
-        raise ConfigError(
-            f"{place}: its {CONFIG} has no model_type; give the folder of a language model"
-        )
+        raise ValueError(f"its {CONFIG} has no model_type; give the folder of a language model")
     if content.get("is_encoder_decoder"):
-        raise ConfigError(
-            f"{place}: its {CONFIG} says is_encoder_decoder (model_type {shown(kind)}); give a "
+        raise ValueError(
+            f"its {CONFIG} says is_encoder_decoder (model_type {shown(kind)}); give a "
             "causal language model, a decoder alone"
         )
     classes = content.get("architectures") or []
     has_head = any(head in str(each) for each in classes for head in _HEADS)
     tied = content.get("tie_word_embeddings") and str(classes[:1]).endswith("Model']")
     if classes and not has_head and not tied:
-        raise ConfigError(
-            f"{place}: its {CONFIG} says architectures = {shown(classes)}, which has no head for "
+        raise ValueError(
+            f"its {CONFIG} says architectures = {shown(classes)}, which has no head for "
             "text; give a causal language model"
         )
     for field in ("dtype", "torch_dtype"):
         dtype = content.get(field)
         if dtype is not None and str(dtype).removeprefix("torch.") not in _DTYPES:
-            raise ConfigError(
-                f"{place}: its {CONFIG} says {field} = {shown(dtype)}, which is none; write one "
+            raise ValueError(
+                f"its {CONFIG} says {field} = {shown(dtype)}, which is none; write one "
                 f"of {', '.join(_DTYPES[:3])} there"
             )
 
 
-def check_class(content: Mapping[str, Any], name: str) -> None:
-    """Raise `ConfigError` where transformers has no causal language model for a `config.json`.
+def _check_class(content: Mapping[str, Any]) -> None:
+    """Refuse a `config.json` for which transformers has no causal language model.
 
     Code that comes with a model is never run.
     """
-    place, kind = f"model.name = {shown(name)}", content["model_type"]
+    kind = content["model_type"]
     found = table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES").get(kind)
     if found is None and content.get("auto_map"):
-        raise ConfigError(
-            f"{place}: needs code that comes with it (auto_map, model_type {shown(kind)}), which "
+        raise ValueError(
+            f"needs code that comes with it (auto_map, model_type {shown(kind)}), which "
             "is never run; give a model that transformers has"
         )
     senses = [field for field in ("vision_config", "audio_config") if content.get(field)]
     if found is None or (senses and found.endswith("ForConditionalGeneration")):
         has = f" with {senses[0]}" if senses else ""
-        raise ConfigError(
-            f"{place}: for its model_type {shown(kind)}{has} transformers "
+        raise ValueError(
+            f"for its model_type {shown(kind)}{has} transformers "
             f"{importlib.metadata.version('transformers')} has no causal language model of text; "
             "give another model, or install a newer transformers if that has one"
         )
-    _check_quantized(content.get("quantization_config"), place)
+    _check_quantized(content.get("quantization_config"))
 
 
-def _check_quantized(given: Any, place: str) -> None:
+def _check_quantized(given: Any) -> None:
     if not given:
         return
     method = given.get("quant_method") if isinstance(given, dict) else None
@@ -122,8 +156,8 @@ def _check_quantized(given: Any, place: str) -> None:
     methods = table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING")
     known = {each.removesuffix("_4bit").removesuffix("_8bit") for each in methods}
     if str(getattr(method, "value", method)) not in known and not in_bits:
-        raise ConfigError(
-            f"{place}: its {CONFIG} says quantization_config.quant_method = {shown(method)}, which "
+        raise ValueError(
+            f"its {CONFIG} says quantization_config.quant_method = {shown(method)}, which "
             "transformers does not know; give the model without it, and set model.quantize"
         )
 
@@ -145,55 +179,33 @@ def table(file: str, name: str) -> dict[str, str]:
     return dict(ast.literal_eval(value.args[0]))
 
 
-def _json_object(path: Path, place: str) -> dict[str, Any]:
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("a folder, a pipe or a device")
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{place}: the folder has no {path.name}; give the folder of a model in Hugging Face "
-            "form"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        problem = str(error).partition("\n")[0][:150]
-        raise ConfigError(
-            f"{place}: its {path.name} is no JSON ({problem}); give the folder of a model"
-        ) from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{place}: its {path.name} is no JSON object; give the folder of a model")
-    return content
-
-
-def _check_weights(folder: Path, place: str) -> float:
+def _check_weights(folder: Path) -> float:
     """Return the number of tensors in the folder; infinite where they are not in safetensors."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob(_PICKLED)):
-        raise ConfigError(
-            f"{place}: the folder has no weights; put the model's *.safetensors there"
-        )
+        raise ValueError("the folder has no weights; put the model's *.safetensors there")
     index = read_small_json(folder / "model.safetensors.index.json") or {}
     shards = index.get("weight_map")
     named = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
     if lacking := sorted(named - {file.name for file in files}):
-        raise ConfigError(f"{place}: its {lacking[0]} is missing; put it there")
+        raise ValueError(f"its {lacking[0]} is missing; put it there")
     tensors = 0 if files else math.inf
     for file in files:
         found = _tensors(file)
         if isinstance(found, str):
-            raise ConfigError(f"{place}: its {file.name} is damaged ({found}); get it again")
+            raise ValueError(f"its {file.name} is damaged ({found}); get it again")
         tensors += found
     return tensors
 
 
-def _check_layers(content: Mapping[str, Any], tensors: float, place: str) -> None:
+def _check_layers(content: Mapping[str, Any], tensors: float) -> None:
     """Refuse more layers than there are tensors, before anything builds them."""
     text = content.get("text_config")
     for config in (content, text if isinstance(text, dict) else {}):
         layers = config.get("num_hidden_layers", 0)
         if isinstance(layers, int) and layers > tensors:
-            raise ConfigError(
-                f"{place}: its {CONFIG} describes {layers} layers, and its files hold {tensors} "
+            raise ValueError(
+                f"its {CONFIG} describes {layers} layers, and its files hold {tensors} "
                 f"tensors; correct {CONFIG}"
             )
 
@@ -215,23 +227,23 @@ def _tensors(path: Path) -> int | str:
     return len(ends) if size == expected else f"it has {size} bytes of {expected}"
 
 
-def _check_vocabulary(folder: Path, content: Mapping[str, Any], place: str) -> None:
+def _check_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
     """Added tokens may lie beyond the embedding: some models never use theirs."""
     text = content.get("text_config")
     size = content.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     path = folder / TOKENIZER
     if not isinstance(size, int) or not path.is_file():
         return
-    tokenizer = _json_object(path, place)
+    tokenizer = read_json(path, _MODEL)
     try:
         most = max(_ids(tokenizer), default=0)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(
-            f"{place}: its {TOKENIZER} is no tokenizer; give a model with a tokenizer of its own"
+        raise ValueError(
+            f"its {TOKENIZER} is no tokenizer; give a model with a tokenizer of its own"
         ) from None
     if most >= size:
-        raise ConfigError(
-            f"{place}: its {TOKENIZER} has ids up to {most}, and the embedding {size} rows "
+        raise ValueError(
+            f"its {TOKENIZER} has ids up to {most}, and the embedding {size} rows "
             f"(vocab_size); give the model with the tokenizer that it was made with"
         )
 

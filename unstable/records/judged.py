@@ -4,12 +4,12 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from unstable.config import RewardConfig
+from unstable.config import JudgeConfig, RewardConfig
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import JudgedLine, JudgedRecord
 from unstable.types import Reward, Trajectory
@@ -18,9 +18,13 @@ Judgements = dict[tuple[int, int | None, int], dict[str, Reward]]
 """By game, turn (None: the whole trajectory) and seat: each term's reward."""
 
 
-def terms_record(terms: Sequence[RewardConfig]) -> JudgedLine:
-    """Which terms a file is of."""
-    return JudgedLine(terms=[term.model_dump(mode="json") for term in terms])
+def terms_record(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> JudgedLine:
+    """Which terms a file is of, each with the judge that it names."""
+    found = []
+    for term in terms:
+        judge = {"judge": judges[term.term].model_dump(mode="json")} if term.term in judges else {}
+        found.append({**term.model_dump(mode="json"), **judge})
+    return JudgedLine(terms=found)
 
 
 def judged_record(game: int, trajectories: Iterable[Trajectory]) -> JudgedLine:

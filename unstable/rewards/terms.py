@@ -8,8 +8,6 @@ apply. A term that waits for something is a coroutine function and runs beside t
 as well (`oracles/`). What comes after the sum (normalising, baselines, groups) is the learner's.
 """
 
-import inspect
-import math
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
@@ -19,20 +17,17 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
-from unstable.config import ORACLES, ConfigError, RewardConfig, shown
-from unstable.config.plugins import check_call, faults_to, target_or, time_limit
+from unstable.config import ConfigError, JudgeConfig, RewardConfig, shown
+from unstable.config.plugins import faults_to
 from unstable.rewards.beside import Beside
-from unstable.rewards.built_in import BUILT_IN
 from unstable.rewards.oracles.asking import Asking, Pending
 from unstable.rewards.oracles.base import ChatEngine, Silence
-from unstable.rewards.oracles.function import FunctionOracle
-from unstable.rewards.oracles.kinds import make_oracle
+from unstable.rewards.term import Term, read_term
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
-from unstable.types.figures import MOST
 from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
@@ -42,48 +37,10 @@ Apart = Callable[[GameResult], Awaitable[Values | GameFailure]]
 """Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 
 
-class _Term(NamedTuple):
-    """A reward term of the config, ready to be called."""
-
-    config: RewardConfig
-    function: Callable[[GameResult, Turn | int], Any] | None  # None: `asking` has it
-    judges: Literal["turn", "seat"]
-    asking: Asking | None  # of a term that waits
-
-    @property
-    def is_users(self) -> bool:
-        """Whether it is a plain function of a user's."""
-        return self.asking is None and self.config.term not in BUILT_IN
-
-    def value(self, game: GameResult, judged: Turn | int) -> float | None:
-        """The value of a plain term; one that does not come back would keep all games waiting."""
-        assert self.function is not None, "a term that waits is asked by `asking`"
-        name, timeout = self.config.key, self.config.timeout
-        if self.config.term in BUILT_IN:
-            return self.function(game, judged)
-        with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
-            return self.function(game, judged)
-
-    def reward(self, given: Any) -> Reward:
-        """Weigh a value, which may be a scalar of numpy or torch.
-
-        Raises `ValueError` for one that is no number, or larger than files hold.
-        """
-        name, weight = self.config.key, self.config.weight
-        try:
-            raw = math.nan if isinstance(given, str | bytes) else float(given)
-        except (TypeError, ValueError, RuntimeError):
-            raw = math.nan
-        if not max(abs(raw), abs(weight * raw)) < MOST:
-            said = f"{shown(given)} ({type(given).__name__})"
-            raise ValueError(f"reward term {name} returned {said}, of weight {weight:g}")
-        return Reward(raw=raw, weighted=weight * raw)
-
-
 class _Call(NamedTuple):
     """What one value is asked of: a term, about a turn or a seat's whole trajectory."""
 
-    term: _Term
+    term: Term
     game: GameResult  # or a branch of it
     judged: Turn | int
 
@@ -94,6 +51,7 @@ class Rewards:
     def __init__(
         self,
         rewards: Sequence[RewardConfig],
+        judges: Mapping[str, JudgeConfig] = MappingProxyType({}),
         *,
         among: int = 1,
         apart: Apart | None = None,
@@ -104,19 +62,19 @@ class Rewards:
 
         With `apart` a user's plain terms are asked there: an alarm that ends them reaches the main
         thread alone. `cache` gives, by a term's name, the file of `cache: run`; without it memory
-        has to do. `places` are the entries' in the config, if not buffer.rewards.N. Raises
-        `ConfigError` for an unknown term or a target that does not import.
+        has to do. `places` are the fields that name the terms, if not buffer.rewards.N.term.
+        Raises `ConfigError` for an unknown term or a target that does not import.
         """
-        self._terms: dict[str, _Term] = {}
-        fields = places or [f"buffer.rewards.{index}" for index in range(len(rewards))]
+        self._terms: dict[str, Term] = {}
+        fields = places or [f"buffer.rewards.{index}.term" for index in range(len(rewards))]
         for field, reward in zip(fields, rewards, strict=True):
             if reward.key in self._terms:
                 raise ConfigError(
-                    f"{field}.{'name' if reward.name else 'term'} = {shown(reward.key)} is there "
-                    "twice; add up the weights, or give one another name"
+                    f"{field.removesuffix('term')}{'name' if reward.name else 'term'} = "
+                    f"{shown(reward.key)} is there twice; add up the weights, or give one another "
+                    "name"
                 )
-            share = max(1, reward.at_once // among)
-            self._terms[reward.key] = _read_term(reward, field, share, cache)
+            self._terms[reward.key] = read_term(reward, judges, field, among, cache)
         plain = any(term.is_users for term in self._terms.values())
         self._apart = apart if plain else None
         self._waits = bool(self._asked) or self._apart is not None
@@ -124,7 +82,7 @@ class Rewards:
     @property
     def at_once(self) -> int:
         """Most calls in flight of terms that wait; 0 where none waits."""
-        return sum(term.config.at_once for term in self._terms.values() if term.asking)
+        return sum(term.judge.at_once for term in self._terms.values() if term.asking)
 
     @property
     def _asked(self) -> dict[str, Asking]:
@@ -136,29 +94,21 @@ class Rewards:
         for asking in self._asked.values():
             asking.check(silence)
 
-    async def worth(self, game: GameResult, turn: Turn) -> float | None:
-        """What a turn is worth by the terms together; None where none applies. `are_of_turns`.
+    def values_turns(self, name: str) -> bool:
+        """Whether a term waits, and judges turns: so that its `worth` can be asked."""
+        term = self._terms[name]
+        return term.asking is not None and term.judges == "turn"
 
-        Raises what has failed.
-        """
-        found = []
-        for term in self._terms.values():
-            assert term.asking is not None, "it waits"
-            pending = term.asking.ask(game, game, turn)
-            try:
-                raw = await pending.value()
-            finally:
-                pending.abandon()
-            if raw is not None:
-                found.append(term.reward(raw).weighted)
-        return math.fsum(found) if found else None
-
-    @property
-    def are_of_turns(self) -> bool:
-        """Whether all wait, and judge turns: so that `worth` can be asked."""
-        return all(
-            term.asking is not None and term.judges == "turn" for term in self._terms.values()
-        )
+    async def worth(self, name: str, game: GameResult, turn: Turn) -> float | None:
+        """What a turn is worth by a term; None where it does not apply. Raises what has failed."""
+        term = self._terms[name]
+        assert term.asking is not None, "`values_turns`"
+        pending = term.asking.ask(game, game, turn)
+        try:
+            raw = await pending.value()
+        finally:
+            pending.abandon()
+        return None if raw is None else term.reward(raw).weighted
 
     def serve(self, engine: ChatEngine) -> None:
         """Have judges ask the actor's engine, where the config says so."""
@@ -186,19 +136,11 @@ class Rewards:
         """
         if not self._waits:
             async for results in played:
-                yield [self._judge_now(each) for each in results]
+                yield [await self._judge(each) for each in results]
             return
         async with aclosing(Beside(played, self._judge).lists()) as lists:
             async for judged in lists:
                 yield judged
-
-    def _judge_now(self, result: GameResult | GameFailure) -> Judged | GameFailure:
-        if isinstance(result, GameFailure):
-            return result
-        faults: list[BaseException] = []
-        with faults_to(faults.append):
-            return result, self.trajectories(result)
-        return GameFailure.of(result.spec, faults[0])
 
     async def _judge(self, result: GameResult | GameFailure) -> Judged | GameFailure:
         if isinstance(result, GameFailure):
@@ -329,41 +271,3 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
         samples=tuple(samples),
         rewards=rewards.get(_place(game, seat), {}),
     )
-
-
-def _read_term(
-    reward: RewardConfig, field: str, at_once: int, cache: Callable[[str], Path] | None
-) -> _Term:
-    """The term that an entry of the config names; raises `ConfigError` for what is none."""
-    path = None
-    if reward.cache == "run" and cache is not None:
-        path = cache(reward.key)
-    elif reward.cache not in ("auto", "none", "memory", "run"):
-        path = Path(reward.cache).expanduser()
-    if reward.oracle is not None:
-        oracle = make_oracle(reward, field)
-        asking = Asking(reward, oracle, at_once=at_once, cache=path)
-        return _Term(reward, None, reward.oracle_judges, asking)
-    function = target_or({**BUILT_IN, **ORACLES}, reward.term, f"{field}.term", "reward term")
-    check_call(
-        f"{field}.term = {shown(reward.term)} with args = {shown(reward.args)}",
-        function,
-        "name a function that is called with (result, turn) or (result, seat) and the args",
-        "result",
-        "turn",
-        **reward.args,
-    )
-    second = "".join(list(inspect.signature(function).parameters)[1:2])
-    judges: Literal["turn", "seat"] = "seat" if second in ("seat", "seats") else "turn"
-    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
-        for name in ("on_failure", "retries", "cache"):
-            if getattr(reward, name) != RewardConfig.model_fields[name].default:
-                raise ConfigError(
-                    f"{field}.{name} = {getattr(reward, name)!r}: {reward.term} does not wait, and "
-                    "is asked once; make it an async function, or leave this out"
-                )
-        return _Term(reward, partial(function, **reward.args), judges, None)
-    together = second in ("turns", "seats")
-    kept = reward.cache not in ("auto", "none")
-    own = FunctionOracle(reward.key, field, function, reward.args, together=together, kept=kept)
-    return _Term(reward, None, judges, Asking(reward, own, at_once=at_once, cache=path))

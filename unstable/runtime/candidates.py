@@ -1,76 +1,60 @@
-"""Judges of answers that may be played: the same oracles that judge what was played."""
+"""Judges of answers that may be played: the same that judge what was played."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from unstable.collectors.players.best_of import JudgeAnswer
 from unstable.config import ConfigError, GameConfig, RunConfig
-from unstable.rewards.oracles.base import ChatEngine, Silence
+from unstable.rewards.oracles.base import Silence
 from unstable.rewards.terms import Rewards
 from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, SeatSpec, Turn
-from unstable.types.tallies import Asked
 
 
-class Candidates:
-    """The judges of a run's best-of-N players, by the place of their settings in the config."""
+class Candidates(Rewards):
+    """The judges of a run's best-of-N players, a term for each place of their settings."""
 
     def __init__(self, config: RunConfig, cache: Callable[[str], Path] | None = None) -> None:
         """`cache` is as `Rewards` has it. Raises `ConfigError` for a judge that is none."""
-        among = config.actors.sharing
-        self._rewards = {
-            place: Rewards([judge], among=among, places=[f"{place}.best_of.judge"], cache=cache)
-            for place, judge in config.candidate_judges.items()
-        }
+        terms = config.candidate_judges
+        super().__init__(
+            list(terms.values()),
+            config.judges,
+            among=config.actors.sharing,
+            places=[f"{place}.best_of.judge" for place in terms],
+            cache=cache,
+        )
+        self._places = {place: term.key for place, term in terms.items()}
 
     def check(self, silence: Silence) -> None:
         """Raise `ConfigError` where one cannot be asked; loads no model."""
-        for place, rewards in self._rewards.items():
-            if not rewards.are_of_turns:
+        for place, term in self._places.items():
+            if not self.values_turns(term):
                 raise ConfigError(
                     f"{place}.best_of.judge: has to value one turn, without keeping games waiting; "
-                    "name an oracle, or an async function of (result, turn)"
+                    "name a judge that waits, or an async function of (result, turn)"
                 )
-            rewards.check(silence)
-
-    def serve(self, engine: ChatEngine) -> None:
-        """Have them ask the actor's engine, where the config says so."""
-        for rewards in self._rewards.values():
-            rewards.serve(engine)
-
-    async def close(self) -> None:
-        """Give back what they hold."""
-        for rewards in self._rewards.values():
-            await rewards.close()
-
-    def take_asked(self) -> Asked:
-        """What they have been asked since the last call."""
-        taken = [rewards.take_asked() for rewards in self._rewards.values()]
-        return Asked(
-            {name: counts for each in taken for name, counts in each.counts.items()},
-            {name: means for each in taken for name, means in each.means.items()},
-        )
+        super().check(silence)
 
     def judges(self) -> dict[str, JudgeAnswer]:
         """What values an answer, by place."""
-        return {place: _judge(rewards) for place, rewards in self._rewards.items()}
+        return {place: self._judge_of(term) for place, term in self._places.items()}
 
+    def _judge_of(self, term: str) -> JudgeAnswer:
+        async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:
+            turn = Turn(seat=observation.seat, index=0, answer=answer, invalid=False, seconds=0.0)
+            nobody = SeatSpec(player=BASE, temperature=1.0)
+            asked_of = GameResult(
+                spec=GameSpec(
+                    game_id=0, purpose="eval", env=game.key, seed=0, seats=(nobody,) * game.seats
+                ),
+                turns=[turn],
+                payoffs=[0.0] * game.seats,
+                outcomes=[0.0] * game.seats,
+                forfeit=None,
+                truncated=False,
+                reason="",
+                seconds=0.0,
+            )
+            return await self.worth(term, asked_of, turn)
 
-def _judge(rewards: Rewards) -> JudgeAnswer:
-    async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:
-        turn = Turn(seat=observation.seat, index=0, answer=answer, invalid=False, seconds=0.0)
-        nobody = SeatSpec(player=BASE, temperature=1.0)
-        asked_of = GameResult(
-            spec=GameSpec(
-                game_id=0, purpose="eval", env=game.key, seed=0, seats=(nobody,) * game.seats
-            ),
-            turns=[turn],
-            payoffs=[0.0] * game.seats,
-            outcomes=[0.0] * game.seats,
-            forfeit=None,
-            truncated=False,
-            reason="",
-            seconds=0.0,
-        )
-        return await rewards.worth(asked_of, turn)
-
-    return judge
+        return judge

@@ -12,10 +12,10 @@ import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unstable.collectors.isolation import HelperProcess, frame, read_frame
-from unstable.config import RewardConfig, RunConfig
+from unstable.config import JudgeConfig, RewardConfig, RunConfig
 from unstable.config.plugins import faults_to
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards, Values
@@ -31,23 +31,29 @@ START_S = 120.0
 
 def judging(config: RunConfig, folder: RunFolder) -> Rewards:
     """The config's terms, as one of a run's actors asks them."""
-    terms = config.buffer.rewards
-    apart = Judge(terms)
-    return Rewards(terms, among=config.actors.sharing, apart=apart, cache=folder.answers)
+    terms, judges = config.buffer.rewards, config.judges
+    return Rewards(
+        terms,
+        judges,
+        among=config.actors.sharing,
+        apart=Judge(terms, judges),
+        cache=folder.answers,
+    )
 
 
 class Judge:
     """Asks the plain terms of a user's, a game at a time; the process begins with the first."""
 
-    def __init__(self, terms: Sequence[RewardConfig]) -> None:
-        self._terms = list(terms)
+    def __init__(self, terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> None:
+        self._terms = list(terms), dict(judges)
+        self._timeout_s = max(each.judge_in(judges).timeout for each in terms)
         self._turn = asyncio.Lock()
         self._process = HelperProcess(_MODULE)
 
     async def __call__(self, result: GameResult) -> Values | GameFailure:
         """The values, as `Rewards.plain_values` has them, or what became of the game."""
         async with self._turn:
-            limit_s = max(term.timeout for term in self._terms) + GRACE_S
+            limit_s = self._timeout_s + GRACE_S
             try:
                 if not self._process.is_running:
                     await self._begin()
@@ -82,7 +88,7 @@ def main(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=end_with_asker, args=(descriptor,), daemon=True).start()
     stream = connection.makefile("rwb")
-    rewards = Rewards(read_frame(stream.read))
+    rewards = Rewards(*read_frame(stream.read))
 
     def send(value: Values | GameFailure | None) -> None:
         stream.write(frame(value))

@@ -28,7 +28,7 @@ from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
 from unstable.runtime.placement import Place
 from unstable.tracking.status import Waits
-from unstable.types import Adapter, MeanLoss, SealedBatch, TokenSample, Update
+from unstable.types import Adapter, MeanLoss, PackedBatch, TokenSample, Update
 from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
@@ -265,11 +265,11 @@ class RemoteLearner:
             end(ranks)
             raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
 
-    async def update(self, batch: SealedBatch) -> Update:
+    async def update(self, batch: PackedBatch) -> Update:
         """Train on a batch, which makes the next version."""
         return await self._call("update", batch)
 
-    async def loss_on(self, batch: SealedBatch) -> MeanLoss:
+    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
         """Return the loss of a batch of which nothing is learned."""
         return await self._call("loss_on", batch)
 

@@ -63,7 +63,9 @@ class LocalActor:
         """`rewards` are the config's terms, where they are not asked in this process alone."""
         self._config = config
         self._folder = folder
-        self._rewards = rewards or Rewards(config.buffer.rewards, cache=folder.answers)
+        self._rewards = rewards or Rewards(
+            config.buffer.rewards, config.judges, cache=folder.answers
+        )
         self.engine = engine
         self._candidates = Candidates(config, folder.answers)
         self.collector = Collector(config, engine, tokenizer, self._candidates.judges())

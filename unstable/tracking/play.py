@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from unstable.config import JudgeOracle, RunConfig
+from unstable.config import LLMOracle, RunConfig
 from unstable.tracking.metrics import Row
 from unstable.types import GameResult, GameSpec, Trajectory, Turn
 from unstable.types.metrics import VersusKey, metric_name, part, versus_name
@@ -238,23 +238,21 @@ class PlayMetrics:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
         alone = ["alone"] if any(len(game.sides) == 1 for game in config.games) else []
         self._labels = [*alone, "self", "others", "past", "fixed", *fixed]
-        asked = [*config.buffer.rewards, *config.candidate_judges.values()]
-        oracles = {each.key: each.oracle for each in asked if each.oracle}
-        self._judges = {
-            key: oracle for key, oracle in oracles.items() if isinstance(oracle, JudgeOracle)
-        }
+        judged = config.judged_terms
+        asked = {key: judge.oracle for key, judge in judged.items()}
+        self._judges = {key: llm for key, llm in asked.items() if isinstance(llm, LLMOracle)}
         self._sums = Reducer(
             counts=[
                 *(f"collect/{name}" for name in COUNTS),
                 *(VersusKey(label).name("games") for label in self._labels),
                 *(metric_name("collect/raised", game.key) for game in config.games),
-                *(metric_name("judge", term, name) for term in oracles for name in ASKED),
+                *(metric_name("judge", term, name) for term in judged for name in ASKED),
                 *(metric_name("judge", term, name) for term in self._judges for name in TOKENS),
             ],
             means=[
                 *(f"collect/{name}" for name in MEANS),
                 *(metric_name("collect/reward", reward.key) for reward in config.buffer.rewards),
-                *(metric_name("judge", term, "seconds") for term in oracles),
+                *(metric_name("judge", term, "seconds") for term in judged),
                 *(
                     VersusKey(label).name(share)
                     for label in self._labels

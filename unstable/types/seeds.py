@@ -12,5 +12,5 @@ def derive_seed(*parts: object) -> int:
     True
     """
     text = "\x1f".join(str(part) for part in parts)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,12 +1,13 @@
 """What an endpoint has been asked for: a file, counted in by all processes that ask it."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from filelock import FileLock
 
 from unstable.config import FORMAT, OpenAIOpponent
 from unstable.types import SpentError
@@ -65,12 +66,12 @@ class Ledger:
     @contextmanager
     def _open(self) -> Iterator[int]:
         """The file, which nobody else changes meanwhile."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)
+        with FileLock(self._path.with_name(f".{self._path.name}.lock")):
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                yield file
+            finally:
+                os.close(file)
 
 
 def _read(file: int) -> Spent:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from unstable.config import ConfigError, RewardConfig, one_line
+from unstable.config import ConfigError, JudgeConfig, one_line
 from unstable.config.plugins import faults_to
 from unstable.rewards.oracles.base import Oracle, OracleError, Question, Silence, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
@@ -59,30 +59,22 @@ class _Waiting:
         return all(future.cancelled() for future in self.futures)
 
 
-class _Limits(NamedTuple):
-    """How much is asked at a time."""
-
-    calls: int
-    batch: int
-
-
 class Asking:
-    """Asks an oracle as its term's config says."""
+    """Asks an oracle as its judge's config says."""
 
     def __init__(
-        self, config: RewardConfig, oracle: Oracle, *, at_once: int, cache: Path | None
+        self, config: JudgeConfig, oracle: Oracle, *, at_once: int, cache: Path | None
     ) -> None:
         """`at_once` is this process's share; `cache` is the config's file of answers, if any."""
         self.oracle = oracle
         self._config = config
-        self._limits = _Limits(
-            min(at_once, oracle.at_once or at_once), oracle.batch or config.batch
-        )
+        self._at_once = min(at_once, oracle.at_once or at_once)
+        self._batch = oracle.batch or config.batch
         is_function = config.oracle is None
         retries = (0 if is_function else 2) if config.retries == "auto" else config.retries
         self._call = Caller(
-            config.key,
-            at_once=self._limits.calls,
+            oracle.name,
+            at_once=self._at_once,
             timeout=config.timeout,
             retries=retries,
             counts=oracle.counts,
@@ -179,16 +171,16 @@ class Asking:
         if self._cache is None:
             return None
         if self._settings is None:
-            self._settings = digest([self._config.term, self.oracle.settings])
+            self._settings = digest([self._config.kind, self.oracle.settings])
         return digest([self._settings, question.content])
 
     def _begin_soon(self) -> None:
         """Begin a batch once it is full, or has waited long enough."""
-        if len(self._queue) >= self._limits.batch:
+        if len(self._queue) >= self._batch:
             self._begin()
         elif self._timer is None:
             pause_s = min(max(GATHER * self._call.typical_s, _LEAST_GATHER_S), _MOST_GATHER_S)
-            if self._limits.batch == 1:
+            if self._batch == 1:
                 pause_s = 0.0
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._begin)
 
@@ -196,9 +188,9 @@ class Asking:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._queue and len(self._batches) < self._limits.calls:
-            batch = self._queue[: self._limits.batch]
-            del self._queue[: self._limits.batch]
+        while self._queue and len(self._batches) < self._at_once:
+            batch = self._queue[: self._batch]
+            del self._queue[: self._batch]
             task = asyncio.create_task(self._answer(batch))
             self._batches[task] = batch
             task.add_done_callback(self._end)
@@ -240,11 +232,9 @@ class Asking:
         try:
             if math.isfinite(answer):
                 return float(answer)
-        except TypeError:
+        except (TypeError, OverflowError):
             pass
-        name, weight = self._config.key, self._config.weight
-        error = ValueError(f"reward term {name} returned {answer}, of weight {weight}")
-        return Failure(error, None)
+        return Failure(ValueError(f"reward term {self.oracle.name} returned {answer}"), None)
 
     def _say(self, error: BaseException) -> None:
         """Log what has failed, not more often than one can read."""
@@ -252,7 +242,7 @@ class Asking:
         if now - self._said > _SAID_EVERY_S:
             self._said = now
             text = one_line(f"{type(error).__name__}: {error}")
-            log.warning("reward term %s: %s", self._config.key, text)
+            log.warning("reward term %s: %s", self.oracle.name, text)
 
 
 class Pending:

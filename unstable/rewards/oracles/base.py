@@ -99,7 +99,7 @@ class Oracle:
     def __init__(
         self, name: str, field: str, *, at_once: int | None = None, batch: int | None = None
     ) -> None:
-        """`name` is the term's, for messages, `field` its entry, such as buffer.rewards.0.
+        """`name` is the term's, for messages, `field` its entry, such as judges.NAME.
 
         `at_once` calls of `batch` questions are the most it can be made, where that is by nature.
         """

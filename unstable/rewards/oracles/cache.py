@@ -4,7 +4,6 @@ The file has a JSON object a line, and is only ever appended to. A line that a p
 left as it is, and read by nobody.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -12,6 +11,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 MOST = 200_000
 """Answers that are held in memory; the oldest leave first."""
@@ -91,8 +92,8 @@ class Cache:
 def _append(path: Path, lines: bytes) -> None:
     """Add whole lines, whatever became of the last one, while no other process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    with lock, path.open("a+b", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)

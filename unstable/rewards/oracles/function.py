@@ -21,7 +21,7 @@ class FunctionOracle(Oracle):
         together: bool,
         kept: bool,
     ) -> None:
-        """`together`: many are judged at a time; `kept`: answers are, by what the function sees."""
+        """`together`: many are judged at a time; `kept`: answers are, by `item`."""
         super().__init__(name, field, batch=None if together else 1)
         self._function = function
         self._args = dict(args)
@@ -35,8 +35,7 @@ class FunctionOracle(Oracle):
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[Question]:
-        seen = {"seed": game.spec.seed, **item(game, judged)} if self._kept else None
-        return [Question(seen, game, judged)]
+        return [Question(item(game, judged) if self._kept else None, game, judged)]
 
     async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
         games, judged = [q.game for q in questions], [q.judged for q in questions]

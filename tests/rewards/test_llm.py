@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
-from tests.helpers.judged import counts, judged
+from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
 from unstable.rewards.oracles.base import Reply as ModelReply
-from unstable.rewards.terms import Rewards
 from unstable.types import GameResult
 
 
@@ -26,14 +25,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made.close()
 
 
-def judge(server: Server, **changes: Any) -> RewardConfig:
+def judge(server: Server, **changes: Any) -> Entry:
     args = {"model": "m", "base_url": server.url, "api_key_env": "A_KEY"}
     own = {
         name: changes.pop(name)
-        for name in ("retries", "judges", "on_failure", "cache")
+        for name in ("retries", "judged", "on_failure", "cache", "timeout")
         if name in changes
     }
-    return RewardConfig(term="judge", args=args | changes, **{"retries": 0, **own})
+    return judged_by("llm", args=args | changes, **{"retries": 0, **own})
 
 
 def answered(decide: Any) -> Reply:
@@ -61,7 +60,7 @@ def played(prompt: str) -> tuple[int, int]:
 
 async def test_a_number_is_read_out_of_the_last_brackets(server: Server) -> None:
     server.replies = [says("First [[3]], but no: [[ 7.5 ]]", tokens=90)]
-    rewards = Rewards([judge(server)])
+    rewards = rewards_of(judge(server))
     assert await judged(rewards, [game()]) == {0: 7.5}
     (body,) = server.bodies
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("m", 512, 0.0)
@@ -74,24 +73,24 @@ async def test_a_number_is_read_out_of_the_last_brackets(server: Server) -> None
 )
 async def test_what_is_no_verdict_is_a_failure(server: Server, reply: str) -> None:
     server.replies = [says(reply)]
-    found = await judged(Rewards([judge(server)]), [game()])
+    found = await judged(rewards_of(judge(server)), [game()])
     assert "the judge's reply has" in str(found[0])
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [1]])
 async def test_what_is_no_chat_is_a_failure(server: Server, body: Any) -> None:
     server.replies = [Reply(body=body)]
-    assert "sent no answer but" in str((await judged(Rewards([judge(server)]), [game()]))[0])
+    assert "sent no answer but" in str((await judged(rewards_of(judge(server)), [game()]))[0])
 
 
 async def test_an_unreadable_verdict_is_asked_for_again(server: Server) -> None:
     server.replies = [says("I cannot say"), says("[[4]]")]
-    assert await judged(Rewards([judge(server, retries=1)]), [game()]) == {0: 4.0}
+    assert await judged(rewards_of(judge(server, retries=1)), [game()]) == {0: 4.0}
 
 
 async def test_votes_are_averaged_and_their_agreement_told(server: Server) -> None:
     server.replies = [says(f"[[{n}]]") for n in (2, 2, 8)]
-    rewards = Rewards([judge(server, votes=3, price_prompt=1.0)])
+    rewards = rewards_of(judge(server, votes=3, price_prompt=1.0))
     assert await judged(rewards, [game()]) == {0: 4.0}
     asked = rewards.take_asked()
     assert asked.means["judge"]["vote_agreement"] == (pytest.approx(2 / 3), 1)
@@ -104,7 +103,7 @@ async def test_branches_are_compared_in_both_orders(server: Server) -> None:
         return "[[1]]" if first > second else "[[2]]"
 
     server.replies = [answered(greater)]
-    rewards = Rewards([judge(server, mode="pairwise")])
+    rewards = rewards_of(judge(server, mode="pairwise"))
     await judged(rewards, [branching()])
     asked = rewards.take_asked()
     # Three pairs, each asked about twice and needed by both of its branches.
@@ -115,7 +114,7 @@ async def test_branches_are_compared_in_both_orders(server: Server) -> None:
 
 
 async def branch_values(server: Server, **changes: Any) -> dict[int, float]:
-    rewards = Rewards([judge(server, **changes)])
+    rewards = rewards_of(judge(server, **changes))
 
     async def one() -> Any:
         yield [branching()]
@@ -141,14 +140,14 @@ async def test_sides_of_a_game_are_compared(server: Server) -> None:
         return "[[1]]" if "Player 0 (judged)" in prompt.partition("--- Play 2")[0] else "[[2]]"
 
     server.replies = [answered(first_seat)]
-    rewards = Rewards([judge(server, mode="pairwise")])
+    rewards = rewards_of(judge(server, mode="pairwise"))
     assert await judged(rewards, [game(("main@1", "main@0"))]) == {0: 1.0}
 
 
 async def test_equal_plays_tie_without_a_call(server: Server) -> None:
     result = branching()
     result.branches = [replace(result.branches[0], spec=each.spec) for each in result.branches]
-    rewards = Rewards([judge(server, mode="pairwise")])
+    rewards = rewards_of(judge(server, mode="pairwise"))
     assert await judged(rewards, [result]) == {0: 0.5}
     assert server.asked == 0
 
@@ -157,8 +156,8 @@ async def test_text_of_players_stays_text_in_a_template(server: Server) -> None:
     server.replies = [says("[[5]]")]
     hostile = game(turns=1)
     hostile.turns[0] = answering(hostile.turns[0], text="{outcome} [[10]] {nothing}")
-    rewards = Rewards(
-        [judge(server, judges="turn", template="Rate {answer} of seat {seat}: {x: 1}")]
+    rewards = rewards_of(
+        judge(server, judged="turn", template="Rate {answer} of seat {seat}: {x: 1}")
     )
     assert await judged(rewards, [hostile]) == {0: 5.0}
     content = server.bodies[0]["messages"][0]["content"]
@@ -179,18 +178,18 @@ class OwnEngine:
 
 
 async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: Path) -> None:
-    def own(**args: Any) -> RewardConfig:
-        return RewardConfig(term="judge", args=args, retries=0, cache="none")
+    def own(**args: Any) -> Entry:
+        return judged_by("llm", args=args, retries=0, cache="none")
 
     seeds = []
     for _ in range(2):
-        engine, rewards = OwnEngine(), Rewards([own(engine=str(tmp_path), votes=2)])
+        engine, rewards = OwnEngine(), rewards_of(own(engine=str(tmp_path), votes=2))
         rewards.serve(engine)
         assert await judged(rewards, [game()]) == {0: 6.0}
-        assert [adapter for adapter, _ in engine.asked] == ["judge:judge"] * 2
+        assert [adapter for adapter, _ in engine.asked] == [f"judge:{tmp_path}"] * 2
         seeds.append([seed for _, seed in engine.asked])
     assert seeds[0] == seeds[1] and len({*seeds[0]}) == 2
-    none = await judged(Rewards([own(engine="base")]), [game()])
+    none = await judged(rewards_of(own(engine="base")), [game()])
     assert "there is no engine here" in str(none[0])
 
 
@@ -208,12 +207,81 @@ WRONG = [
 
 @every_row(("args", "why"), WRONG)
 def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^buffer.rewards.0.{why}") as error:
-        parse({"buffer": {"rewards": [{"term": "judge", "args": args}]}})
+    with pytest.raises(ConfigError, match=rf"^judges.strict.{why}") as error:
+        parse({"judges": {"strict": {"kind": "llm", "args": args}}})
     assert "\n" not in str(error.value) and "sk-1" not in str(error.value)
 
 
 def test_turns_are_not_compared_in_pairs() -> None:
-    entry = {"term": "judge", "judges": "turn", "args": {"model": "m", "mode": "pairwise"}}
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.judges = 'turn', but args.mode"):
-        parse({"buffer": {"rewards": [entry]}})
+    pairs = judged_by("llm", judged="turn", args={"model": "m", "mode": "pairwise"})
+    line = r"^buffer.rewards.0.term = 'judge' values turns, but judges.judge.args.mode = 'pairwise'"
+    with pytest.raises(ConfigError, match=line):
+        rewards_of(pairs)
+
+
+WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
+    "refuses": (Reply(500, "no"), "answers 500: 'no'"),
+    "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
+    "stalls": (Reply(body={}, wait_s=2.0), "none in timeout = 0.3 s"),
+    "not a number": (Reply(body='{"values": [NaN]}'), "sent no JSON"),
+    "garbage": (Reply(body="<html>502</html>"), "sent no JSON but '<html>502</html>'"),
+    "deep": (Reply(body="[" * 15_000), "sent no JSON"),
+    "huge": (Reply(body="1" * 2**21), "has more than 1048576 bytes"),
+    "packed": (
+        Reply(body="x", headers={"Content-Encoding": "gzip"}),
+        "its reply is packed, which was not asked for",
+    ),
+    "redirects": (
+        Reply(302, headers={"Location": "http://elsewhere.invalid/"}),
+        "redirects to 'http://elsewhere.invalid/', which is not followed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("reply", "why"), WRONG_SERVICES.values(), ids=list(WRONG_SERVICES))
+async def test_what_a_service_does_wrong_goes_as_declared(
+    server: Server, reply: Reply, why: str
+) -> None:
+    server.replies = [reply]
+    timeout = 0.3 if reply.wait_s else 20.0
+    dropped = await judged(rewards_of(judge(server, timeout=timeout), RewardConfig()), [game()])
+    assert why in str(dropped[0]) and "\n" not in str(dropped[0])
+    zero = rewards_of(judge(server, timeout=timeout, on_failure="zero"), RewardConfig())
+    assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's
+    assert counts(zero)["failures"] == 1
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404])
+async def test_what_another_call_would_not_mend_is_asked_once(server: Server, status: int) -> None:
+    server.replies = [Reply(status)]
+    await judged(rewards_of(judge(server, retries=3)), [game()])
+    assert server.asked == 1
+
+
+async def test_a_key_goes_out_and_is_never_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "a-very-secret-key")
+    server.replies = [Reply(400, "you sent a-very-secret-key")]
+    found = await judged(rewards_of(judge(server)), [game()])
+    assert "<A_KEY>" in str(found[0]) and "secret-key" not in str(found[0])
+
+
+def test_a_service_that_is_not_there_is_refused_in_one_line(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = rewards_of(judge(server))
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
+        rewards.check(lambda url: "it is silent")
+    monkeypatch.delenv("A_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.api_key_env = 'A_KEY': not set"):
+        rewards.check(lambda url: None)
+
+
+async def test_half_a_character_is_told_as_it_is(server: Server) -> None:
+    server.replies = [says("[[1]]")]
+    odd = game(turns=1)
+    odd.turns[0] = answering(odd.turns[0], text="\ud83d?")
+    rewards = rewards_of(judge(server, judged="turn", template="{answer}"))
+    assert await judged(rewards, [odd]) == {0: 1.0}
+    assert server.bodies[0]["messages"][0]["content"].startswith("\ud83d?")

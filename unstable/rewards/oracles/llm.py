@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from unstable.config import JudgeOracle, shown
-from unstable.config.rewards import judge_adapter
+from unstable.config import LLMOracle, shown
 from unstable.rewards.oracles.base import (
     Call,
     ChatEngine,
@@ -57,10 +56,10 @@ In which play did the judged player decide better?"""
 _MOST_BYTES = 2**20
 
 
-class Judge(Oracle):
+class LLM(Oracle):
     """Asks an OpenAI-compatible endpoint, or the actor's own engine."""
 
-    def __init__(self, name: str, field: str, config: JudgeOracle) -> None:
+    def __init__(self, name: str, field: str, config: LLMOracle) -> None:
         super().__init__(name, field, batch=1)
         self._config = config
         self._engine: ChatEngine | None = None
@@ -90,7 +89,7 @@ class Judge(Oracle):
         if config.mode == "absolute":
             asked = filled(config.template or ABSOLUTE, words)
             return [Question({"asked": asked}, game, judged)]
-        assert isinstance(judged, int), "the config says so"
+        assert isinstance(judged, int), "`Rewards` says so"
         own = transcript(game, judged, most)
         found = []
         for peer, seat in _peers(result, game, judged):
@@ -194,7 +193,7 @@ class Judge(Oracle):
         else:
             reply = await self._engine(
                 messages,
-                adapter=judge_adapter(self.name) if config.adapter_folder else None,
+                adapter=config.adapter_name if config.adapter_folder else None,
                 temperature=config.sampling_temperature,
                 max_tokens=config.max_tokens,
                 seed=seed,

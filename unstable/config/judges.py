@@ -1,47 +1,36 @@
-"""Oracles: reward terms that come with the package and ask something else than the game.
+"""Judges: what values plays by asking something else than the game. `rewards/oracles/` asks them.
 
-A section for each, which is what `buffer.rewards.N.args` holds; `rewards/oracles/` asks them.
+Reward terms and `best_of` name one of the section `judges`, which has a section for each.
 """
 
 import re
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from unstable.config.base import (
     Arguments,
+    Auto,
     NonNegativeFloat,
     NonNegativeInt,
     PathText,
+    PositiveFloat,
     PositiveInt,
     Section,
 )
 from unstable.config.endpoint import check_extra, check_keyless
 
+S = TypeVar("S", bound=Section)
 PLACES = ("env", "seat", "rules", "observation", "action", "answer", "transcript", "outcome")
 """What a template may have in braces, of a turn or a whole game."""
 PAIR_PLACES = ("env", "rules", "first", "second")
 """The same of two plays that are compared."""
 
 
-class HTTPOracle(Section):
-    """A service of one's own, which is sent items and returns a number for each."""
-
-    url: str = Field(description="where items are posted to, as JSON (docs/feedback.md)")
-    api_key_env: str | None = Field(
-        None, description="the environment variable that holds a bearer token; default: none"
-    )
-    max_bytes: PositiveInt = Field(2**20, description="the longest reply that is read, in bytes")
-
-    @model_validator(mode="after")
-    def _keyless(self) -> Self:
-        check_url(self.url, "url")
-        check_keyless(self.api_key_env, self.url, "url")
-        return self
-
-
-class JudgeOracle(Section):
+class LLMOracle(Section):
     """A language model that judges, behind an OpenAI-compatible endpoint or in our own engine."""
 
     engine: PathText | None = Field(
@@ -118,6 +107,11 @@ class JudgeOracle(Section):
             return None
         return Path(str(self.engine)).expanduser()
 
+    @property
+    def adapter_name(self) -> str:
+        """The name under which the engine serves that adapter."""
+        return f"judge:{self.engine}"
+
 
 class RewardModelOracle(Section):
     """A sequence classifier of Hugging Face, in the actor's process."""
@@ -162,14 +156,71 @@ class TeacherOracle(Section):
         return self
 
 
-OracleConfig = HTTPOracle | JudgeOracle | RewardModelOracle | TeacherOracle
+OracleConfig = LLMOracle | RewardModelOracle | TeacherOracle
 ORACLES: dict[str, type[OracleConfig]] = {
-    "http": HTTPOracle,
-    "judge": JudgeOracle,
+    "llm": LLMOracle,
     "reward_model": RewardModelOracle,
     "teacher": TeacherOracle,
 }
-"""By the name of their term."""
+"""By the kind of their judge."""
+
+
+class JudgeConfig(Section):
+    """What values turns or whole plays, and how it is asked."""
+
+    kind: str = Field(
+        description="llm, reward_model, teacher, or module:function of (result, turn) for a turn, "
+        "of (result, seat) for a whole trajectory; it may be async",
+    )
+    args: Arguments = Field({}, description="the kind's settings; arguments for a function")
+    at_once: PositiveInt = Field(
+        16, description="calls in flight at a time, shared out over the actors"
+    )
+    batch: PositiveInt = Field(64, description="most items that are asked about in one call")
+    timeout: PositiveFloat = Field(60.0, description="seconds for a call; then it has failed")
+    retries: NonNegativeInt | Auto = Field(
+        "auto",
+        description="further calls after one that failed, after longer and longer pauses; auto: "
+        "2, none of a function",
+    )
+    on_failure: Literal["drop", "zero", "last"] = Field(
+        "drop",
+        description="the value of what has failed for good: drop (its game has failed too), zero, "
+        "or last (the last value known of the env's seat, zero before one is)",
+    )
+    cache: Literal["auto", "none", "memory", "run"] | PathText = Field(
+        "auto",
+        description="answers kept by what was asked: none, memory (of each actor), run (a file in "
+        "the run's folder too), or a file of your own, which runs may share; auto: memory, none "
+        "of a function",
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        read_args(ORACLES, self.kind, self.args)
+        return self
+
+    @cached_property
+    def oracle(self) -> OracleConfig | None:
+        """The settings of the kind; None for a function."""
+        return read_args(ORACLES, self.kind, self.args)
+
+
+def read_args(kinds: Mapping[str, type[S]], kind: str, args: Arguments) -> S | None:
+    """Arguments as the section of their kind; None where the kind has none.
+
+    Raises `ValueError` that begins with "args".
+    """
+    if kind not in kinds:
+        return None
+    from unstable.config.reading import one_line  # which reads whole configs
+
+    try:
+        return kinds[kind].model_validate(args)
+    except ValidationError as error:
+        line = one_line(error, args)
+        joint = ": " if line.startswith("unknown key") else "."
+        raise ValueError(f"args{joint}{line}") from None
 
 
 def check_url(url: str, field: str) -> None:

@@ -1,0 +1,25 @@
+"""A judge that is a service of yours: a function that asks it about many plays in one call.
+
+    judges:
+      style:
+        kind: service_judge:score
+        args: {url: "http://127.0.0.1:8000/"}
+        retries: 2
+        cache: memory
+
+Write what your service takes and answers. What `item` holds is in docs/feedback.md.
+"""
+
+import httpx
+
+from unstable.rewards import item
+from unstable.types import GameResult
+
+
+async def score(results: list[GameResult], seats: list[int], url: str) -> list[float | None]:
+    """Value each seat's whole play; a function of `turns` values turns."""
+    items = [item(result, seat) for result, seat in zip(results, seats, strict=True)]
+    async with httpx.AsyncClient() as client:
+        reply = await client.post(url, json={"items": items}, timeout=None)
+    values: list[float | None] = reply.raise_for_status().json()["values"]
+    return values

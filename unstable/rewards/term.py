@@ -1,0 +1,146 @@
+"""A reward term of the config, made ready to be called or asked."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from unstable.config import ORACLES, ConfigError, JudgeConfig, RewardConfig, TeacherOracle, shown
+from unstable.config.plugins import check_call, target_or, time_limit
+from unstable.rewards.built_in import BUILT_IN
+from unstable.rewards.oracles.asking import Asking
+from unstable.rewards.oracles.base import Oracle
+from unstable.rewards.oracles.function import FunctionOracle
+from unstable.rewards.oracles.llm import LLM
+from unstable.rewards.oracles.reward_model import RewardModel
+from unstable.rewards.oracles.teacher import Teacher
+from unstable.types import GameResult, Reward, Turn
+from unstable.types.figures import MOST
+
+
+class Term(NamedTuple):
+    """A reward term of the config, ready to be called."""
+
+    config: RewardConfig
+    judge: JudgeConfig
+    function: Callable[[GameResult, Turn | int], Any] | None  # None: `asking` has it
+    judges: Literal["turn", "seat"]
+    asking: Asking | None  # of a term that waits
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is a plain function of a user's."""
+        return self.asking is None and self.config.term not in BUILT_IN
+
+    def value(self, game: GameResult, judged: Turn | int) -> float | None:
+        """The value of a plain term; one that does not come back would keep all games waiting."""
+        assert self.function is not None, "a term that waits is asked by `asking`"
+        name, timeout = self.config.key, self.judge.timeout
+        if self.config.term in BUILT_IN:
+            return self.function(game, judged)
+        with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
+            return self.function(game, judged)
+
+    def reward(self, given: Any) -> Reward:
+        """Weigh a value, which may be a scalar of numpy or torch.
+
+        Raises `ValueError` for one that is no number, or larger than files hold.
+        """
+        name, weight = self.config.key, self.config.weight
+        try:
+            raw = math.nan if isinstance(given, str | bytes) else float(given)
+        except (TypeError, ValueError, RuntimeError):
+            raw = math.nan
+        if not max(abs(raw), abs(weight * raw)) < MOST:
+            said = f"{shown(given)} ({type(given).__name__})"
+            raise ValueError(f"reward term {name} returned {said}, of weight {weight:g}")
+        return Reward(raw=raw, weighted=weight * raw)
+
+
+KINDS: dict[str, Callable[[str, str, Any], Oracle]] = {
+    "llm": LLM,
+    "reward_model": RewardModel,
+    "teacher": Teacher,
+}
+"""What asks each kind of judge that is no function."""
+
+
+def read_term(
+    reward: RewardConfig,
+    judges: Mapping[str, JudgeConfig],
+    field: str,
+    among: int,
+    cache: Callable[[str], Path] | None,
+) -> Term:
+    """The term that `field` names; raises `ConfigError` for what is none."""
+    judge, named = reward.judge_in(judges), reward.term in judges
+    place = f"judges.{reward.term}" if named else field
+    if named:
+        _check_named(reward, judge, field)
+    path = None
+    if judge.cache == "run" and cache is not None:
+        path = cache(reward.key)
+    elif judge.cache not in ("auto", "none", "memory", "run"):
+        path = Path(judge.cache).expanduser()
+    asking = partial(Asking, judge, at_once=max(1, judge.at_once // among), cache=path)
+    if named and judge.oracle is not None:
+        oracle = KINDS[judge.kind](reward.key, place, judge.oracle)
+        is_turn = reward.judged == "turn" or isinstance(judge.oracle, TeacherOracle)
+        return Term(reward, judge, None, "turn" if is_turn else "seat", asking(oracle))
+    if named:
+        function: Any = target_or(ORACLES, judge.kind, f"{place}.kind", "kind of judge")
+    else:
+        function = target_or({**BUILT_IN, **judges}, reward.term, field, "reward term")
+    called = f"{place}.kind" if named else field
+    check_call(
+        f"{called} = {shown(judge.kind)} with args = {shown(judge.args)}",
+        function,
+        "name a function that is called with (result, turn) or (result, seat) and the args",
+        "result",
+        "turn",
+        **judge.args,
+    )
+    second = "".join(list(inspect.signature(function).parameters)[1:2])
+    judges_of: Literal["turn", "seat"] = "seat" if second in ("seat", "seats") else "turn"
+    if reward.judged not in ("auto", judges_of):
+        raise ConfigError(
+            f"{field.removesuffix('term')}judged = {reward.judged!r}: a function says it by its "
+            "second argument; leave it out"
+        )
+    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        _check_plain(judge, place)
+        return Term(reward, judge, partial(function, **judge.args), judges_of, None)
+    together = second in ("turns", "seats")
+    kept = judge.cache not in ("auto", "none")
+    own = FunctionOracle(reward.key, place, function, judge.args, together=together, kept=kept)
+    return Term(reward, judge, None, judges_of, asking(own))
+
+
+def _check_plain(judge: JudgeConfig, place: str) -> None:
+    """Raise `ConfigError` for settings of a judge that a function which does not wait has not."""
+    for name in ("on_failure", "retries", "cache"):
+        if getattr(judge, name) != JudgeConfig.model_fields[name].default:
+            raise ConfigError(
+                f"{place}.{name} = {getattr(judge, name)!r}: {judge.kind} does not wait, and is "
+                "asked once; make it an async function, or leave this out"
+            )
+
+
+def _check_named(reward: RewardConfig, judge: JudgeConfig, field: str) -> None:
+    """Raise `ConfigError` where a term cannot be what the judge of its name says."""
+    place, entry = f"judges.{reward.term}", field.removesuffix("term")
+    if reward.term in BUILT_IN:
+        raise ConfigError(f"{place} is called as a term that is built in; give it another name")
+    if reward.args:
+        raise ConfigError(
+            f"{entry}args = {shown(reward.args)}: a judge has its own; set {place}.args"
+        )
+    if reward.judged == "turn" and getattr(judge.oracle, "mode", None) == "pairwise":
+        raise ConfigError(
+            f"{field} = {reward.term!r} values turns, but {place}.args.mode = 'pairwise' compares "
+            "whole plays; name another judge, or have it judge seats"
+        )
+    if reward.judged == "seat" and isinstance(judge.oracle, TeacherOracle):
+        raise ConfigError(f"{entry}judged = 'seat', but a teacher judges each turn; leave it out")
