@@ -48,9 +48,8 @@ ALLOWED = {
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
-    "games": Allowed(
-        {"textarena", "nltk", "pyspiel", "pettingzoo", "gymnasium", "gem"}, BASE | {"prompts"}
-    ),
+    "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
+    "contrib": Allowed({"pettingzoo", "gymnasium", "gem"}, BASE | {"games"}),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "serving": Allowed({"starlette", "uvicorn", "llguidance"}, BASE | {"prompts", "engines"}),
