@@ -15,7 +15,6 @@ from unstable.planning.case import VLLM_GAMES
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
-
 QWEN = "Qwen/Qwen3-1.7B"
 
 

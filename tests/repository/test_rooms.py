@@ -49,7 +49,7 @@ ALLOWED = {
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
-    "contrib": Allowed({"pettingzoo", "gymnasium", "gem"}, BASE | {"games"}),
+    "contrib": Allowed({"pettingzoo", "gymnasium", "gem", "torch"}, BASE | {"games", "learners"}),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "serving": Allowed({"starlette", "uvicorn", "llguidance"}, BASE | {"prompts", "engines"}),

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
-from unstable.learners.action_critic import ActionCritic
+from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.ahead import made_ahead
 from unstable.learners.algorithm import Algorithm, Imitation
 from unstable.learners.algorithms import algorithm_class
@@ -100,7 +99,7 @@ class Learner:
         self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
-        kind = ActionCritic if isinstance(critic, ActionCriticConfig) else StateCritic
+        kind: type[Critic] = getattr(self.algorithm, "critic_class", StateCritic)
         self.critic: Critic | None = critic and kind(critic, self.policy, self.optimizer)
         self._freezing = Freezing(learner, self.scorer, self.others, self.critic)
 
