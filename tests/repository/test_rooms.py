@@ -49,7 +49,10 @@ ALLOWED = {
     "rewards": Allowed({"httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
-    "contrib": Allowed({"pettingzoo", "gymnasium", "gem", "torch"}, BASE | {"games", "learners"}),
+    "contrib": Allowed(
+        {"pettingzoo", "gymnasium", "gem", "torch"},
+        BASE | {"collectors", "engines", "games", "learners", "prompts"},
+    ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging"}, BASE | {"models", "planning"}),
     "serving": Allowed({"starlette", "uvicorn", "llguidance"}, BASE | {"prompts", "engines"}),
