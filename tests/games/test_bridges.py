@@ -47,7 +47,9 @@ def test_metadata_that_is_older_than_the_code_is_a_line(monkeypatch: pytest.Monk
     """As after an update of a clone whose install is an earlier one."""
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints())
     registered.cache_clear()
-    with pytest.raises(ConfigError, match="^games.env = .gym.*: unst.*declares no environments.*pip install -e ."):
+    with pytest.raises(
+        ConfigError, match="^games.env = .gym.*: unst.*declares no environments.*pip install -e ."
+    ):
         check_game(GameConfig(env="gymnasium:FrozenLake-v1", seats=1))
     with pytest.raises(ConfigError, match="declares no rules.*: pip install -e ."):
         services.programs(GameConfig(env="PigDice-v0"))

@@ -18,7 +18,7 @@ from unstable.planning.resolve import resolve
 QWEN = "Qwen/Qwen3-1.7B"
 
 
-def planned(there: str, model: str, request_tokens: float | None = None, **options: Any) -> Plan:
+def planned(there: str, model: str, request_tokens: Any = None, **options: Any) -> Plan:
     config = load("qwen3_24gb", {"model.name": model} | options)
     return plan(config, [machine_named(there)], NEEDS, request_tokens=request_tokens)
 
