@@ -39,9 +39,10 @@ BUILT_IN: dict[str, type[Algorithm]] = {
 """Algorithms by `learner.algorithm.name`; those of `contrib/` are entry points."""
 
 
-def known_algorithms() -> dict[str, type[Algorithm]]:
-    """Map each `learner.algorithm.name` to its class, those of `contrib/` included."""
-    return BUILT_IN | {name: each.load() for name, each in registered("algorithms").items()}
+def named_algorithm(name: str) -> type[Algorithm]:
+    """Return the algorithm of a `learner.algorithm.name`, of `contrib/` if it is not built in."""
+    found: type[Algorithm] = BUILT_IN.get(name) or registered("algorithms")[name].load()
+    return found
 
 
 def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
@@ -50,11 +51,9 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
     the config does not have.
     """
-    if config.target is None and config.name in BUILT_IN:
-        return BUILT_IN[config.name]
-    known = known_algorithms()
     if config.target is None:
-        return known[config.name]
+        return named_algorithm(config.name)
+    known = {name: named_algorithm(name) for name in (*BUILT_IN, *registered("algorithms"))}
     field = f"learner.algorithm.{'target' if config.name in known else 'name'}"
     target: Any = load_target(config.target, field)
     if not isinstance(target, type):
