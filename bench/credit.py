@@ -34,9 +34,10 @@ from bench.judging import asked_of
 from unstable.commands.prepare import alone, exact_games, prepare
 from unstable.commands.train import train
 from unstable.config import RunConfig, load
+from unstable.contrib.algorithms.vrpo import action_advantages
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
-from unstable.learners.advantages import action_advantages, generalized_advantages
+from unstable.learners.advantages import generalized_advantages
 from unstable.models.adapters import read_adapter
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder

@@ -19,17 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench import parser
+from bench import capacity, parser
+from bench.capacity import machine_named, read_bytes, step_s, token_s, typical_length
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.config import RunConfig, load, parse
 from unstable.engines.needs import NEEDS
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.models.shape import read_shape
-from unstable.planning import figures
-from unstable.planning.elsewhere import machine_named
 from unstable.planning.memory import FP32
-from unstable.planning.pace import read_bytes, step_s, token_s
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 from unstable.runtime.local import LocalActor
@@ -87,11 +85,9 @@ def case_of(name: str, options: Mapping[str, Any]) -> Case:
     config = load("qwen3_24gb", {**own, **options, "loop.mode": "async"})
     machine, shape = machine_named(there), read_shape(config.model)
     chosen = plan(config, [machine], NEEDS)
-    card = figures.card_like(machine.gpus[0].name, machine.gpus[0].total_bytes)
-    slower = figures.SHARED if chosen.share == "split" else 1
-    length = int(
-        figures.TYPICAL_LENGTH * (config.sampling.max_prompt_tokens + config.sampling.max_tokens)
-    )
+    card = capacity.card_like(machine.gpus[0].name, machine.gpus[0].total_bytes)
+    slower = capacity.SHARED if chosen.share == "split" else 1
+    length = typical_length(config, shape)
     weights = read_bytes(shape, chosen.dtype, config.model.quantize)
     engines = (chosen.engines_per_gpu,)
     first, second = (
@@ -105,7 +101,7 @@ def case_of(name: str, options: Mapping[str, Any]) -> Case:
         places=chosen.games_in_flight,
         step_s=first - (second - first),
         request_step_s=second - first,
-        answer_tokens=figures.ANSWER_LENGTH * config.sampling.max_tokens,
+        answer_tokens=capacity.ANSWER_LENGTH * config.sampling.max_tokens,
         turn_s=slower * length * token_s(shape, card) / ranks,
         hold_s=3 * adapter / COPIED,
         save_s=3 * adapter / DISK,  # with Adam's two moments

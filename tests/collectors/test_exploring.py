@@ -17,8 +17,8 @@ from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context
 from tests.helpers.loop import played as on_file
 from tests.helpers.rows import every_row
-from unstable.collectors.exploring import most_variance, thompson
 from unstable.config import ConfigError, parse
+from unstable.contrib.exploring import most_variance, thompson
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.types import GameResult, GameSpec, PlayerId

@@ -8,7 +8,8 @@ import pytest
 
 from tests.helpers.rows import every_row
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
-from unstable.learners.algorithms import BUILT_IN
+from unstable.config.plugins import registered
+from unstable.learners.algorithms import BUILT_IN, named_algorithm
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "algorithms.md"
 
@@ -19,7 +20,8 @@ def test_a_floor_that_nothing_reads_is_not_compared():
 
 
 def test_every_algorithm_of_the_config_is_built_and_described():
-    assert list(BUILT_IN) == list(ALGORITHMS)
+    assert sorted([*BUILT_IN, *registered("algorithms")]) == sorted(ALGORITHMS)
+    assert all(named_algorithm(name) for name in ALGORITHMS)
     text = DOCS.read_text(encoding="utf-8")
     assert re.findall(r"^\| `([^`:]+)` \|", text, re.MULTILINE) == list(ALGORITHMS)
     for name in ALGORITHMS:

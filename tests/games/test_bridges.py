@@ -3,31 +3,57 @@
 import logging
 import random
 import re
+import sys
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, GameConfig, parse
-from unstable.games import bridges
+from unstable.config import ConfigError, GameConfig, parse, plugins
+from unstable.config.plugins import registered
+from unstable.games import bridges, services
 from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
+LIBRARIES = {"open_spiel": "pyspiel", "pettingzoo": "pettingzoo", "gymnasium": "gymnasium"}
+"""The module that each needs, by prefix."""
 
-@every_row("prefix", bridges.LIBRARIES)
+
+def test_each_prefix_is_an_entry_point() -> None:
+    assert {*registered("environments")} >= {*LIBRARIES, "gem"}
+
+
+@every_row("prefix", LIBRARIES)
 def test_a_library_that_is_not_there_is_a_line(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = bridges.LIBRARIES[prefix][1]
-    monkeypatch.setitem(bridges.LIBRARIES, prefix, ("no_such_module", package))
-    bridges.bridged_class.cache_clear()
-    line = (
-        rf"{package} is not installed \(No .*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
-    )
-    with pytest.raises(ConfigError, match=line):
-        check_game(GameConfig(env=f"{prefix}:some_game"))
-    bridges.bridged_class.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, LIBRARIES[prefix], None)
+        for name in [name for name in sys.modules if name.startswith("unstable.contrib.env")]:
+            patch.delitem(sys.modules, name)
+        patch.delitem(sys.modules, "unstable.games.bridges.open_spiel", raising=False)
+        bridges.bridged_class.cache_clear()
+        line = (
+            rf"games.env = '{prefix}:some_game': needs more than is installed \(.*"
+            rf"{LIBRARIES[prefix]}.*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
+        )
+        with pytest.raises(ConfigError, match=line):
+            check_game(GameConfig(env=f"{prefix}:some_game"))
+
+
+def test_metadata_that_is_older_than_the_code_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an update of a clone whose install is an earlier one."""
+    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints())
+    registered.cache_clear()
+    with pytest.raises(
+        ConfigError, match="^games.env = .gym.*: unst.*declares no environments.*pip install -e ."
+    ):
+        check_game(GameConfig(env="gymnasium:FrozenLake-v1", seats=1))
+    with pytest.raises(ConfigError, match="declares no rules.*: pip install -e ."):
+        services.programs(GameConfig(env="PigDice-v0"))
+    registered.cache_clear()
 
 
 def test_a_librarys_import_leaves_logging_as_it_is() -> None:

@@ -107,7 +107,11 @@ class Bot:
         (RulesOpponent(), "Chopsticks-v0", "; choose another opponent"),
         (RulesOpponent(), "Nim-v0", "; choose another opponent, such as expert or random"),
         (ExpertOpponent(), "Codenames-v0", "; choose another opponent, such as rules or random"),
-        (RulesOpponent(), "Nim-v0", "in Nim-v0: it plays only PigDice, LiarsDice, SimpleTak, "),
+        (
+            RulesOpponent(),
+            "Nim-v0",
+            "in Nim-v0: it plays only Codenames, Iterated",
+        ),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (
             PythonOpponent(target="nowhere:Bot"),

@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
 from tests.helpers.tables import table  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
-from unstable.games.bridges.readable import marked, readable  # noqa: E402
+from unstable.contrib.environments.readable import marked, readable  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
 from unstable.games.services import can_be_solved  # noqa: E402

@@ -18,7 +18,6 @@ from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
 from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
 from tests.helpers.tables import table  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
-from unstable.games import bridges  # noqa: E402
 from unstable.games.bridges.open_spiel import load_game, names_of  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
@@ -232,14 +231,6 @@ def test_a_game_that_a_user_has_registered_is_played(
     config = GameConfig(env="open_spiel:my_games:my_kuhn")
     check_game(config)
     assert "Pass" in " ".join(Game(config, 0).legal_moves())
-
-
-def test_a_library_that_is_not_there_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bridges.LIBRARIES, "open_spiel", ("no_such_module", "open_spiel"))
-    bridges.bridged_class.cache_clear()
-    with pytest.raises(ConfigError, match=r"run: pip install 'unstable-selfplay\[open_spiel\]'"):
-        check_game(GameConfig(env="open_spiel:hex"))
-    bridges.bridged_class.cache_clear()
 
 
 def test_games_that_are_written_in_python_are_there_without_an_import_of_theirs() -> None:

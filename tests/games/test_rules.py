@@ -15,12 +15,13 @@ from unstable.collectors.play import play_game
 from unstable.collectors.players.programs import RandomPlayer, RulesPlayer
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, parse
-from unstable.games.catalog import secret_mafia
-from unstable.games.catalog.rules import _probability_of, stones_lacking
+from unstable.config.plugins import registered
+from unstable.contrib.rules import secret_mafia
+from unstable.contrib.rules.textarena import _probability_of, stones_lacking
 from unstable.games.catalog.table import GAMES as KNOWN
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game
-from unstable.games.services import game_info, lists_legal_moves, with_teams
+from unstable.games.services import game_info, lists_legal_moves, rule_bot, with_teams
 from unstable.types.intervals import mean_interval
 from unstable.types.seeds import derive_seed
 
@@ -63,15 +64,15 @@ by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
 def test_every_rule_bot_is_tried() -> None:
-    bots = {type(Game(config, 0).env.raw).__name__ for config in GAMES.values()}
-    assert bots == {info.env for info in KNOWN if info.rules is not None}
+    bots = {game_info(config).name for config in GAMES.values()}
+    assert bots == {*registered("rules")} and bots < {info.name for info in KNOWN}
 
 
 def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> None:
     several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
     assert len(several) > 12
     for config in several:
-        assert game_info(config).expert or game_info(config).rules, config.env
+        assert game_info(config).expert or rule_bot(game_info(config)), config.env
 
 
 async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:

@@ -34,12 +34,12 @@ NODES = ("cluster", "crew", "files", "node_actor", "node_logs", "nodes", "placem
 SOURCES = {
     "benches": ("bench",),
     "families": ("unstable/models/support.py", "constraints.txt"),
-    "gymnasium": ("unstable/games/bridges/gymnasium.py", "constraints.txt"),
+    "gymnasium": ("unstable/contrib/environments/gymnasium.py", "constraints.txt"),
     "intervals": ("unstable/solving/sampled.py",),
     "learning": ("docs/adding_a_game.md",),
     "nodes": tuple(f"unstable/runtime/{name}.py" for name in NODES),
     "open_spiel": ("unstable/games/bridges/open_spiel.py", "constraints.txt"),
-    "pettingzoo": ("unstable/games/bridges/pettingzoo.py", "constraints.txt"),
+    "pettingzoo": ("unstable/contrib/environments/pettingzoo.py", "constraints.txt"),
     "serving": ("unstable/serving",),
     "soak": ("tests/chaos/test_soak.py",),
     "studies": (

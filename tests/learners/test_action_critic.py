@@ -22,8 +22,7 @@ from tests.helpers.learners import (
     token_sample,
 )
 from unstable.config import ConfigError
-from unstable.learners.action_critic import Moves
-from unstable.learners.advantages import action_advantages
+from unstable.contrib.algorithms.vrpo import Moves, action_advantages
 from unstable.learners.batch import FlatBatch
 from unstable.learners.model.packing import pack_samples
 from unstable.types import Move, Reward

@@ -8,19 +8,16 @@ import torch
 
 from tests.helpers.rows import every_row
 from unstable.config import DPOConfig, IPOConfig, KTOConfig, SimPOConfig, SLiCConfig
+from unstable.contrib.algorithms.ipo import IPO, ipo_losses
+from unstable.contrib.algorithms.simpo import SimPO, simpo_losses
+from unstable.contrib.algorithms.slic import SLiC, hinge_losses
 from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms.dpo import DPO
-from unstable.learners.algorithms.ipo import IPO
 from unstable.learners.algorithms.kto import KTO
-from unstable.learners.algorithms.simpo import SimPO
-from unstable.learners.algorithms.slic import SLiC
 from unstable.learners.preference_losses import (
-    hinge_losses,
-    ipo_losses,
     kto_losses,
     length_regularized,
     logistic_losses,
-    simpo_losses,
 )
 
 tensor = partial(torch.tensor, dtype=torch.float64)

@@ -4,19 +4,30 @@ from typing import Any
 
 import pytest
 
+from bench.capacity import (
+    CARDS,
+    DRIVER_S,
+    NETWORK,
+    Capacity,
+    capacity,
+    card_like,
+    machine_named,
+    main,
+    nodes_named,
+    played_turns,
+)
 from tests.helpers.machines import QWEN
-from unstable.cli import run
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, load
 from unstable.engines.needs import NEEDS
-from unstable.planning import figures
-from unstable.planning.capacity import Capacity, capacity
-from unstable.planning.elsewhere import nodes_named
+from unstable.planning.on_gpus import games_at_once
 from unstable.planning.plan import plan
 
 
 def at(nodes: int, gpus: int, **options: Any) -> Capacity:
     config = load("default", {"model.name": str(QWEN), **options})
-    found = capacity(config, plan(config, nodes_named("h100", nodes, gpus), NEEDS))
+    machines = nodes_named(f"{gpus}xh100", nodes)
+    found = capacity(config, plan(config, machines, NEEDS), machines)
     assert found is not None
     return found
 
@@ -31,7 +42,7 @@ def test_the_driver_bounds_what_all_others_could_do() -> None:
     small = {"model.name": "smollm2-135m", "sampling.max_prompt_tokens": 32}
     fast = at(8, 8, **small, **{"learner.batch_size": 65_536, "sampling.max_tokens": 1})
     assert fast.bound == "the driver" and fast.driver == 1.0
-    assert fast.games_s == pytest.approx(1 / figures.DRIVER_S)
+    assert fast.games_s == pytest.approx(1 / DRIVER_S)
     assert at(1, 2).driver < 0.1
 
 
@@ -39,32 +50,65 @@ def test_an_adapter_goes_to_each_node_once() -> None:
     one, four = at(1, 8), at(4, 8)
     assert one.publish_bytes == four.publish_bytes
     assert one.publish_s == 0
-    assert four.publish_s == pytest.approx(3 * four.publish_bytes / figures.NETWORK)
+    assert four.publish_s == pytest.approx(3 * four.publish_bytes / NETWORK)
 
 
 def test_nothing_is_known_of_processors() -> None:
     config = load("default", {"actors.engine": "embedded"})
-    assert capacity(config, plan(config, nodes_named("h100", 2, 1), NEEDS)) is None
+    machines = nodes_named("h100", 2)
+    assert capacity(config, plan(config, machines, NEEDS), machines) is None
 
 
-def test_the_doctor_prints_it_for_nodes_that_are_not_there(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run(["doctor", "--nodes", "4", "--gpus", "8", "--model", str(QWEN)])
+def test_it_prints_the_plan_and_what_it_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--machine", "8xh100", "--nodes", "4", "--model.name", str(QWEN)])
     said = capsys.readouterr().out
-    assert "4 nodes, 512 cores" in said
-    assert "capacity" in said and "updates/h, bound by" in said
+    for words in ("4 nodes, 512 cores", "vllm engine", "capacity", "updates/h, bound by"):
+        assert words in said
+    with pytest.raises(SystemExit, match="error: --machine = 'z80': write .COUNTx.CARD"):
+        main(["--machine", "z80"])
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes", "gpus", "message"),
+@every_row(
+    ("name", "cards", "cores"),
     [
-        (None, 0, 8, "--nodes = 0: give a number"),
-        (None, 1, 1000, "--gpus = 1000: give a number"),
-        ("8xh100", 4, 8, "--gpus = 8: --machine = '8xh100' says itself"),
-        ("z80", 4, 8, "is no file and no machine"),
+        ("h200", ["NVIDIA H200"], 16),
+        ("8xH100", ["NVIDIA H100"] * 8, 128),
+        ("4x24gb", ["a card of 24 GB"] * 4, 32),
+        ("1xl4", ["NVIDIA L4"], 8),
     ],
 )
-def test_other_nodes_are_refused(text: str | None, nodes: int, gpus: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        nodes_named(text, nodes, gpus)
+def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores: int) -> None:
+    there = machine_named(name)
+    assert [gpu.name for gpu in there.usable_gpus] == cards
+    assert [gpu.id for gpu in there.gpus] == [str(index) for index in range(len(cards))]
+    assert there.cores == cores and there.has_vllm
+    assert there.cuda_problem is None and there.build_problem is None
+
+
+@every_row("name", ["8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1"])
+def test_what_is_no_machine_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="--machine = "):
+        machine_named(name)
+
+
+def test_engines_answer_more_turns_than_are_trained() -> None:
+    """Of games against past versions one seat's; of evaluations against a program one seat's."""
+    one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
+    only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
+    alone = load("default", one | none | {"opponents.draw": only})
+    assert played_turns(alone) == 100
+    half = load("default", one | none | {"opponents.draw": only | {"self": 0.5, "past": 0.5}})
+    assert played_turns(half) == pytest.approx(100 / 0.75)
+    assert games_at_once(half, sync=True) == pytest.approx(100 / 8 / 0.75)
+    options = {"eval": {"every": 4, "games": 16, "opponents": ["random"], "temperature": [1.0]}}
+    judged = load("default", one | options | {"opponents.draw": only})
+    assert len(judged.games) == 1 and played_turns(judged) == 100 + 16 * 8 / 2 / 4
+
+
+def test_a_card_is_known_by_its_name_or_else_by_its_memory() -> None:
+    assert card_like("NVIDIA H100 80GB HBM3", 85 * 10**9) is CARDS["h100"]
+    assert card_like("NVIDIA A100-SXM4-80GB", 85 * 10**9) is CARDS["a100"]
+    assert card_like("NVIDIA L40S", 48 * 10**9) is CARDS["l40s"]
+    assert card_like("NVIDIA GeForce RTX 3090", 25 * 10**9) is CARDS["rtx3090"]
+    assert card_like("another", 24 * 10**9) is CARDS["rtx3090"]
+    assert card_like("another", 141 * 10**9) is CARDS["h200"]

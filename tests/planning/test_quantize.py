@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from bench.capacity import machine_named
 from tests.helpers.machines import machine
 from tests.helpers.rows import every_row
 from unstable.config import DISTRIBUTION, ConfigError, ModelConfig, load
 from unstable.engines.needs import NEEDS
 from unstable.models.shape import read_shape
-from unstable.planning.elsewhere import machine_named
 from unstable.planning.memory import weight_bytes
 from unstable.planning.needs import QUANTIZE_LIBRARIES
 from unstable.planning.plan import Plan, plan

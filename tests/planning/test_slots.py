@@ -4,11 +4,11 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterator
 
+from bench.capacity import machine_named
 from tests.helpers.rows import every_row
 from unstable.config import load
 from unstable.engines.needs import NEEDS
 from unstable.planning.case import LEAST_SLOTS, versions_at_once, versions_in_play
-from unstable.planning.elsewhere import machine_named
 from unstable.planning.plan import plan
 
 PLACES = 271  # of an H200 that is shared, Qwen3-1.7B

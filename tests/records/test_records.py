@@ -35,6 +35,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import answer_tokens, game_body, game_line, read_game, sample_lines
 from unstable.records.reading import Skipped, parse_record, read_records, read_rows
 from unstable.records.scan import scan_games
+from unstable.records.shapes import SampleRecord
 from unstable.types import (
     Answer,
     Batch,

@@ -1,7 +1,9 @@
 """docs/adding_a_game.md, tried as it is written."""
 
+import os
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,12 @@ import yaml
 from tests.helpers.cli import in_process
 from tests.helpers.locally import locally
 from unstable.commands.prepare import check_games
-from unstable.config import GameConfig, parse
+from unstable.config import ConfigError, GameConfig, parse
+from unstable.config.plugins import registered
+from unstable.games.bridges import bridged_class
+from unstable.games.check import check_game
 from unstable.games.game import Game
-from unstable.games.services import game_questions, prompt_style
+from unstable.games.services import game_questions, programs, prompt_style
 from unstable.records.reading import read_rows
 from unstable.solving.best_response import assess
 from unstable.solving.tree import grow
@@ -24,7 +29,7 @@ from unstable.solving.tree import grow
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")
 MODULES = ("my_games", "my_tricks", "my_cards")
-FILES = re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FILES = re.findall(r"^```(?:python|toml|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -42,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_config_is_three_lines(folder: Path) -> None:
     own = ["my_games.py", "my.yaml", "sticks.yaml", "my_tricks.py", "tricks.yaml"]
+    own += ["pyproject.toml", "unstable_sticks.py"]
     assert [name for name, _ in FILES] == [*own, "my_cards.py", "brag.yaml", "brag_train.yaml"]
     assert len(dict(FILES)["my.yaml"].splitlines()) == 3
 
@@ -72,6 +78,35 @@ def test_the_game_of_three_hides_the_hands_and_pays_one_seat(folder: Path) -> No
     game = Game(config.games[0], seed=3)
     game.step("[0]")
     assert game.forfeit == 0
+
+
+def test_the_package_is_found_once_it_is_installed(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its entry points alone: pip builds it, and the folder that it goes to is on the path."""
+    installed = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed), str(folder)]
+    game = GameConfig(env="sticks:9")
+    registered.cache_clear()
+    with pytest.raises(ConfigError, match="sticks:9"):
+        check_game(game)
+    subprocess.run([*pip, *offline], check=True, env=os.environ | {"PYTHONPATH": ""})
+    monkeypatch.syspath_prepend(installed)
+    registered.cache_clear()
+    try:
+        check_game(game)
+        played = Game(game, seed=0)
+        assert played.observe().board == "9 sticks are left." and programs(game)[0] == "rules"
+        while not played.done:
+            moves = played.rule_moves() if played.seat else played.legal_moves()
+            played.step([*moves][0])
+        assert played.outcomes == [-1.0, 1.0]
+        with pytest.raises(ConfigError, match="'sticks:many': unstable_sticks:env.*ValueError"):
+            check_game(GameConfig(env="sticks:many"))
+    finally:
+        registered.cache_clear()
+        bridged_class.cache_clear()
 
 
 def test_the_pages_seating_gives_each_role_its_number() -> None:

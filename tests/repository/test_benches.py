@@ -35,6 +35,7 @@ BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
+    "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
     "credit.py": "outputs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
     "--only 0 7",

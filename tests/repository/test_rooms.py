@@ -48,8 +48,10 @@ ALLOWED = {
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"filelock", "httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
-    "games": Allowed(
-        {"textarena", "nltk", "pyspiel", "pettingzoo", "gymnasium", "gem"}, BASE | {"prompts"}
+    "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
+    "contrib": Allowed(
+        {"pettingzoo", "gymnasium", "gem", "torch"},
+        BASE | {"collectors", "engines", "games", "learners", "prompts"},
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging", "filelock"}, BASE | {"models", "planning"}),

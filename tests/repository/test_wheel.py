@@ -19,6 +19,8 @@ run(["--version"])
 run(["doctor", "--config", "tiny"])
 run(["tournament", "random", "expert", "--config", "tiny_nim", "--deals", "1", "--run_dir", "t"])
 from unstable.config import load
+from unstable.config.plugins import registered
+assert "pettingzoo" in registered("environments") and "PigDice" in registered("rules")
 from unstable.models.base import load_model
 load_model(load("tiny").model)
 """

@@ -96,8 +96,8 @@ def _doctor(given: Given) -> int:
         config = loaded_run(given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
-        return doctor(config, given["machine"], given["nodes"], given["gpus"])
-    own = [n for n in ("config", "machine", "nodes", "gpus") if given[n] is not None]
+        return doctor(config)
+    own = [] if given["config"] is None else ["config"]
     for name in [*own, *given.fields]:
         raise ConfigError(f"'--{name}': doctor RUN_DIR takes nothing else; leave it out")
     from unstable.commands.diagnosis import diagnose
@@ -433,12 +433,7 @@ COMMANDS = {
         _doctor,
         *TEXTS["doctor"],
         words=(0, 1),
-        own={
-            **CONFIG,
-            "machine": text_of,
-            "nodes": whole_number_of,
-            "gpus": whole_number_of,
-        },
+        own=CONFIG,
         takes_fields=True,
     ),
     "model": Command(_model, *TEXTS["model"], words=(1, 1)),

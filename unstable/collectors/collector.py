@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
-from unstable.collectors.exploring import Explorer
 from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players.best_of import JudgeAnswer
@@ -18,7 +17,7 @@ from unstable.collectors.players.model import adapter_name
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.game import DRIVER
-from unstable.config.plugins import import_all
+from unstable.config.plugins import import_all, registered
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.bridges import is_bridged
 from unstable.models.adapters import read_adapter
@@ -67,8 +66,9 @@ class Collector:
         self._tally = _Tally()
         self._forks = Forks(config.groups.fork)
         self._explore: Explore = sampled_first
-        if config.groups.explore.rule != "none" and engine is not None:
-            self._explore = Explorer(
+        if (rule := config.groups.explore.rule) != "none" and engine is not None:
+            explorer = registered("exploration")[rule].load()
+            self._explore = explorer(
                 config.groups.explore,
                 engine,
                 self.prompts,

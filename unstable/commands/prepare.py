@@ -53,7 +53,7 @@ def prepare(
     """Plan a config for its machines and resolve it by the plan; its games are `settled`.
 
     Without a learner, as when a finished run is evaluated, all is the actors'. `request_tokens` is
-    what a run has measured (`planning.measured.request_tokens`).
+    the mean length that a run has measured.
     """
     config = settle(config)
     machines = machines_for(config)

@@ -24,11 +24,12 @@ from unstable.config import (
 )
 from unstable.loop.state import RunState, parse
 from unstable.loop.train import train as run_loop
-from unstable.planning.measured import request_tokens
 from unstable.records.files import cut, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
+_MEASURED = 16
+"""Newest updates whose requests' lengths a plan is made by."""
 MAY_CHANGE = (
     *(f"loop.{name}" for name in ("steps", "max_time", "max_failures")),
     *(f"loop.{name}" for name in ("start_timeout", "stall_timeout")),
@@ -79,7 +80,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
         offline = read_offline(config, folder)
         started = begun_from_its_own(config)
         check(started)
-        resolved = prepare(started, request_tokens=request_tokens(read_rows(folder.metrics)))
+        resolved = prepare(started, request_tokens=_request_tokens(folder))
     show_plan(resolved)
     begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):
@@ -96,6 +97,16 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync", aside=aside)
         go_on(resolved, folder, point.state, offline=offline, loop=loop)
     return folder
+
+
+def _request_tokens(folder: RunFolder) -> float | None:
+    """Mean length of prompt and answer in the newest updates; None where engines told of none."""
+    tokens = total = 0.0
+    for row in read_rows(folder.metrics)[-_MEASURED:]:
+        requests = float(row.get("collect/engine/requests") or 0.0)
+        tokens += requests * float(row.get("collect/engine/request_tokens") or 0.0)
+        total += requests
+    return tokens / total if tokens else None
 
 
 def _news(point: Point, aside: Path | None) -> Iterator[str]:

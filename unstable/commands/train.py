@@ -81,7 +81,6 @@ def go_on(
             folder,
             device=resolved.machine.summary,
             sinks=sinks,
-            pace=resolved.plan.pace,
         )
         with contextlib.closing(tracker):
             _run(resolved, folder, tracker, state, offline, loop)

@@ -29,8 +29,7 @@ class LearnerConfig(Section):
 
     num: PositiveInt | Auto = Field(
         "auto",
-        description="learner ranks; auto: as many cards as make an update take least time beside "
-        "the actors, by the plan's estimates",
+        description="learner ranks; auto: about half of the cards, or the nearest number that fits",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp", description="each rank holds the whole base model (ddp) or a shard of it (fsdp)"

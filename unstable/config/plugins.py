@@ -7,11 +7,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from unstable.config import ConfigError, nearest, shown
+from unstable.config import DISTRIBUTION, ConfigError, nearest, shown
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,6 +67,21 @@ def import_users(module: str, place: str) -> ModuleType:
             raise ConfigError(
                 f"{place}: cannot import {module} ({described(error)}); {remedy}"
             ) from error
+
+
+@cache
+def registered(kind: str) -> Mapping[str, EntryPoint]:
+    """Map names to the entry points `unstable.KIND` of installed packages, this one among them.
+
+    Raises `ConfigError` where this package was installed before it had any.
+    """
+    found = {each.name: each for each in entry_points(group=f"unstable.{kind}")}
+    if not any(each.value.startswith("unstable.") for each in found.values()):
+        raise ConfigError(
+            f"{DISTRIBUTION} as it is installed declares no {kind}, so that the code is newer; run "
+            "the install again (in a clone: pip install -e .)"
+        )
+    return found
 
 
 def load_target(target: str, field: str = "target") -> Any:

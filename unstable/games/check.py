@@ -136,7 +136,9 @@ def _check_class(config: GameConfig, field: str) -> None:
         cause = error.__cause__
         if isinstance(cause, LookupError | SyntaxError) or (cause and ":" not in config.env):
             _complain(f"{field}.env", config.env, cause)
-        raise ConfigError(f"{field}.env{str(error).removeprefix('target')}") from error
+        place, problem = f"{field}.env = {config.env!r}: ", str(error)
+        _, found, rest = problem.partition("target = ")
+        raise ConfigError(f"{field}.env = {rest}" if found else place + problem) from error
     if not is_env(cls):
         raise ConfigError(
             f"{field}.env = {config.env!r}: not a textarena.Env or an Environment; give the class "

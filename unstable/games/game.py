@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games import services
-from unstable.games.catalog.table import EXPERT_GAMES, RULE_GAMES
+from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.chance import Chance
 from unstable.games.copies import copies
 from unstable.games.info import Expert, GameInfo
@@ -144,10 +144,9 @@ class Game:
 
     def rule_moves(self) -> dict[str, float]:
         """The same of the game's rule bot; `ValueError` for a game without one."""
-        if (rule := self.info.rules) is None:
-            key = self.config.key
-            raise ValueError(f"{key} has no rule bot; these games have one: {RULE_GAMES}")
-        return rule(self.env.raw, self.observe().events)
+        if (bot := services.rule_bot(self.info)) is None:
+            raise ValueError(f"{self.config.key} has no rule bot")
+        return bot(self.env.raw, self.observe().events)
 
     def step(self, action: str) -> StepResult:
         """Give the env an action of the seat to move."""

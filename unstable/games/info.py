@@ -9,6 +9,8 @@ Probabilities = dict[str, float]
 """Probability of each action."""
 Events = Sequence[str]
 """What the seat to move was shown besides rules and board, in order: ["You: [3]", ...]."""
+RuleBot = Callable[[Any, Events], Probabilities]
+"""What a rule of thumb plays in an env for the seat to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,7 @@ class GameInfo:
     teams: Teams | None = None  # where each seat is not for itself
     payoffs: Payoffs | None = None  # where they are not the env's rewards
     expert: Expert | None = None
-    rules: Callable[[Any, Events], Probabilities] | None = (
-        None  # its rule bot, where there is no expert
-    )
+    rules: RuleBot | None = None  # where there is no expert, and none is installed
     action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, if all play perfectly after it."""
     compact: Compact | None = None

@@ -1,10 +1,10 @@
 """What a config's game offers: its env, legal moves, teams, prompt style, questions."""
 
 from unstable.config import ConfigError, GameConfig, shown
-from unstable.config.plugins import load_target
+from unstable.config.plugins import load_target, registered
 from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
-from unstable.games.info import Compact, GameInfo, Question
+from unstable.games.info import Compact, GameInfo, Question, RuleBot
 from unstable.games.textarena import TextArenaEnvironment, env_class
 from unstable.prompts import CHAT, PromptStyle, load_style
 
@@ -35,6 +35,14 @@ def game_info(config: GameConfig, field: str = "games") -> GameInfo:
         return found
     cls = env_class(config)
     return cls.info if issubclass(cls, Environment) else info_of(cls)
+
+
+def rule_bot(info: GameInfo) -> RuleBot | None:
+    """The rule bot of a game: its own, or the installed one of its name (`unstable.rules`)."""
+    if info.rules is not None or info.name not in registered("rules"):
+        return info.rules
+    bot: RuleBot = registered("rules")[info.name].load()
+    return bot
 
 
 def lists_legal_moves(config: GameConfig) -> bool:
@@ -118,7 +126,7 @@ def programs(config: GameConfig) -> list[str]:
     info = game_info(config)
     play = {
         "expert": info.expert is not None,
-        "rules": info.rules is not None,
+        "rules": rule_bot(info) is not None,
         "random": lists_legal_moves(config),
     }
     return [kind for kind, plays in play.items() if plays]

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from unstable.learners.batch import FlatBatch, Floats, Ints, Mask, Role, role_suffix
+from unstable.learners.batch import FlatBatch, Floats, Ints, Role, role_suffix
 
 MIN_DEVIATION = 1e-6
 """Smallest deviation that advantages are divided by."""
@@ -115,36 +115,6 @@ def generalized_advantages(
         advantages[index] = error + gamma * decay * next_advantage[owner]
         next_value[owner], next_advantage[owner] = values[index], advantages[index]
     return np.array(advantages)
-
-
-def action_advantages(
-    rewards_S: Floats,
-    actions_S: Floats,
-    values_S: Floats,
-    legal_S: Mask,
-    trajectories_S: Ints,
-    turns_S: Sequence[int],
-    *,
-    gamma: float,
-    decay: float,
-) -> tuple[Floats, Floats]:
-    """Advantages and action values' targets [S] along each trajectory's turns, in whatever order.
-
-    Of each turn's answer Q(o, a), and V(o), the mean of Q over the policy's legal moves:
-    A = Q - V + decay * sum over k of (gamma * decay)^k * (reward + gamma * next V - Q), k turns
-    later, and target = Q + the same sum: Expected SARSA(lambda), as in VRPO,
-    https://arxiv.org/abs/2605.19235. So A is the lambda-weighted mean of all n-step estimates,
-    Q - V (n = 0) among them. With `decay` 1 it is unbiased whatever Q is: what Q - V of later turns
-    takes off the return has the mean 0 over the policy's moves. It is not taken off where the
-    answer is no legal move, as V has no such answers in it.
-    """
-    controls_S = np.where(legal_S, actions_S - values_S, 0.0)
-    # Errors that begin with V are those of GAE, and with the controls taken off those of Q.
-    rest_S = generalized_advantages(
-        rewards_S - controls_S, values_S, trajectories_S, turns_S, gamma=gamma, decay=decay
-    )
-    errors_S = rest_S - np.where(legal_S, 0.0, actions_S - values_S)
-    return actions_S - values_S + decay * errors_S, actions_S + errors_S
 
 
 def explained_variance(values_S: Floats, residuals_S: Floats) -> float | None:

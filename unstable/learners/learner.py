@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
-from unstable.learners.action_critic import ActionCritic
+from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.ahead import made_ahead
 from unstable.learners.algorithm import Algorithm, Imitation
-from unstable.learners.algorithms import algorithm_class
+from unstable.learners.algorithms import algorithm_class, named_algorithm
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
@@ -100,8 +99,11 @@ class Learner:
         self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
-        kind = ActionCritic if isinstance(critic, ActionCriticConfig) else StateCritic
-        self.critic: Critic | None = critic and kind(critic, self.policy, self.optimizer)
+        self.critic: Critic | None = None
+        if critic is not None:
+            named = named_algorithm(algorithm.name)
+            kind: type[Critic] = getattr(named, "critic_class", StateCritic)
+            self.critic = kind(critic, self.policy, self.optimizer)
         self._freezing = Freezing(learner, self.scorer, self.others, self.critic)
 
     def update(self, batch: Batch) -> Update:

@@ -30,29 +30,6 @@ def length_regularized(scores: Tensor, longer: Tensor, weight: float) -> Tensor:
     return scores + weight * longer
 
 
-def ipo_losses(margins: Tensor, *, beta: float) -> Tensor:
-    """(margin - 1 / (2 beta))^2: IPO, https://arxiv.org/abs/2310.12036, whose tau is beta."""
-    return (margins - 1 / (2 * beta)) ** 2
-
-
-def hinge_losses(scores: Tensor) -> Tensor:
-    """max(0, 1 - score): SLiC, https://arxiv.org/abs/2305.10425, where the score is beta x margin.
-
-    The paper's delta is 1 / beta, and its margin has no reference.
-    """
-    return torch.relu(1 - scores)
-
-
-def simpo_losses(
-    margins: Tensor, *, beta: float, gamma: float, label_smoothing: float = 0.0
-) -> Tensor:
-    """Logistic losses of beta x margin - gamma: SimPO, https://arxiv.org/abs/2405.14734.
-
-    Its margin is the difference of the answers' mean log-probabilities a token, without reference.
-    """
-    return logistic_losses(beta * margins - gamma, label_smoothing=label_smoothing)
-
-
 def kto_losses(log_ratios: Tensor, desirable: Tensor, *, kl: float, beta: float) -> Tensor:
     """1 - sigmoid(+-beta (log-ratio - kl)), + for desirable answers, - for the others.
 

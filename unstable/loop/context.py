@@ -268,7 +268,7 @@ class Context:
         for each in finished:
             self.buffer.add(each.spec, each.trajectories)
 
-    def end_round(self, finished: Iterable[Finished]) -> None:
+    def end_round(self, finished: Iterable[PlayedGame]) -> None:
         """Admit the games of a round of synchronous play, in the order of their ids."""
         self.admit(sorted(finished, key=lambda each: each.spec.game_id))
         self.registry.end_round(self.policy)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import ModelShape, read_shape
-from unstable.planning.figures import TYPICAL_LENGTH
 from unstable.planning.fit import Budget, Device
 from unstable.planning.machine import GPU, Machine, Placement
 from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory
@@ -20,6 +19,8 @@ LEAST_SLOTS = 4
 of one more waits for a slot."""
 _CRITIC = 3
 """Other policies that a critic of all weights takes as much memory as: it has moments too."""
+TYPICAL_LENGTH = 0.25
+"""Of the greatest length of prompt and answer, before anything is measured: an estimate."""
 PLANNED = 0.95
 """Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
 

@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unstable.config import RunConfig
-from unstable.planning import figures
 from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few, versions_at_once
 from unstable.planning.fit import DoesNotFitError, SharedCard, engine_alone
 from unstable.planning.machine import GPU
-from unstable.planning.pace import games_at_once
+
+GAME_TURNS = 8
+"""That one game of self-play brings: 7.6 were measured in TicTacToe."""
+_SMALL_ENGINE = 500_000_000
+_MOST_ENGINES = 4
+_ENGINE_ROOM = 20_000_000_000
+_ENGINE_CORES = 4
+_ENGINE_GAMES = 48
+"""Parameters up to which a card has several engines, and how many: one for so many bytes of the
+card, cores, and games that may be in flight. An estimate: most of the 16.6 ms of a step of SmolLM2
+on an H200 were the processor's."""
 
 
 def on_gpus(case: Case) -> Placed:
@@ -76,13 +85,25 @@ def _engines_per_card(case: Case) -> int:
         return actors.engines_per_gpu
     given = actors.num != "auto" or actors.gpu_memory != "auto" or actors.tensor_parallel > 1
     exclusive = any(gpu.mode == "exclusive" for gpu in gpus)
-    if given or exclusive or case.shape.parameters > figures.SMALL_ENGINE:
+    if given or exclusive or case.shape.parameters > _SMALL_ENGINE:
         return 1
-    by_memory = min(gpu.total_bytes for gpu in gpus) // figures.ENGINE_ROOM
-    by_cores = case.machine.cores // (figures.ENGINE_CORES * len(gpus))
+    by_memory = min(gpu.total_bytes for gpu in gpus) // _ENGINE_ROOM
+    by_cores = case.machine.cores // (_ENGINE_CORES * len(gpus))
     games = games_at_once(case.config, sync=case.config.loop.mode == "sync")
-    by_games = games // (figures.ENGINE_GAMES * len(gpus))
-    return int(max(1, min(figures.MOST_ENGINES, by_memory, by_cores, by_games)))
+    by_games = games // (_ENGINE_GAMES * len(gpus))
+    return int(max(1, min(_MOST_ENGINES, by_memory, by_cores, by_games)))
+
+
+def games_at_once(config: RunConfig, *, sync: bool) -> float:
+    """Games that may be in flight, by what is learned from before it is too stale.
+
+    Of two seats, one is trained against past versions and others.
+    """
+    draw = config.opponents.draw
+    others = draw.past + draw.fixed * bool(config.opponents.fixed)
+    trained = 1 - others / ((draw.self + others) or 1.0) / 2
+    turns = config.learner.batch_size if sync else config.buffer_capacity
+    return max(1.0, turns / GAME_TURNS / trained)
 
 
 def _cards(

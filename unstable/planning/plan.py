@@ -13,7 +13,6 @@ from typing import NamedTuple
 from unstable.config import ConfigError, RunConfig
 from unstable.models.shape import read_shape
 from unstable.planning.case import Case, Placed, case_of, versions_kept
-from unstable.planning.figures import card_like
 from unstable.planning.fit import (
     Batches,
     DoesNotFitError,
@@ -28,12 +27,9 @@ from unstable.planning.memory import DTYPE_BYTES, FP32, GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_engine
 from unstable.planning.on_gpus import on_gpus
 from unstable.planning.on_processor import on_processor
-from unstable.planning.pace import Pace, pace
 
 _SENT = 3
 """Versions that are on their way to actors, at most."""
-FULL = 0.5
-"""Share of the places below which the plan says how to fill them."""
 
 Engines = Mapping[str, EngineNeeds]
 """What each engine needs, by its name."""
@@ -69,13 +65,7 @@ class Plan:
     micro_batch_tokens: int | None
     uses: tuple[Use, ...]
     notes: tuple[str, ...]  # what a person should know of
-    pace: Pace | None = None  # where actors and learner have cards
     grows: bool = False  # whether nodes that come later get actors too
-
-    @property
-    def update_s(self) -> float:
-        """Estimated seconds of an update; 0 where nothing is known."""
-        return self.pace.update_s(sync=self.mode == "sync") if self.pace else 0.0
 
     def text(self) -> str:
         """The plan as a short table."""
@@ -89,8 +79,6 @@ class Plan:
         if self.learners:
             rows.append(("learner", _places(self.learners, several)))
             rows.append(("loop", modes[self.mode] + sharing[self.share]))
-        if self.pace is not None:
-            rows += _pace_rows(self.pace)
         for use in self.uses:
             parts = ", ".join(f"{name} {size / GB:.2f}" for name, size in use.parts.items())
             used, limit = sum(use.parts.values()) / GB, use.limit_bytes / GB
@@ -170,30 +158,32 @@ def _plan(
     learner: bool,
     request_tokens: float | None = None,
 ) -> Plan:
-    """The plan of those numbers of learner ranks that fit with which an update takes least time."""
+    """Return the plan of the first number of learner ranks that fits."""
     engine, notes = choose_engine(config, machine, engines)
     notes += _whole_versions(config, machine, engines[engine])
-    plans, lacks = [], []
+    lacks = []
     for ranks in _ranks(config, machine, engines[engine]) if learner else [0]:
         try:
             case = case_of(config, machine, engines[engine], ranks, request_tokens)
-            plans.append(_planned(case, engine, list(notes)))
+            return _planned(case, engine, list(notes))
         except DoesNotFitError as lack:
             lacks.append(lack)
-    if not plans:
-        raise lacks[0]
-    return min(plans, key=lambda each: each.update_s)
+    raise lacks[0]
 
 
 def _ranks(config: RunConfig, machine: Machine, engine: EngineNeeds) -> Sequence[int]:
-    """Numbers of learner ranks to choose from: of actors on cards, those that leave them some."""
+    """List numbers of learner ranks, the best first: half of the cards, or next to that.
+
+    Of actors on cards, only those that leave them some.
+    """
     actors, cards = config.actors, len(machine.usable_gpus)
     if config.learner.num != "auto":
         return [config.learner.num]
     if not engine.uses_gpus or not cards or actors.share_gpu in ("split", "sleep"):
         return [1]
     taken = actors.tensor_parallel * (1 if actors.num == "auto" else actors.num)
-    return range(1, max(1, min(cards - taken, config.learner.batch_size)) + 1)
+    numbers = range(1, max(1, min(cards - taken, config.learner.batch_size)) + 1)
+    return sorted(numbers, key=lambda ranks: abs(ranks - cards / 2))
 
 
 def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
@@ -224,45 +214,9 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         micro_batch_tokens=batches.limit_tokens,
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
-        pace=_pace(case, placed, batches) if gpus and placed.learners else None,
         # A run that is the same to the bit keeps its number of actors.
         grows=case.config.actors.num == "auto" and (gpus or budget.mode == "async"),
     )
-
-
-def _pace(case: Case, placed: Placed, batches: Batches) -> Pace:
-    smallest = min(case.machine.usable_gpus, key=lambda gpu: gpu.total_bytes)
-    return pace(
-        case.config,
-        case.shape,
-        case.dtype,
-        card_like(smallest.name, smallest.total_bytes),
-        typical=case.typical,
-        cached_tokens=placed.cached_tokens,
-        actors=len(placed.actors),
-        per_card=placed.engines_per_gpu,
-        places=placed.games,
-        ranks=len(placed.learners),
-        pass_tokens=batches.most_tokens,
-        sync=placed.budget.mode == "sync",
-        shared=placed.budget.share != "off",
-    )
-
-
-def _pace_rows(pace: Pace) -> list[tuple[str, str]]:
-    """What a person should know of the pace, and which batch would fill the actors."""
-    play, learn = pace.play_s, pace.learn_s
-    rows = [("pace", f"playing {play:.1f} s, learning {learn:.1f} s an update, estimated")]
-    if pace.games < FULL * pace.places:
-        more = pace.places / pace.games
-        rows.append(
-            (
-                "",
-                f"{pace.games:,.0f} of {pace.places:,} places have a game by what is learned from "
-                f"in time; learner.batch_size x {more:.1f} would fill them",
-            )
-        )
-    return rows
 
 
 def _check_sharing(case: Case, share: Share, per_card: int) -> None:

@@ -15,8 +15,6 @@ from rich.console import Console
 from rich.live import Live
 
 from unstable.config import ConfigError, RunConfig
-from unstable.planning.measured import pace_line
-from unstable.planning.pace import Pace
 from unstable.records.files import hide_in_line
 from unstable.records.folder import RunFolder
 from unstable.records.policies import write_policies
@@ -107,12 +105,8 @@ class Tracker:
         console: Console | None = None,
         device: str = "",
         sinks: Sequence[SinkMaker] = (),
-        pace: Pace | None = None,
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own.
-
-        `pace` is what the plan estimates, where it does.
-        """
+        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own."""
         self.folder = folder
         self._console = console or RunConsole()
         self._dashboard: Live | None = None
@@ -131,7 +125,6 @@ class Tracker:
         self._spent_until = now
         self._times = dict.fromkeys(PHASES.values(), 0.0)
         self._play = PlayMetrics(config)
-        self._planned, self._pace = pace, ""
         self._stale = Stale(config)
         self._engine = EngineMetrics()
         self._device = DeviceProbe()
@@ -155,7 +148,6 @@ class Tracker:
         if rows := read_rows(folder.metrics, skipped):  # the run is resumed
             self._names.update(dict.fromkeys(rows[-1]))
             self.view.resume(rows)
-        self._began_with = self.view.version
         if skipped:
             self.print(skipped.line)
         for sink in self._sinks:
@@ -329,10 +321,8 @@ class Tracker:
             self._lines.patience_s = LATER_S
         self.view.rows = (*self.view.rows, row)[-HISTORY:]
         self._emit("row", row)
-        if is_new:
-            self._look_at_pace()
-            if (line := self._stale.add(row)) is not None:
-                self.warn(line)
+        if is_new and (line := self._stale.add(row)) is not None:
+            self.warn(line)
         if self._dashboard is None and is_new:
             left_s = self.view.seconds_left(self.view.clock()) or 0.0
             self.print(update_line(row, self.view.config.loop.steps, left_s))
@@ -343,15 +333,6 @@ class Tracker:
         self._beside = {}
         self.view.rows = tuple(joined((*self.view.rows, row)))
         self._emit("row", {name: _finite(value) for name, value in row.items()})
-
-    def _look_at_pace(self) -> None:
-        """Keeps what updates take, for `state.json`; says it once, if a plan has estimated it."""
-        rows = [row for row in self.view.rows if (row["version"] or 0) > self._began_with + 1]
-        line = pace_line(self.view.config, self._planned, rows)
-        if line is not None:
-            if not self._pace and self._planned is not None:
-                self.warn(line)
-            self._pace = line
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
@@ -457,8 +438,7 @@ class Tracker:
         return line if still_s < STILL_S else f"{line}{still_line(waits, still_s)}"
 
     def _at(self) -> dict[str, Any]:
-        state = {**state_of(self.view, self.waits), "pace": self._pace}
-        return {**state, "view": self._shown()}
+        return {**state_of(self.view, self.waits), "view": self._shown()}
 
     def _shown(self) -> dict[str, Any] | None:
         """What the dashboard shows; None if that cannot be had, which is no reason to be silent."""

@@ -4,9 +4,10 @@ import random
 
 from unstable.collectors.players.base import OpponentPlayer, another, complaint, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
-from unstable.games.catalog.table import EXPERT_GAMES, RULE_GAMES
+from unstable.config.plugins import registered
+from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.game import Game
-from unstable.games.services import game_info, lists_legal_moves
+from unstable.games.services import game_info, lists_legal_moves, rule_bot
 from unstable.types import Answer, Observation
 
 
@@ -55,9 +56,10 @@ class RulesPlayer(ExpertPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without a rule bot."""
-        if game_info(game).rules is None:
+        if rule_bot(game_info(game)) is None:
+            games = ", ".join(sorted(registered("rules")))
             raise ConfigError(
-                f"{complaint(opponent, game, field)}: it plays only {RULE_GAMES}; {another(game)}"
+                f"{complaint(opponent, game, field)}: it plays only {games}; {another(game)}"
             )
 
     def moves(self, game: Game) -> dict[str, float]:

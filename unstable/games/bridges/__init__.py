@@ -1,56 +1,47 @@
-"""Games of other libraries, each as an `Environment`: `games.env` names them by a prefix.
+"""Environments of other libraries: `games.env` names one by a prefix, an entry point.
 
-`open_spiel:liars_dice(numdice=1)` is the game `liars_dice(numdice=1)` of OpenSpiel. A library is
-imported with the first game of it that is asked for.
+`open_spiel:liars_dice(numdice=1)` is the game `liars_dice(numdice=1)` of OpenSpiel, whose bridge is
+here; further ones are in `contrib/`, or in packages of others.
 """
 
-import importlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from unstable.config import DISTRIBUTION, ConfigError
+from unstable.config import ConfigError
+from unstable.config.plugins import described, refusing, registered
 from unstable.games.environment import Environment
-
-LIBRARIES = {
-    "open_spiel": ("pyspiel", "open_spiel"),
-    "pettingzoo": ("pettingzoo", "pettingzoo"),
-    "gymnasium": ("gymnasium", "gymnasium"),
-    "gem": ("gem", "gem-llm"),
-}
-"""By prefix, which is the name of the module here too: what is imported, and what pip calls it."""
 
 
 def is_bridged(env: str) -> bool:
-    """Whether `games.env` names a game of another library."""
-    return env.partition(":")[0] in LIBRARIES and ":" in env
+    """Tell whether `games.env` names a game by an installed prefix."""
+    return ":" in env and env.partition(":")[0] in registered("environments")
 
 
 @lru_cache(maxsize=256)
 def bridged_class(env: str) -> type[Environment]:
-    """The class of a game of another library.
+    """Return the class of a game, which the function of its prefix makes of the rest of the name.
 
     Raises `ConfigError` where the library is not installed, or has no such game.
     """
     prefix, _, game = env.partition(":")
-    module, package = LIBRARIES[prefix]
-    try:
-        with _logging_kept():
-            importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"target = {env!r}: {package} is not installed ({error}); "
-            f"run: pip install '{DISTRIBUTION}[{prefix}]'"
-        ) from None
-    bridge = importlib.import_module(f"{__name__}.{prefix}")
-    made: type[Environment] = bridge.environment_class(game)
+    entry, place = registered("environments")[prefix], f"target = {env!r}"
+    with refusing(f"{place}: {entry.value}"), _logging_kept():
+        try:
+            made: type[Environment] = entry.load()(game)
+        except ImportError as error:
+            package = entry.dist.name if entry.dist else prefix
+            raise ConfigError(
+                f"{place}: needs more than is installed ({described(error)}); run: "
+                f"pip install '{package}[{prefix}]'"
+            ) from None
     return made
 
 
 @contextmanager
 def _logging_kept() -> Iterator[None]:
-    """The root logger stays as it is: GEM sets it up for itself as it is imported."""
+    """Keep the root logger as it is: GEM configures it as it is imported."""
     root = logging.getLogger()
     level, handlers = root.level, [*root.handlers]
     try:

@@ -7,7 +7,6 @@ Their rules speak of values and points: these are what is paid here.
 from itertools import permutations, product
 from typing import Any
 
-from unstable.games.catalog import rules
 from unstable.games.info import GameInfo, Payoffs
 
 _OFFERED = range(1, 4)  # of a resource, in the offers that are listed
@@ -65,13 +64,11 @@ NEGOTIATION = GameInfo(
     env="SimpleNegotiationEnv",
     name="SimpleNegotiation",
     legal_moves=trades,
-    rules=rules.negotiation,
     payoffs=Payoffs(gains, most_gain, zero_sum=False),
 )
 DILEMMA = GameInfo(
     env="IteratedPrisonersDilemmaEnv",
     name="IteratedPrisonersDilemma",
     legal_moves=choices,
-    rules=rules.dilemma,
     payoffs=Payoffs(points, most_points, zero_sum=False),
 )

@@ -1,18 +1,10 @@
-"""SecretMafia: its teams, whom a seat may choose, and its rule bot."""
+"""SecretMafia: its teams, and whom a seat may choose."""
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-from unstable.games.catalog.rules import best
-from unstable.games.info import Events, GameInfo, Probabilities, Teams
+from unstable.games.info import GameInfo, Teams
 
 _MAFIA_FIRST = ("Mafia", "Doctor", "Detective", "Villager")  # the order of the seats
-_TALK = re.compile(r"Player (\d+): (.*)", re.DOTALL)
-_FINDING = re.compile(r"Player (\d+) IS (NOT )?a Mafia member\.")
-_NAMED = re.compile(r"\[(\d+)\]")
 
 
 def living(env: Any) -> list[str]:
@@ -40,94 +32,9 @@ def by_role(env: Any) -> list[int]:
     return sorted(roles, key=lambda number: (_MAFIA_FIRST.index(roles[number]), number))
 
 
-@dataclass(slots=True)
-class Heard:
-    """What a seat makes of all that it was shown."""
-
-    found: dict[int, bool] = field(default_factory=dict)  # by its own inquiries: of the mafia?
-    claimant: int | None = None  # who first said in public what an inquiry found
-    claimed: dict[int, bool] = field(default_factory=dict)  # what that was
-    hostile: Counter[int] = field(default_factory=Counter)
-    """How often each has named, in talk or in a vote, whom the claimant had found harmless."""
-
-    def add(self, event: str) -> None:
-        """Take in what the seat was shown next."""
-        said = _TALK.fullmatch(event)
-        if said is None:
-            if own := _FINDING.fullmatch(event):
-                self.found |= _findings([own])
-            return
-        speaker, text = int(said[1]), said[2]
-        if findings := _findings(_FINDING.finditer(text)):
-            self.claimant = speaker if self.claimant is None else self.claimant
-            if speaker == self.claimant:
-                self.claimed |= findings
-        for named in map(int, _NAMED.findall(text)):
-            self.hostile[speaker] += named == self.claimant or self.claimed.get(named) is False
-
-    def prey(self, number: int) -> tuple[bool, bool, int]:
-        """How valuable a target a number is to the mafia."""
-        return number == self.claimant, self.claimed.get(number) is False, -number
-
-    def known(self, own: int, is_detective: bool) -> dict[int, bool]:
-        """Who is of the mafia and who is not, to a seat of the village.
-
-        Who claims to be the detective is believed, except by the detective and by whom it accuses.
-        """
-        if self.claimant is None:
-            return self.found
-        if is_detective or self.claimed.get(own):
-            return self.found | {self.claimant: True}
-        return self.claimed | {self.claimant: False}
-
-
-def _findings(said: Iterable[re.Match[str]]) -> dict[int, bool]:
-    return {int(each[1]): each[2] is None for each in said}
-
-
-def moves(env: Any, events: Events) -> Probabilities:
-    """The rule bot's: the detective says what it finds, and the village holds to that.
-
-    The mafia agrees, by night and by day, on the detective, else on who is found harmless, else on
-    the lowest number. The village votes for whom the detective has found, else for who named it or
-    whom it found harmless most often, else for the lowest number; its doctor saves the detective.
-    """
-    state, own = env.state.game_state, env.state.current_player_id
-    roles, phase = state["player_roles"], state["phase"].value
-    heard = Heard()
-    for event in events:
-        heard.add(event)
-    others = [number for number in state["alive_players"] if number != own]
-    if roles[own] == "Mafia":
-        prey = [number for number in others if roles[number] != "Mafia"]
-        return _talk("") if phase == "Day-Discussion" else _choice(prey, heard.prey)
-    known = heard.known(own, roles[own] == "Detective")
-    if phase == "Night-Doctor":
-        harmless = [number for number in others if known.get(number) is False]
-        return _choice(harmless or others, lambda number: number == heard.claimant)
-    if phase == "Night-Detective":
-        return _choice(others, lambda number: (number not in known, heard.hostile[number]))
-    if phase == "Day-Discussion":
-        return _talk(" ".join(_said(number, heard.found[number]) for number in heard.found))
-    return _choice(others, lambda number: (known.get(number, 0.5), heard.hostile[number], -number))
-
-
-def _talk(text: str) -> Probabilities:
-    return {text or "I know no more than you.": 1.0}
-
-
-def _said(number: int, mafia: bool) -> str:
-    return f"Player {number} IS {'' if mafia else 'NOT '}a Mafia member."
-
-
-def _choice(numbers: list[int], score: Callable[[int], Any]) -> Probabilities:
-    return best({f"[{number}]": score(number) for number in numbers})
-
-
 INFO = GameInfo(
     env="SecretMafiaEnv",
     name="SecretMafia",
     legal_moves=living,
     teams=Teams(mafia_and_village, by_role),
-    rules=moves,
 )

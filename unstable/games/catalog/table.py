@@ -40,8 +40,6 @@ _BY_ENV = {
 _NOTHING = GameInfo()
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
-RULE_GAMES = ", ".join(info.name for info in GAMES if info.rules is not None)
-"""The games with a rule bot, for messages."""
 EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not None)
 """The games that can be solved exactly, some in small variants alone, for messages."""
 

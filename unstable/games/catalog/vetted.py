@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import GameConfig, read_text, read_yaml
-from unstable.games.services import game_info, prompt_style, with_teams
+from unstable.games.services import game_info, prompt_style, rule_bot, with_teams
 from unstable.games.textarena import env_class
 
 COLUMNS = ("game", "seats", "sees", "pays", "longest", "expert", "compact", "solver", "defects")
@@ -32,7 +32,7 @@ class Vetted(NamedTuple):
             self.sees,
             self.pays,
             str(self.longest),
-            "yes" if info.expert else "rules" if info.rules else "no",
+            "yes" if info.expert else "rules" if rule_bot(info) else "no",
             "yes" if prompt_style(config).name == "compact" else "no",
             self.solver,
             self.defects,

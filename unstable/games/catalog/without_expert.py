@@ -1,9 +1,9 @@
-"""TextArena's games without an expert: legal moves, rule bots, short forms, teams."""
+"""TextArena's games without an expert: legal moves, short forms, teams."""
 
 from itertools import product
 from typing import Any
 
-from unstable.games.catalog import rules, tic_tac_toe
+from unstable.games.catalog import tic_tac_toe
 from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always
 
 # Dice
@@ -39,7 +39,6 @@ PIG = GameInfo(
     env="PigDiceEnv",
     name="PigDice",
     legal_moves=pig_moves,
-    rules=rules.pig,
     board_shows_all=always,
     compact=Compact(
         "Pig: roll the die as often as you like; 2 to 6 add to your turn's total, a 1 loses it and "
@@ -49,9 +48,7 @@ PIG = GameInfo(
         pig_position,
     ),
 )
-LIARS = GameInfo(
-    env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves, rules=rules.liars_dice
-)
+LIARS = GameInfo(env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves)
 
 
 # Marks on a board
@@ -83,7 +80,6 @@ TAK = GameInfo(
     env="SimpleTakEnv",
     name="SimpleTak",
     legal_moves=tic_tac_toe.legal_moves,
-    rules=rules.tak,
     board_shows_all=always,
     small_tree=SmallTree(
         is_open=True, fits=lambda env: env.board_size <= 3, variants="args.board_size = 3"
@@ -100,7 +96,6 @@ THREE_PLAYERS = GameInfo(
     env="ThreePlayerTicTacToeEnv",
     name="ThreePlayerTicTacToe",
     legal_moves=tic_tac_toe.legal_moves,
-    rules=rules.three_player_tic_tac_toe,
     board_shows_all=always,
     compact=Compact(
         "TicTacToe for three: four of a seat's marks in a row win. The cells of each row, rows "

@@ -7,7 +7,7 @@ enter.
 from typing import Any
 
 from unstable.config import BuiltInConfig, ConfigError, CustomAlgorithmConfig
-from unstable.config.plugins import load_target
+from unstable.config.plugins import load_target, registered
 from unstable.learners.algorithm import Algorithm
 from unstable.learners.algorithms.a2c import A2C
 from unstable.learners.algorithms.cispo import CISPO
@@ -15,16 +15,12 @@ from unstable.learners.algorithms.distill import Distill
 from unstable.learners.algorithms.dpo import DPO
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.algorithms.gspo import GSPO
-from unstable.learners.algorithms.ipo import IPO
 from unstable.learners.algorithms.kto import KTO
 from unstable.learners.algorithms.ppo import PPO
 from unstable.learners.algorithms.reinforce import Reinforce
 from unstable.learners.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from unstable.learners.algorithms.rft import RFT
 from unstable.learners.algorithms.rloo import RLOO
-from unstable.learners.algorithms.simpo import SimPO
-from unstable.learners.algorithms.slic import SLiC
-from unstable.learners.algorithms.vrpo import VRPO
 
 BUILT_IN: dict[str, type[Algorithm]] = {
     "reinforce": Reinforce,
@@ -35,16 +31,18 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "cispo": CISPO,
     "ppo": PPO,
     "a2c": A2C,
-    "vrpo": VRPO,
     "rft": RFT,
     "dpo": DPO,
-    "ipo": IPO,
-    "slic": SLiC,
-    "simpo": SimPO,
     "kto": KTO,
     "distill": Distill,
 }
-"""Our algorithms, by `learner.algorithm.name`."""
+"""Algorithms by `learner.algorithm.name`; those of `contrib/` are entry points."""
+
+
+def named_algorithm(name: str) -> type[Algorithm]:
+    """Return the algorithm of a `learner.algorithm.name`, of `contrib/` if it is not built in."""
+    found: type[Algorithm] = BUILT_IN.get(name) or registered("algorithms")[name].load()
+    return found
 
 
 def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
@@ -53,9 +51,9 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
     the config does not have.
     """
-    known = BUILT_IN
     if config.target is None:
-        return known[config.name]
+        return named_algorithm(config.name)
+    known = {name: named_algorithm(name) for name in (*BUILT_IN, *registered("algorithms"))}
     field = f"learner.algorithm.{'target' if config.name in known else 'name'}"
     target: Any = load_target(config.target, field)
     if not isinstance(target, type):

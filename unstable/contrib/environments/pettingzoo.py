@@ -18,8 +18,13 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import described, load_target
-from unstable.games.bridges.numbered import Maker, NumberedEnvironment, check_actions, info_of
-from unstable.games.bridges.readable import MASK, marked
+from unstable.contrib.environments.numbered import (
+    Maker,
+    NumberedEnvironment,
+    check_actions,
+    info_of,
+)
+from unstable.contrib.environments.readable import MASK, marked
 
 _OPEN = {"chess_v6": "both players see the whole board"}
 """Games that are shown as they render themselves as text, each with the reason why they may be."""

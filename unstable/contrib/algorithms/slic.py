@@ -4,11 +4,20 @@ Zhao et al. 2023, https://arxiv.org/abs/2305.10425, whose margin is of the polic
 log-probabilities, with an SFT term in place of a reference.
 """
 
+import torch
 from torch import Tensor
 
 from unstable.config import SLiCConfig
-from unstable.learners.preference_losses import hinge_losses, length_regularized
+from unstable.learners.preference_losses import length_regularized
 from unstable.learners.preferences import PairTokens, Pairwise
+
+
+def hinge_losses(scores: Tensor) -> Tensor:
+    """max(0, 1 - score): SLiC, https://arxiv.org/abs/2305.10425, where the score is beta x margin.
+
+    The paper's delta is 1 / beta, and its margin has no reference.
+    """
+    return torch.relu(1 - scores)
 
 
 class SLiC(Pairwise):

@@ -1,6 +1,8 @@
-"""The critic of moves: Q(o, a) for each legal move, and what moves are worth more than their mean.
+"""VRPO: PPO's clipped ratios with the advantages of a critic of moves, Q(o, a) for each legal one.
 
-Fan and Farina 2026, https://arxiv.org/abs/2605.19235; docs/algorithms.md says how it differs.
+Fan and Farina 2026, https://arxiv.org/abs/2605.19235: an advantage is a move's value less the mean
+over the policy's moves, so that neither this move's chance nor that of the seat's later ones is in
+it. Their critic sees all hands; ours reads what the seat is shown, as it is part of its model.
 """
 
 from collections.abc import Sequence
@@ -9,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from unstable.config import ActionCriticConfig, ConfigError
-from unstable.learners.advantages import action_advantages, generalized_advantages
+from unstable.config import ActionCriticConfig, ConfigError, VRPOConfig
+from unstable.learners.advantages import generalized_advantages
 from unstable.learners.batch import FlatBatch, Floats, Ints, Mask
+from unstable.learners.clipped import Surrogate
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.model.policy import Scores
 from unstable.learners.scoring import Scorer
@@ -115,3 +118,40 @@ class Moves:
         shares_M = np.exp(logprobs_M - most_S[owners_M])
         sums_S = np.bincount(owners_M, weights=shares_M * values_A[self._moves_M])
         return values_A[self._answered_S], sums_S / np.bincount(owners_M, weights=shares_M)
+
+
+def action_advantages(
+    rewards_S: Floats,
+    actions_S: Floats,
+    values_S: Floats,
+    legal_S: Mask,
+    trajectories_S: Ints,
+    turns_S: Sequence[int],
+    *,
+    gamma: float,
+    decay: float,
+) -> tuple[Floats, Floats]:
+    """Advantages and action values' targets [S] along each trajectory's turns, in whatever order.
+
+    Of each turn's answer Q(o, a), and V(o), the mean of Q over the policy's legal moves:
+    A = Q - V + decay * sum over k of (gamma * decay)^k * (reward + gamma * next V - Q), k turns
+    later, and target = Q + the same sum: Expected SARSA(lambda), as in VRPO,
+    https://arxiv.org/abs/2605.19235. So A is the lambda-weighted mean of all n-step estimates,
+    Q - V (n = 0) among them. With `decay` 1 it is unbiased whatever Q is: what Q - V of later turns
+    takes off the return has the mean 0 over the policy's moves. It is not taken off where the
+    answer is no legal move, as V has no such answers in it.
+    """
+    controls_S = np.where(legal_S, actions_S - values_S, 0.0)
+    # Errors that begin with V are those of GAE, and with the controls taken off those of Q.
+    rest_S = generalized_advantages(
+        rewards_S - controls_S, values_S, trajectories_S, turns_S, gamma=gamma, decay=decay
+    )
+    errors_S = rest_S - np.where(legal_S, 0.0, actions_S - values_S)
+    return actions_S - values_S + decay * errors_S, actions_S + errors_S
+
+
+class VRPO(Surrogate):
+    """Q(o, a) for each legal move, and the policy's exact probability of it."""
+
+    config: VRPOConfig
+    critic_class = ActionCritic

@@ -14,8 +14,13 @@ from gymnasium.spaces import Discrete
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import described
-from unstable.games.bridges.numbered import Maker, NumberedEnvironment, check_actions, info_of
-from unstable.games.bridges.readable import MASK, marked
+from unstable.contrib.environments.numbered import (
+    Maker,
+    NumberedEnvironment,
+    check_actions,
+    info_of,
+)
+from unstable.contrib.environments.readable import MASK, marked
 
 _OPEN = {
     "CliffWalking-v1": "the observation is the whole position",

@@ -13,9 +13,9 @@ from gymnasium.utils import EzPickle
 
 from unstable.config import ConfigError
 from unstable.config.plugins import load_target
+from unstable.contrib.environments.readable import is_readable, readable
 from unstable.games.bridges.named import NamedEnvironment
 from unstable.games.bridges.questions import line
-from unstable.games.bridges.readable import is_readable, readable
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
 
 Maker = Callable[..., Any]

@@ -1,8 +1,7 @@
-"""Rule bots: games without an expert, played passably by a rule of thumb.
+"""Rule bots of TextArena's games without an expert, each a rule of thumb.
 
 Each is asked with an env, and with the events that the seat to move was shown. It gives the
-probability of each action, by what that seat may know alone. Codenames and SecretMafia have
-theirs in their own files.
+probability of each action, by what that seat may know alone.
 """
 
 import math

@@ -7,8 +7,12 @@ compared with a short one.
 from torch import Tensor
 
 from unstable.config import IPOConfig
-from unstable.learners.preference_losses import ipo_losses
 from unstable.learners.preferences import PairTokens, Pairwise
+
+
+def ipo_losses(margins: Tensor, *, beta: float) -> Tensor:
+    """(margin - 1 / (2 beta))^2: IPO, https://arxiv.org/abs/2310.12036, whose tau is beta."""
+    return (margins - 1 / (2 * beta)) ** 2
 
 
 class IPO(Pairwise):

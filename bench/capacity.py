@@ -1,0 +1,275 @@
+"""A plan for machines that are not here, and what it comes to in an hour.
+
+Sizes and placement are the project's own plan; seconds are estimates by the figures below, which no
+card has confirmed but where they say so.
+
+Run: python -m bench.capacity --machine 8xh100 --nodes 4 --config qwen3_24gb
+"""
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bench import parser
+from unstable.cli import parse_options
+from unstable.config import ConfigError, RunConfig, load, nearest, shown
+from unstable.engines.needs import NEEDS
+from unstable.models.shape import ModelShape, read_shape
+from unstable.planning.case import TYPICAL_LENGTH
+from unstable.planning.machine import BFLOAT16_SINCE, GPU, Machine, together
+from unstable.planning.memory import DTYPE_BYTES, FP32, cache_bytes, weight_bytes
+from unstable.planning.on_gpus import GAME_TURNS, games_at_once
+from unstable.planning.plan import Plan, plan
+
+MIB, GB = 2**20, 1_000_000_000
+ANSWER_LENGTH = 0.4
+"""Of `sampling.max_tokens`, a typical answer: an estimate."""
+STEP_S, REQUEST_S = 4e-3, 33e-6
+"""Of vLLM's own processor time in a step, and for each request in it: 16.6 ms at 384 requests were
+measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
+BANDWIDTH_USED = 0.8
+"""Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
+DENSE = 2
+"""How often the dense weights of a quantized layer are written or read in a product."""
+MATMUL_USED = 0.66
+"""Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
+TFLOP/s were measured on an H200."""
+PASSES = 141
+"""How often a learner's norms, rotary embeddings and activations read or write a layer's hidden and
+intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
+OTHER = 1.16
+"""What attention and gaps between kernels add to that: an estimate."""
+LAUNCH_S = 1.9e-3
+"""Of launching a layer's kernels in one pass forward and back: 249 kernels a layer were counted."""
+PASS_TOKENS = 16_384
+"""Of a micro-batch whose tokens nothing bounds."""
+SHARED = 2
+"""How much slower each is where a busy engine and a busy learner share a card: an estimate."""
+DRIVER_S = 0.16e-3
+"""Of the driver's thread for a finished game: 160 us were measured (docs/benchmarks.md)."""
+NETWORK = 1.25e9
+"""Bytes in a second between two nodes: 10 Gbit/s, the least that a cluster of cards has."""
+
+
+class Card(NamedTuple):
+    """A kind of card. `memory_bytes` are those that NVML counts."""
+
+    name: str
+    memory_bytes: int
+    compute: float  # CUDA compute capability
+    flops: float  # in a second, dense, in bfloat16
+    bandwidth: float  # bytes of its memory in a second
+
+
+CARDS: Mapping[str, Card] = {
+    "b200": Card("NVIDIA B200", 183_359 * MIB, 10.0, 2250e12, 8.0e12),
+    "h200": Card("NVIDIA H200", 143_771 * MIB, 9.0, 989e12, 4.8e12),
+    "h100": Card("NVIDIA H100", 81_559 * MIB, 9.0, 989e12, 3.35e12),
+    "a100": Card("NVIDIA A100", 81_920 * MIB, 8.0, 312e12, 2.0e12),
+    "l40s": Card("NVIDIA L40S", 46_068 * MIB, 8.9, 362e12, 0.86e12),
+    "rtx4090": Card("NVIDIA GeForce RTX 4090", 24_564 * MIB, 8.9, 165e12, 1.01e12),
+    "rtx3090": Card("NVIDIA GeForce RTX 3090", 24_576 * MIB, 8.6, 71e12, 0.94e12),
+    "l4": Card("NVIDIA L4", 23_034 * MIB, 8.9, 121e12, 0.3e12),
+}
+"""Cards by the words of `--machine`, by their data sheets."""
+_NAME = re.compile(r"(?:(\d{1,3})x)?(?:(\d{1,4})gb|(\w+))", re.ASCII)
+_TAKEN = 500_000_000
+"""Bytes of a card that its driver keeps for itself."""
+_CUDA = "13.0"
+_PACKAGES = ("torch", "vllm", "vllm-bnb-plugin", "torchao", "bitsandbytes")
+"""All of that version, which is newer than any that is asked for."""
+
+
+def machine_named(text: str) -> Machine:
+    """Return the idle machine of a name (h200, 8xh100, 4x24gb), with all that a run needs."""
+    found = _NAME.fullmatch(text.lower())
+    if found is None or (found[3] and found[3] not in CARDS):
+        hint = nearest(found[3] if found and found[3] else "", list(CARDS))
+        raise ConfigError(
+            f"--machine = {shown(text)}: write [COUNTx]CARD such as 8xh100 or 4x24gb; {hint}"
+        )
+    count, size = int(found[1] or 1), int(found[2] or 0) * GB
+    card = CARDS[found[3]] if found[3] else Card(f"a card of {found[2]} GB", size, 8.0, 0, 0)
+    if not count or not card.memory_bytes:
+        raise ConfigError(f"--machine = {shown(text)} has no card; give at least one, of 1 GB")
+    # Cores and memory for each card, of a server or a workstation.
+    cores, memory = (16, 128 * GB) if card.memory_bytes >= 40 * GB else (8, 32 * GB)
+    gpu = GPU(
+        id="0",
+        name=card.name,
+        total_bytes=card.memory_bytes,
+        free_bytes=card.memory_bytes - _TAKEN,
+        bfloat16=card.compute >= BFLOAT16_SINCE,
+    )
+    return Machine(
+        cores=count * cores,
+        memory_bytes=count * memory,
+        free_bytes=count * memory,
+        bfloat16=True,
+        packages=dict.fromkeys(_PACKAGES, _CUDA),
+        torch_cuda=_CUDA,
+        gpus=tuple(replace(gpu, id=str(index)) for index in range(count)),
+        driver_cuda=_CUDA,
+    )
+
+
+def nodes_named(text: str, nodes: int) -> list[Machine]:
+    """Return so many equal machines of a name."""
+    machine = machine_named(text)
+    if nodes == 1:
+        return [machine]
+    return [replace(machine, node=f"node-{number + 1}") for number in range(nodes)]
+
+
+def card_like(name: str, memory_bytes: int) -> Card:
+    """Return the card of that name, or else one of about that much memory."""
+    words = set(re.split(r"[\s-]+", name))
+    for card in CARDS.values():
+        if {*card.name.split()[1:]} <= words:
+            return card
+    sizes = {"rtx3090": 30e9, "l40s": 60e9, "a100": 100e9, "h200": math.inf}
+    return CARDS[next(word for word, most in sizes.items() if memory_bytes <= most)]
+
+
+def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
+    """Count what a pass reads of the base; of quantized layers also dense ones, made and read."""
+    weights = weight_bytes(shape, dtype, quantize)
+    if quantize == "none":
+        return weights
+    return weights + DENSE * DTYPE_BYTES[dtype] * shape.linear_parameters
+
+
+def step_s(
+    shape: ModelShape,
+    dtype: str,
+    card: Card,
+    weights: int,
+    requests: float,
+    length: int,
+    engines: int,
+) -> float:
+    """Estimate an engine's step, which reads so many bytes of `weights` and gives each request a
+    token; `engines` share the card."""
+    read = weights + requests * length * cache_bytes(shape, dtype)
+    return STEP_S + requests * REQUEST_S + engines * read / (BANDWIDTH_USED * card.bandwidth)
+
+
+def token_s(shape: ModelShape, card: Card) -> float:
+    """Estimate a learner rank's time for a token: 4 operations a weight, 6 one of the head."""
+    head = shape.hidden * shape.vocabulary
+    products = (4 * shape.linear_parameters + 6 * head) / (MATMUL_USED * card.flops)
+    values = 2 * shape.layers * (shape.hidden + shape.intermediate)
+    return OTHER * (products + PASSES * values / card.bandwidth)
+
+
+def typical_length(config: RunConfig, shape: ModelShape) -> int:
+    """Return the tokens of a typical prompt and answer."""
+    asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
+    return max(1, int(TYPICAL_LENGTH * min(asked, shape.max_length)))
+
+
+def played_turns(config: RunConfig) -> float:
+    """Count the turns that engines answer for an update, evaluations against programs included."""
+    draw, judged = config.opponents.draw, config.eval
+    fixed = draw.fixed * bool(config.opponents.fixed)
+    games = (draw.self + draw.past + fixed) or 1.0
+    trained, played = 1 - (draw.past + fixed) / games / 2, 1 - fixed / games / 2
+    kinds = len(config.games) * len(judged.opponents) * len(judged.temperature)
+    others = judged.games * kinds / judged.every if judged.every else 0.0
+    return config.learner.batch_size * played / trained + others * GAME_TURNS / 2
+
+
+class Capacity(NamedTuple):
+    """Estimates of a plan for cards."""
+
+    play_s: float  # of an update
+    learn_s: float
+    games: float  # in flight, of all actors
+    places: int  # for games
+    games_s: float  # finished, of training
+    updates_h: float
+    bound: str
+    driver: float  # share of its thread that is used
+    publish_bytes: int  # of a version, to each node, an update
+    publish_s: float  # to all nodes that are not the driver's, one after another
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """The same in words."""
+        yield "pace", f"playing {self.play_s:.1f} s, learning {self.learn_s:.1f} s an update"
+        if self.games < self.places / 2:
+            more = self.places / self.games
+            places = f"{self.games:,.0f} of {self.places:,} places have a game"
+            yield "", f"{places}; learner.batch_size x {more:.1f} would fill them"
+        rate = f"{self.games_s:,.0f} games/s, {self.updates_h:,.0f} updates/h"
+        yield "capacity", f"{rate}, bound by {self.bound}"
+        yield "", f"{100 * self.driver:.0f} % of the driver's thread"
+        between = f", {self.publish_s:.2f} s to all over 10 Gbit/s" if self.publish_s else ""
+        yield "", f"{self.publish_bytes / 1e6:,.0f} MB of weights to each node an update{between}"
+
+
+def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Capacity | None:
+    """Estimate what a plan comes to; None where nothing is on cards."""
+    gpus, ranks = together(machines).usable_gpus, len(chosen.learners)
+    if not (gpus and ranks and NEEDS[chosen.engine].uses_gpus):
+        return None
+    shape, smallest = read_shape(config.model), min(gpus, key=lambda gpu: gpu.total_bytes)
+    card = card_like(smallest.name, smallest.total_bytes)
+    sync, actors = chosen.mode == "sync", len(chosen.actors)
+    places, length = actors * chosen.games_in_flight, typical_length(config, shape)
+    games = min(games_at_once(config, sync=sync), places)
+    slower = SHARED if chosen.share != "off" and not sync else 1
+    weights = read_bytes(shape, chosen.dtype, config.model.quantize)
+    per_card = chosen.engines_per_gpu
+    step = step_s(shape, chosen.dtype, card, weights, games / actors, length, per_card)
+    answer = max(1.0, ANSWER_LENGTH * config.sampling.max_tokens)
+    span = config.actors.tensor_parallel
+    play = played_turns(config) * answer * slower * step / span / games
+    tokens = config.learner.batch_size * config.learner.epochs * length
+    passes = math.ceil(tokens / ranks / (chosen.micro_batch_tokens or PASS_TOKENS))
+    learn = max(tokens / ranks * token_s(shape, card), passes * shape.layers * LAUNCH_S)
+    if config.model.quantize != "none":  # made dense forward and back
+        learn += 2 * passes * weights / (BANDWIDTH_USED * card.bandwidth)
+    learn *= slower
+    finished = config.learner.batch_size / GAME_TURNS
+    by_cards, by_driver = play + learn if sync else max(play, learn), finished * DRIVER_S
+    update_s = max(by_cards, by_driver)
+    slowest = "playing" if play > learn else "learning"
+    bound = "playing and learning in turn" if sync else slowest
+    size = FP32 * shape.trained_parameters(config.model.adapter)
+    nodes = {place.node for place in (*chosen.actors, *chosen.learners)}
+    return Capacity(
+        play_s=play,
+        learn_s=learn,
+        games=games,
+        places=places,
+        games_s=finished / update_s,
+        updates_h=3600 / update_s,
+        bound="the driver" if by_driver > by_cards else bound,
+        driver=by_driver / update_s,
+        publish_bytes=size,
+        publish_s=(len(nodes) - 1) * size / NETWORK,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the plan of a config for such machines, and its capacity."""
+    options = parser(__doc__, machine="8xh100", nodes=1, config="default")
+    given, fields = options.parse_known_args(argv)
+    try:
+        config = load(given.config, parse_options(fields, {}))
+        machines = nodes_named(given.machine, given.nodes)
+        chosen = plan(config, machines, NEEDS)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    print(f"machine  {len(machines)} x {given.machine}: {together(machines).summary}")
+    print(chosen.text())
+    found = capacity(config, chosen, machines)
+    for name, value in found.rows() if found else [("capacity", "unknown of processors")]:
+        print(f"{name:<9}{value}")
+
+
+if __name__ == "__main__":
+    main()
