@@ -14,6 +14,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import aclosing
