@@ -40,6 +40,7 @@ from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.loop import state
 from unstable.loop.context import Context
+from unstable.loop.protocols import HeldVersion
 from unstable.loop.train import train
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
@@ -143,14 +144,18 @@ class IdleLearner:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
+        self._version = 0
 
     async def update(self, batch: PackedBatch) -> Update:
         opened = batch.opened()
         advantages = [0.5] * len(opened.samples)
         lines = sample_lines(opened, advantages)
-        return Update(version=batch.version + 1, metrics={}, advantages=advantages, lines=lines)
+        self._version = batch.version + 1
+        return Update(version=self._version, metrics={}, advantages=advantages, lines=lines)
 
-    async def hold(self, version: int) -> None: ...
+    async def hold(self) -> HeldVersion:
+        learner: Any = self  # the loop asks for no more than this
+        return HeldVersion(self._version, learner)
 
     async def adapter(self, version: int) -> None: ...
 

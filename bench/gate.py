@@ -41,7 +41,7 @@ class Run:
         completion = Completion(
             token_ids=[2], logprobs=[-1.0], finish_reason="stop", adapter="main@0"
         )
-        tokens = SampledTokens(prompt_ids=[1], segments=(completion,), version=0)
+        tokens = SampledTokens(prompt_ids=[1], segments=(completion,), version=0, temperature=1.0)
         self.samples = tuple(Sample(turn=i, tokens=tokens, rewards={}) for i in range(SAMPLES))
 
     def add(self) -> None:

@@ -80,7 +80,9 @@ def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vo
             finish_reason="stop",
             adapter="main@0",
         )
-        tokens = SampledTokens(prompt_ids=prompt_ids, segments=(completion,), version=0)
+        tokens = SampledTokens(
+            prompt_ids=prompt_ids, segments=(completion,), version=0, temperature=1.0
+        )
         reward = float(random.integers(-1, 2))
         trajectory = Trajectory(
             game_id=index,

@@ -115,6 +115,7 @@ def ours(task: Task) -> Update:
                         ),
                     ),
                     version=0,
+                    temperature=1.0,
                 ),
                 rewards={"outcome": Reward(turn.reward, turn.reward)},
             )

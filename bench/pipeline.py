@@ -25,6 +25,7 @@ from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.config import RunConfig, load, parse
 from unstable.engines.needs import NEEDS
 from unstable.loop.context import Context
+from unstable.loop.protocols import HeldVersion
 from unstable.loop.train import train
 from unstable.models.shape import read_shape
 from unstable.planning.memory import FP32
@@ -199,16 +200,19 @@ class TimedLearner:
     def __init__(self, folder: RunFolder, case: Case) -> None:
         self._folder, self._case = folder, case
         self.busy, self.disk = Busy(), Busy()
+        self._version = 0
 
     async def update(self, batch: PackedBatch) -> Update:
         samples = batch.num_samples
         with self.busy.used():
             await asyncio.sleep(samples * self._case.turn_s)
-        return Update(version=batch.version + 1, metrics={}, advantages=[0.0] * samples)
+        self._version = batch.version + 1
+        return Update(version=self._version, metrics={}, advantages=[0.0] * samples)
 
-    async def hold(self, version: int) -> None:
+    async def hold(self) -> HeldVersion:
         with self.busy.used():
             await asyncio.sleep(self._case.hold_s)
+        return HeldVersion(self._version, self)
 
     async def adapter(self, version: int) -> Adapter:
         return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})

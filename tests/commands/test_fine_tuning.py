@@ -17,6 +17,7 @@ from tests.helpers.loop import lines
 from unstable.config import parse
 from unstable.datasets.examples import Example
 from unstable.league.evaluation import evaluation_scores
+from unstable.loop.protocols import HeldVersion
 from unstable.loop.sft import (
     EPOCH,
     HELD_OUT_LOSS,
@@ -108,8 +109,9 @@ class Recording:
         self.events.append("score")
         return [[-float(len(sample.prompt_ids))] * len(sample.token_ids) for sample in samples]
 
-    async def hold(self, version: int) -> None:
-        self.held = version
+    async def hold(self) -> HeldVersion:
+        self.held = self.steps
+        return HeldVersion(self.steps, self)
 
     async def adapter(self, version: int) -> None:
         raise AssertionError("actors read checkpoints")

@@ -18,6 +18,7 @@ from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
 from unstable.loop.ended import Ended
+from unstable.loop.protocols import HeldVersion
 from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
@@ -71,9 +72,9 @@ class StandInLearner:
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         raise AssertionError("no model")
 
-    async def hold(self, version: int) -> None:
-        assert version == self.version
-        self.held[version] = dict(self.weights)
+    async def hold(self) -> HeldVersion:
+        self.held[self.version] = dict(self.weights)
+        return HeldVersion(self.version, self)
 
     async def adapter(self, version: int) -> dict[str, float]:
         return self.held[version]

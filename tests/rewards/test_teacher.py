@@ -86,7 +86,7 @@ def at(url: str, model: str = "teacher", **changes: Any) -> Entry:
 
 async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
     made = await engine.generate(PROMPT, adapter=None, temperature=1.0, max_tokens=4, seed=seed)
-    return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0)
+    return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0, temperature=1.0)
 
 
 async def test_it_is_what_the_teacher_makes_likelier(engine: EmbeddedEngine) -> None:
@@ -94,7 +94,11 @@ async def test_it_is_what_the_teacher_makes_likelier(engine: EmbeddedEngine) -> 
     # Of an answer with an insertion, what was sampled counts alone.
     inserted = Segment(token_ids=TOKENIZER.encode("why", add_special_tokens=False), scored=False)
     first, last = (answers[i].completions[0] for i in (0, 1))
-    answers.append(SampledTokens(prompt_ids=PROMPT, segments=(first, inserted, last), version=0))
+    answers.append(
+        SampledTokens(
+            prompt_ids=PROMPT, segments=(first, inserted, last), version=0, temperature=1.0
+        )
+    )
     expected = []
     for each in answers:
         (scored,) = await engine.score(PROMPT, [each.token_ids], adapter="teacher")
@@ -121,6 +125,7 @@ async def test_on_average_it_is_the_kl_to_the_teacher_with_a_minus(engine: Embed
             prompt_ids=PROMPT,
             segments=(completion(token_ids=ids, logprobs=[logprob], adapter=None),),
             version=0,
+            temperature=1.0,
         )
         for ids, logprob in zip(words, own.tolist(), strict=True)
     ]
@@ -156,7 +161,10 @@ async def test_a_fault_of_the_endpoint_is_a_line_and_costs_the_game(
 ) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)
     answer = SampledTokens(
-        prompt_ids=PROMPT, segments=(completion(token_ids=ids, logprobs=[-1.0] * 3),), version=0
+        prompt_ids=PROMPT,
+        segments=(completion(token_ids=ids, logprobs=[-1.0] * 3),),
+        version=0,
+        temperature=1.0,
     )
     server.replies = [echo("hello[4]", [None, *[-2.0] * 7])]
     assert await judged(at(server.url, "m"), answered([answer])) == [-3.0]

@@ -59,8 +59,8 @@ def judge(
     folder = existing_run(run_dir)
     config = load(str(folder.config), _with_terms(terms, overrides))
     path = folder.judged(name or (terms.stem if terms is not None else "terms"))
-    named = terms_record(config.buffer.rewards, config.judges).terms
-    if path.exists() and read_terms(path) != named:
+    named = terms_record(config.buffer.rewards, config.judges)
+    if path.exists() and read_terms(path) != named.terms:
         raise ConfigError(
             f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
         )

@@ -80,7 +80,7 @@ def parse_record(content: bytes, kind: type[T], place: str) -> T:
     if content.startswith(_OWN_FORMAT):
         with contextlib.suppress(MsgspecError, ValueError):
             record = _decoder(kind).decode(content)
-            if type(record) is dict:
+            if isinstance(record, dict):
                 del record["format"]
             if problem_of(record) is None:
                 return record
