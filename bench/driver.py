@@ -282,9 +282,9 @@ async def fill(context: Context, pool: int) -> None:
     for player in map(context.player, range(pool + 1)):
         context.registry.add(player)
         context.registry.announce(player)
-        context.published.add(player)
+        context.versions.published.add(player)
         await asyncio.gather(*(actor.publish(player) for actor in context.actors))
-    context.trained, context.finalized = pool, True
+    context.versions.trained, context.versions.finalized = pool, True
     await asyncio.gather(*(actor.announce(context.current) for actor in context.actors))
 
 

@@ -31,11 +31,11 @@ async def loop(run: unstable.Context) -> str:
     record = run.folder.root / "champions.txt"
     numbers = record.read_text().split() if record.exists() else ["0"]
     champions = [run.player(int(number)) for number in numbers]
-    if not run.published:
+    if not run.versions.published:
         await publish(run, await run.learner.hold())
         await finalize(run)
     while not run.is_done:
-        run.kept = set(champions)  # actors serve them as long as they may be met
+        run.versions.kept = set(champions)  # actors serve them as long as they may be met
         batch = run.buffer.draw(run.version)
         if batch is None:
             run.end_round(await play(run, champions))

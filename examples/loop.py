@@ -20,7 +20,7 @@ from unstable.types import GameSpec, PlayedGame, PlayerId
 
 async def loop(run: unstable.Context) -> str:
     """Play and learn until all updates are made."""
-    if not run.published:
+    if not run.versions.published:
         await publish(run, await run.learner.hold())
         await finalize(run)
     while not run.is_done:

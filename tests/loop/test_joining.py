@@ -15,7 +15,7 @@ from unstable.types import PlayerId
 def served(context: Context) -> list[set[PlayerId]]:
     """The versions that each actor serves."""
     return [
-        {version for version in context.published if version.name in actor.engine._lora}  # type: ignore[attr-defined]
+        {version for version in context.versions.published if version.name in actor.engine._lora}  # type: ignore[attr-defined]
         for actor in context.actors
     ]
 
@@ -38,7 +38,7 @@ async def test_an_actor_that_joins_plays_as_the_others_do(
     async with asyncio.timeout(120):
         await train(context)
     assert len(context.actors) == 2
-    assert served(context) == [context.published] * 2
+    assert served(context) == [context.versions.published] * 2
     games = played(context.folder)
     assert {game["actor"] for game in games} == {0, 1}
     assert len({game["game"] for game in games}) == len(games)

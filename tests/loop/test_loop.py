@@ -183,7 +183,7 @@ async def test_time_runs_out(
     assert await train(context) == "time is up"
     last = context.version
     assert 0 < last < 10_000
-    assert context.evaluated == last
+    assert context.versions.evaluated == last
     assert len(played(context.folder, "eval")) == 2 * 4  # at the start, and as it ended
 
 

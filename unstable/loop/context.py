@@ -148,11 +148,32 @@ def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Re
 
 
 @dataclass
+class VersionState:
+    """How far versions of the policy have come: trained, published, finalized, evaluated."""
+
+    trained: int = 0
+    """The learner's version; in asynchronous play it may be ahead of the published one."""
+    published: set[PlayerId] = field(default_factory=set)
+    """Versions that actors serve."""
+    finalized: bool = False
+    """Whether the current version has its row; evaluations are over or on their way."""
+    evaluated: int = -1
+    """The last version that played its evaluation."""
+    evaluated_whole: int = -1
+    """In asynchronous play, the last version all of whose evaluations are over."""
+    measured: int = -1
+    """The last version whose exploitability was measured."""
+    judging: set[PlayerId] = field(default_factory=set)
+    """Players of the evaluation in progress."""
+    kept: set[PlayerId] = field(default_factory=set)
+    """Versions that a loop of one's own still lets games name, besides the registry's."""
+
+
+@dataclass
 class Context:
     """All that a run consists of: what it is given, and what it makes of the config.
 
-    `policy` is the name of the policy that is trained, `trained` its version in the learner: in
-    asynchronous play the next update may begin before that one is published and evaluated.
+    `policy` is the name of the policy that is trained.
     """
 
     config: RunConfig
@@ -163,21 +184,14 @@ class Context:
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
     offline: OfflineData | None = None  # what is trained on where nothing is played
     policy: str = MAIN
+    versions: VersionState = field(default_factory=VersionState)
     failures: int = 0
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
     asked: dict[int, float] = field(default_factory=dict)  # when an actor's stats were, by index
-    published: set[PlayerId] = field(default_factory=set)  # versions that actors serve
     in_flight: dict[int, GameSpec] = field(default_factory=dict)  # in asynchronous play, by id
-    trained: int = 0
-    finalized: bool = False  # the current version has its row; evaluations are over or on their way
     publications: Backlog[Made] = field(default_factory=Backlog)  # in asynchronous play
     evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
-    evaluated_whole: int = -1  # the last version of these whose evaluation is over
     interrupt: Interrupt = field(default_factory=Interrupt)
-    judging: set[PlayerId] = field(default_factory=set)  # who plays in the evaluation on its way
-    kept: set[PlayerId] = field(default_factory=set)  # versions that a loop still lets games name
-    evaluated: int = -1  # the last version that was evaluated
-    measured: int = -1  # the last version whose exploitability was measured
     held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
     first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
@@ -223,7 +237,9 @@ class Context:
     @property
     def unevaluated(self) -> list[int]:
         """Versions whose evaluation is on its way or waits for another."""
-        return [version for version in self.evaluations.items if version > self.evaluated_whole]
+        return [
+            version for version in self.evaluations.items if version > self.versions.evaluated_whole
+        ]
 
     @property
     def evaluates_beside(self) -> bool:

@@ -23,7 +23,7 @@ class Dealer:
         while True:
             await self._places.acquire()
             await context.actors[self._actor].present()
-            await context.gate.enter(context.trained)
+            await context.gate.enter(context.versions.trained)
             specs = context.schedule.draw(
                 self._actor, context.current, context.past, context.probabilities
             )
@@ -52,4 +52,4 @@ class Dealer:
                 del self._groups[first]
                 brought.append(group[1])
                 self._places.release()
-        self._context.gate.leave(self._context.trained, *brought)
+        self._context.gate.leave(self._context.versions.trained, *brought)

@@ -54,8 +54,8 @@ def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
     """Each kind of evaluation: updates between two, the last version that had one, what runs it."""
     config = context.config.eval
     return [
-        (config.every, context.evaluated, evaluate),
-        (config.exploitability.every, context.measured, measure_exploitability),
+        (config.every, context.versions.evaluated, evaluate),
+        (config.exploitability.every, context.versions.measured, measure_exploitability),
     ]
 
 
@@ -63,12 +63,12 @@ async def evaluate(context: Context, version: int) -> None:
     """Play a version's evaluation games; they change nothing that is trained."""
     past = [player for player in context.past if (player.version or 0) < version]
     specs = evaluation_games(context.config, version, past)
-    context.judging = {seat.player for spec in specs for seat in spec.seats}
+    context.versions.judging = {seat.player for spec in specs for seat in spec.seats}
     if not context.evaluates_beside:
         context.tracker.phase("evaluating", 0, len(specs))
     play = partial(play_evaluation, context, version=version)
     results = in_order(await distribute(specs, context.actors, play))
-    context.evaluated, context.judging = version, set()
+    context.versions.evaluated, context.versions.judging = version, set()
     context.rate(rated_games(context.config, version, results))
     if version == 0:
         context.first_scores = game_scores(version, results)
@@ -121,7 +121,7 @@ async def measure_exploitability(context: Context, version: int) -> None:
     context.tracker.keep_policies(version, policies)
     if skipped:
         context.tracker.print(skipped.line)
-    context.measured = version
+    context.versions.measured = version
 
 
 async def measure_held_out(context: Context, version: int) -> None:
@@ -146,8 +146,10 @@ async def end_evaluation(context: Context, version: int) -> None:
             await run_evaluation(context, version)
         context.tracker.end_evaluation(version)
     actors = await state.actor_states(context)
-    context.evaluated_whole = version
-    if context.trained == context.version:  # else the next one to be published brings its own
+    context.versions.evaluated_whole = version
+    if (
+        context.versions.trained == context.version
+    ):  # else the next one to be published brings its own
         state.save(context, actors)
 
 

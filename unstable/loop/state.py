@@ -98,14 +98,14 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
     context.schedule.forget(min(in_flight, default=None))
     state = RunState.model_construct(
         version=version,
-        finalized=context.finalized,
-        evaluated=context.evaluated,
-        measured=context.measured,
+        finalized=context.versions.finalized,
+        evaluated=context.versions.evaluated,
+        measured=context.versions.measured,
         evaluations=context.unevaluated,
         first_scores=named(context.config, context.first_scores),
         first_payoffs=named(context.config, context.first_payoffs),
         failures=context.failures,
-        published=sorted(player.name for player in context.published),
+        published=sorted(player.name for player in context.versions.published),
         registry=context.registry.state(),
         past=context.past_results.state(),
         schedule=context.schedule.state(),
@@ -143,17 +143,17 @@ async def restore(context: Context, state: RunState) -> None:
     context.guard.restore(state.guard)
     context.tracker.name_best(context.guard.best)
     context.tracker.restore(state.tracker)
-    context.finalized, context.failures = state.finalized, state.failures
-    context.evaluated, context.measured = state.evaluated, state.measured
-    context.trained, context.evaluations.items = state.version, list(state.evaluations)
+    context.versions.finalized, context.failures = state.finalized, state.failures
+    context.versions.evaluated, context.versions.measured = state.evaluated, state.measured
+    context.versions.trained, context.evaluations.items = state.version, list(state.evaluations)
     context.first_scores = numbered(context.config, state.first_scores)
     context.first_payoffs = numbered(context.config, state.first_payoffs)
     known = ((row["version"], row.get(HELD_OUT_LOSS)) for row in read_rows(context.folder.metrics))
     context.held_out_losses = {version: loss for version, loss in known if loss is not None}
     if state.first_scores:
         _print_pairs(context)
-    context.published = set(map(PlayerId.parse, state.published))
-    for player in sorted(context.published, key=lambda player: player.version or 0):
+    context.versions.published = set(map(PlayerId.parse, state.published))
+    for player in sorted(context.versions.published, key=lambda player: player.version or 0):
         await asyncio.gather(*(actor.publish(player) for actor in context.actors))
     await asyncio.gather(*(actor.announce(context.current) for actor in context.actors))
     if len(state.actors) == len(context.actors):

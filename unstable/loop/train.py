@@ -46,10 +46,10 @@ async def train(context: Context) -> str:
     """
     max_time = context.config.loop.max_time
     deadline = math.inf if max_time is None else time.monotonic() + max_time
-    if not context.published:
+    if not context.versions.published:
         context.tracker.phase("publishing")
         await publish(context, await context.learner.hold())
-    if not context.finalized:
+    if not context.versions.finalized:
         await finalize(context)
     if context.is_done:
         await end_evaluations(context)
@@ -171,7 +171,7 @@ async def keep_growing(context: Context, begin: Callable[[int], None]) -> None:
 async def take_in(context: Context, actor: Actor) -> int:
     """Have an actor that has joined play as the others do; returns its index."""
     async with context.publishing:
-        for player in sorted(context.published, key=lambda player: player.version or 0):
+        for player in sorted(context.versions.published, key=lambda player: player.version or 0):
             await actor.publish(player)
         await actor.announce(context.current)
         context.actors.append(actor)
@@ -185,8 +185,8 @@ async def keep_learning(context: Context, deadline: float) -> None:
     At the end all that was made is published and evaluated.
     """
     batch_size, steps = context.config.learner.batch_size, context.config.loop.steps
-    while context.trained < steps and time.monotonic() < deadline:
-        context.tracker.phase("playing", context.buffer.ready(context.trained), batch_size)
+    while context.versions.trained < steps and time.monotonic() < deadline:
+        context.tracker.phase("playing", context.buffer.ready(context.versions.trained), batch_size)
         seconds = None if deadline == math.inf else deadline - time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -195,11 +195,13 @@ async def keep_learning(context: Context, deadline: float) -> None:
             break
         if context.interrupt.wanted:  # the run ends once what was made is published
             break
-        batch = context.buffer.draw(context.trained)
-        context.gate.look(context.trained)
+        batch = context.buffer.draw(context.versions.trained)
+        context.gate.look(context.versions.trained)
         if batch is not None:
             await learn_ahead(context, batch)
-        context.gate.look(context.trained)  # some samples may be too old for the new version
+        context.gate.look(
+            context.versions.trained
+        )  # some samples may be too old for the new version
     context.tracker.phase("publishing")
     await context.publications.until(0)
     context.tracker.phase("evaluating")
@@ -218,7 +220,7 @@ async def learn_ahead(context: Context, batch: PackedBatch) -> None:
         await context.publications.until(0)
         context.tracker.phase("evaluating")
         await context.evaluations.until(1)
-        context.trained = update.version
+        context.versions.trained = update.version
         await context.publications.add(await conclude(context, update))
         if context.interrupt.wanted:
             await context.publications.until(0)
@@ -271,7 +273,7 @@ async def finalize(context: Context) -> None:
             await run_evaluation(context, context.version)
     context.tracker.log_buffer(context.buffer.stats())
     context.log_strengths()
-    context.finalized = True
+    context.versions.finalized = True
     await end_update(context)
 
 
@@ -308,7 +310,7 @@ async def publish(context: Context, held: HeldVersion, inherits_from: int | None
 
     Its rating begins as that of `inherits_from`, or else of the version before it.
     """
-    context.trained = max(context.trained, held.version)
+    context.versions.trained = max(context.versions.trained, held.version)
     player = context.player(held.version)
     source = None if inherits_from is None else context.player(inherits_from)
     context.registry.add(player, source)
@@ -321,8 +323,8 @@ async def publish(context: Context, held: HeldVersion, inherits_from: int | None
         actors = await state.actor_states(context)
         context.registry.announce(player)
         context.draw_envs()
-        context.published.add(player)
-        context.finalized = False
+        context.versions.published.add(player)
+        context.versions.finalized = False
         state.save(context, actors)
         await asyncio.gather(*(actor.announce(player) for actor in context.actors))
         await retire_unused(context)
@@ -339,17 +341,17 @@ async def retire_unused(context: Context) -> None:
     openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
-    playing |= (context.judging | context.kept) & context.published
+    playing |= (context.versions.judging | context.versions.kept) & context.versions.published
     compared = set(map(context.player, (0, *bests)))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
         compared |= set(map(context.player, versions))
     context.folder.prune(
         context.config.tracking.keep_checkpoints,
-        adapters=playing | context.published | compared,
+        adapters=playing | context.versions.published | compared,
         whole={*map(context.player, context.guard.needed), *judged},
         policy=context.policy,
     )
-    for version in context.published - playing:
+    for version in context.versions.published - playing:
         await asyncio.gather(*(actor.retire(version) for actor in context.actors))
-    context.published &= playing
+    context.versions.published &= playing
