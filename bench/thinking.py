@@ -28,7 +28,7 @@ from bench import forks, parser
 from unstable.collectors.players.model import sample_answer
 from unstable.commands.prepare import prepare
 from unstable.commands.world import World, learn
-from unstable.config import RunConfig, load
+from unstable.config import RunConfig, WorldRun, load_as
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -100,10 +100,11 @@ def examples(known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool)
     return made
 
 
-def config_of(folder: str | None, seed: int, steps: int, budget: int | None = None) -> RunConfig:
+def config_of(folder: str | None, seed: int, steps: int, budget: int | None = None) -> WorldRun:
     """A small world's config; with a folder, of play with the model in it."""
     own = {} if folder is None else {"model.name": folder, "model.init": "fresh"}
-    return load(
+    return load_as(
+        WorldRun,
         "world",
         {
             "games": [{"env": "Nim-v0", "prompt": "compact", "args": {"piles": START}}],

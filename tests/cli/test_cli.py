@@ -28,7 +28,7 @@ from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.cli.commands import COMMANDS
 from unstable.cli.table import completion
-from unstable.config import ConfigError, RunConfig, fields
+from unstable.config import ROOTS, ConfigError, RunConfig, fields
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
@@ -351,6 +351,7 @@ def test_help_is_short_and_deep_where_it_is_asked_to_be(
         (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),
         (["world", "games.invalid_moves", "-h"], ["--games.N.invalid_moves.allowed"]),
         (["config", "--help", "games.0.env"], ["--games.N.env"]),
+        (["learn", "--help", "learn"], ["--learn.epochs"]),
     ):
         assert run(words) == 0
         shown = capsys.readouterr().out
@@ -364,9 +365,12 @@ def test_help_is_short_and_deep_where_it_is_asked_to_be(
 def test_what_a_command_says_of_its_options_is_what_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    paths, script = {f"--{each.path}" for each in fields(RunConfig)}, completion("bash", COMMANDS)
+    script = completion("bash", COMMANDS)
     for name, entry in COMMANDS.items():
-        taken = {*entry.options, *(paths if entry.takes_fields else ())}
+        paths = {
+            f"--{each.path}" for each in fields(ROOTS.get(name, RunConfig)) if entry.takes_fields
+        }
+        taken = {*entry.options, *paths}
         assert run([name, "--help"]) == 0
         usage = capsys.readouterr().out.partition("\n\n")[0]
         assert {*re.findall(r"--[a-z_.]+", usage)} <= taken, name

@@ -18,7 +18,7 @@ from unstable.cli import parse_options, run
 from unstable.cli.commands import COMMANDS
 from unstable.cli.options import loaded_run
 from unstable.commands.prepare import check
-from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load
+from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load, load_as
 from unstable.models.archive import misfit, unpack
 
 
@@ -47,22 +47,23 @@ def refused(rows: Iterable[tuple[str, str]]) -> None:
 
 def test_what_is_named_decides_what_a_run_begins_with() -> None:
     first, plain = load("first_run", {"seed": 4}), load("default", {"seed": 4})
-    assert loaded_run(None, {"seed": 4}) == first != plain == loaded_run("default", {"seed": 4})
+    assert loaded_run(RunConfig, None, {"seed": 4}) == first != plain
+    assert loaded_run(RunConfig, "default", {"seed": 4}) == plain
     for path, value in {
         "games.0.env": "Nim-v0",
         "games": [{"env": "Nim-v0"}],
         "model.name": "tiny",
         "learner.algorithm.name": "grpo",
     }.items():
-        assert loaded_run(None, {path: value}) == load("default", {path: value})
+        assert loaded_run(RunConfig, None, {path: value}) == load("default", {path: value})
 
 
 def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    def accepted(name: str, options: dict[str, Any]) -> NoReturn:
-        load(name, options)
+    def accepted(root: type[RunConfig], name: str, options: dict[str, Any]) -> NoReturn:
+        load_as(root, name, options)
         raise AssertionError("the options are accepted")
 
-    monkeypatch.setattr("unstable.cli.options.load", accepted)  # which must not begin to train
+    monkeypatch.setattr("unstable.cli.options.load_as", accepted)  # which must not begin to train
     assert len(OPTIONS) >= 55
     refused((answer(run, arguments), line) for arguments, line in OPTIONS)
 

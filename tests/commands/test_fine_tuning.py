@@ -22,14 +22,13 @@ from unstable.loop.sft import (
     EPOCH,
     HELD_OUT_LOSS,
     FineTuning,
-    Row,
     best,
     fine_tune,
     held_out_loss,
     is_over,
 )
 from unstable.records.folder import RunFolder
-from unstable.tracking.metrics import evaluation_metrics
+from unstable.tracking.metrics import Row, evaluation_metrics
 from unstable.tracking.sft import SFTTracker
 from unstable.types import MeanLoss, PackedBatch, TokenSample, Update
 
@@ -71,10 +70,9 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(number, batch
 
 
 def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
-    config = parse({"sft": {"epochs": 2}})
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    tracker = SFTTracker(config, RunFolder(tmp_path), steps=4, console=console)
+    tracker = SFTTracker(parse({}), RunFolder(tmp_path), epochs=2, steps=4, console=console)
     tracker.log_step({"version": 3, "sft/epoch": 1, "learn/loss": 0.25})
     score = evaluation_scores(4, [game(("main@4", "random"), env="Nim-v0", purpose="eval")])
     row: Row = {"version": 4, "sft/epoch": 1, HELD_OUT_LOSS: 0.5}
@@ -138,6 +136,9 @@ class Recording:
         self.events.append("{")
         yield
         self.events.append("}")
+
+    def print(self, line: str) -> None:
+        raise AssertionError("the loop itself says nothing")
 
     def phase(self, name: str) -> None:
         pass

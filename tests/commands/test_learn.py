@@ -15,9 +15,9 @@ from tests.helpers.loop import lines
 from tests.helpers.recorded import MortalLearner, processes, recorded_run
 from tests.helpers.resume import rows, weights
 from unstable.cli import run as command
-from unstable.commands.learn import learn, resume
-from unstable.commands.offline import offline_data, origin_of, read_offline
-from unstable.config import ConfigError, GameConfig, load
+from unstable.commands.learn import learn, offline_data, origin_of, read_offline
+from unstable.commands.resume import resume
+from unstable.config import ConfigError, GameConfig, LearnRun, load, load_as
 from unstable.games.game import Game
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
@@ -65,7 +65,7 @@ async def test_an_update_on_recorded_games_is_the_one_that_was_made_of_them(
     played = {**changes, "learner": learner | changes["learner"], "loop": {"mode": "sync"}}
     played["loop"]["steps"] = 2
     folder = await asyncio.to_thread(recorded_run, tmp_path / "run", **played)
-    config = load(str(folder.config))
+    config = load_as(LearnRun, str(folder.config))
     data, _ = offline_data(config, [origin_of(folder)])
     groups = {
         group[0].group_id: group
@@ -193,14 +193,12 @@ def test_a_resume_needs_its_games_and_train_goes_on_too(
     moved.rename(games)
     command(["train", "--resume", str(new.root)])  # as the summary of an interrupted run says
     assert read_rows(new.metrics)[-1]["version"] == load(str(new.config)).loop.steps > 1
-    with pytest.raises(ConfigError, match=r"holds no offline.json; give a folder that unstable le"):
-        resume(run.root, {})
 
 
 def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: Path) -> None:
     pairs = own_pairs(tmp_path)
     own = options(tmp_path / "new") | {"learner.algorithm": DPO, "learn.pairs": str(pairs)}
-    new = learn([], {**own, "eval.every": 0}, base=load(str(run.config), own))
+    new = learn([], {**own, "eval.every": 0}, base=load_as(LearnRun, str(run.config), own))
     content = pairs.read_text()
     pairs.write_text(content.replace("chosen", "x").replace("rejected", "chosen").replace("x", "y"))
     config = load(str(new.config))
@@ -240,7 +238,7 @@ def test_games_that_the_model_did_not_play_are_refused(
 
 def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None:
     other = recorded_run(tmp_path / "other", seed=2, loop={"mode": "sync", "steps": 1})
-    config = load(str(run.config))
+    config = load_as(LearnRun, str(run.config))
     origins = [origin_of(run), origin_of(other)]
     both, alone = (offline_data(config, part)[0].index for part in (origins, origins[:1]))
     assert both.counts.groups > alone.counts.groups
@@ -251,23 +249,6 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
     assert groups[: len(alone.sizes)] == list(alone.groups(range(len(alone.sizes)), window=50))
 
 
-def test_experts_moves_are_their_share_of_a_batch(run: RunFolder) -> None:
-    changes = {"learner.algorithm.name": "rft", "learn.expert": 0.25, "learn.expert_positions": 30}
-    config = load(str(run.config), {**changes, "games.0.args": {"piles": [3, 4, 5]}})
-    data, _ = offline_data(config, [origin_of(run)])
-    batches = list(data.batches(0))
-    assert len(batches) > 1
-    drawn = []
-    for batch in batches:
-        own = [each.opened() for group in batch.groups for each in group if each.game_id < 0]
-        assert len(own) / batch.num_samples == pytest.approx(0.25, abs=0.01)
-        assert 63 <= batch.num_samples < 70
-        assert all(each.outcome == 1 and not each.forfeit for each in own)
-        drawn.append([each.samples[0].tokens.prompt_ids for each in own])
-    assert drawn[0] != drawn[1]  # another draw for each
-    assert list(data.batches(1)) == batches[1:]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -276,7 +257,6 @@ def test_experts_moves_are_their_share_of_a_batch(run: RunFolder) -> None:
             "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
         ),
         ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
-        ({"learn.expert": 0.5}, "learn.expert = 0.5: an expert's moves have no reward and no"),
         (
             {"learner.algorithm.name": "rloo", "learn.winners": True},
             "learn.winners = true: rloo compares the trajectories of a group, and winners are",
@@ -340,13 +320,13 @@ def test_answers_with_a_label_are_learned(run: RunFolder, tmp_path: Path) -> Non
     kto = {"name": "kto", "beta": 1.0}
     own = {**options(tmp_path / "new"), "learner.algorithm": kto, "learn.pairs": str(path)}
     own |= {"learner.batch_size": 16, "learn.epochs": 6, "eval.every": 0}
-    new = learn([], own, base=load(str(run.config), own))
+    new = learn([], own, base=load_as(LearnRun, str(run.config), own))
     first, *_, last = read_rows(new.metrics)[1:]
     assert last["version"] == 18 and last["learn/loss"] < 0.97 * first["learn/loss"]
     assert last["learn/kto_margin"] > first["learn/kto_margin"]
     own |= {"learner.algorithm": DPO, "tracking.run_dir": None}
     with pytest.raises(ConfigError, match="has single answers with a label, and dpo compares two"):
-        learn([], own, base=load(str(run.config), own))
+        learn([], own, base=load_as(LearnRun, str(run.config), own))
 
 
 @pytest.mark.parametrize("with_games", [False, True])
@@ -362,12 +342,13 @@ def test_pairs_of_ones_own_are_learned(run: RunFolder, tmp_path: Path, with_game
         "eval.every": 0,
     }
     own = options(tmp_path / "new") | changes
-    alone = None if with_games else load(str(run.config), own)
+    alone = None if with_games else load_as(LearnRun, str(run.config), own)
     new = learn([run.root] if with_games else [], own, base=alone)
     first, *_, last = read_rows(new.metrics)
     assert last["learn/pair_accuracy"] > 0.6
     assert last["offline/held_out_loss"] < 0.9 * first["offline/held_out_loss"]
-    data, line = offline_data(load(str(new.config)), [origin_of(run)] if with_games else [])
+    origins = [origin_of(run)] if with_games else []
+    data, line = offline_data(load_as(LearnRun, str(new.config)), origins)
     assert len(data.pairs) + len(data.held_out_pairs) == 60 and "60 pairs" in line
     groups = [group for batch in data.batches(0) for group in batch.groups]
     ids = [group[0].group_id for group in groups]
@@ -426,7 +407,7 @@ def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> 
     text = "".join(f"{json.dumps(row)}\n" for row in scored)
     (source.root / "judged/kind.jsonl").write_text(text)
     judged = {"file": "judged/kind.jsonl", "term": "kind", "least": 0.6}
-    config = load(str(source.config), {"learn.judged": judged})
+    config = load_as(LearnRun, str(source.config), {"learn.judged": judged})
     index = offline_data(config, [origin_of(source)])[0].index
     kept = [each for group in index.groups(range(len(index.sizes)), 99) for each in group]
     assert kept and {(each.game_id % 2, each.seat) for each in kept} == {(1, 0)}
@@ -446,7 +427,7 @@ def made_since() -> Iterator[Callable[[type], int]]:
 def test_the_window_bounds_what_is_in_memory(
     run: RunFolder, made_since: Callable[[type], int]
 ) -> None:
-    config = load(str(run.config), {"learn.window": 3, "learner.batch_size": 4})
+    config = load_as(LearnRun, str(run.config), {"learn.window": 3, "learner.batch_size": 4})
     data, _ = offline_data(config, [origin_of(run)])
     assert len(data.index.train) > 50
     held = []

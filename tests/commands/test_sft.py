@@ -24,10 +24,12 @@ from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.recorded import MortalLearner, processes
 from unstable.cli import run
 from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.prepare import settle
 from unstable.commands.runs import newest_score, runs
 from unstable.commands.sft import resume, sft
 from unstable.commands.watch import Watched
-from unstable.config import ConfigError, ModelConfig, RunConfig, dump, load, parse
+from unstable.config import ConfigError, ModelConfig, SFTRun, dump, load, load_as, parse_as
+from unstable.datasets.gather import gather_examples
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.league.evaluation import evaluation_games
 from unstable.loop.sft import HELD_OUT_LOSS
@@ -64,7 +66,7 @@ def able_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_config(base: Path, run_dir: Path, **changes: Any) -> RunConfig:
+def make_config(base: Path, run_dir: Path, **changes: Any) -> SFTRun:
     data: dict[str, Any] = {
         "model": {"name": str(base), "dtype": "float32", "adapter": {"rank": 4, "alpha": 8}},
         "games": [NIM],
@@ -75,7 +77,7 @@ def make_config(base: Path, run_dir: Path, **changes: Any) -> RunConfig:
         "sft": {"data": [{"kind": "expert", "number": 30}], "epochs": 2, "held_out": 0.2},
         "tracking": {"run_dir": str(run_dir), "dashboard": "off"},
     }
-    return parse(data | changes)
+    return parse_as(SFTRun, data | changes)
 
 
 def epochs(folder: RunFolder) -> list[dict[str, Any]]:
@@ -258,7 +260,7 @@ def test_a_run_goes_on_where_other_things_fit(
     folder = RunFolder(tmp_path / "run")
     elsewhere = {"actors.num": 64, "actors.engine": "vllm", "actors.gpu_memory": 0.9}
     elsewhere |= {"learner.micro_batch_tokens": 10**9}
-    folder.config.write_text(dump(load(str(folder.config), elsewhere)), encoding="utf-8")
+    folder.config.write_text(dump(load_as(SFTRun, str(folder.config), elsewhere)), encoding="utf-8")
     resume(folder.root)
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]
 
@@ -336,6 +338,24 @@ def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:
     assert len(prompts) == 6
 
 
+def test_legal_moves_are_a_source_of_examples(tiny_folder: Path, tmp_path: Path) -> None:
+    def answers(moves: int) -> dict[str, set[str]]:
+        data = {"kind": "legal_moves", "number": 40, "moves": moves}
+        config = settle(make_config(tiny_folder, tmp_path, sft={"data": [data]}))
+        found: dict[str, set[str]] = {}
+        for each in gather_examples(config, tiny_tokenizer()):
+            found.setdefault(each.prompt, set()).add(each.answer)
+        return found
+
+    whole = answers(8)
+    assert len(whole) > 5
+    for prompt, moves in whole.items():
+        piles = [int(size) for size in re.findall(r"pile \d+: (\d+)", prompt)]
+        assert moves == {f"[{i} {n}]" for i, size in enumerate(piles) for n in range(1, size + 1)}
+    one = answers(1)
+    assert all(moves <= whole[prompt] for prompt, moves in one.items()) and one != whole
+
+
 @pytest.mark.tables("loop by turns", 2)
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
@@ -389,6 +409,15 @@ def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
                 "games": [{"env": "Nim-v0"}],
             },
             "rationale = true: the prompt style 'compact' of Nim-v0",
+        ),
+        (
+            {
+                "games": [{"env": "Chopsticks-v0"}],
+                "eval": {"opponents": ["base"]},
+                "opponents": {"draw": {"fixed": 0}, "fixed": []},
+                "sft": {"data": [{"kind": "legal_moves"}]},
+            },
+            "sft.data.0: Chopsticks-v0 lists no legal moves; set games.0.legal_moves",
         ),
         (
             {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},

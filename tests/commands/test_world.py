@@ -16,7 +16,7 @@ import unstable
 from unstable.commands import world
 from unstable.commands.session import Terminated
 from unstable.commands.world import loss_of, make_world
-from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig, WorldConfig, load
+from unstable.config import ConfigError, GameConfig, ModelConfig, WorldConfig, WorldRun, load
 from unstable.datasets.world import constant_texts, question_examples, random_play
 from unstable.games.catalog.nim import what_is_left
 from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
@@ -33,9 +33,9 @@ LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
 SEEDS = st.integers(0, 2**32)
 
 
-def small(out: Path, **changes) -> RunConfig:
+def small(out: Path, **changes) -> WorldRun:
     settings = {"out": str(out), "games": 40, "steps": 6, "batch_size": 16, "score_games": 4}
-    return RunConfig(games=[TICTACTOE, NIM], world=WorldConfig(**settings | changes))
+    return WorldRun(games=[TICTACTOE, NIM], world=WorldConfig(**settings | changes))
 
 
 @given(st.lists(st.sampled_from(["In brief.\n", "In", "brief", ".", "\n", "X1O", ">"])))
@@ -176,7 +176,7 @@ def test_its_config_is_the_one_it_was_made_by():
     assert [game.env for game in config.games] == ["TicTacToe-v0", "Nim-v0"]
 
 
-def learned(out: Path, **changes) -> RunConfig:
+def learned(out: Path, **changes) -> WorldRun:
     """One small world without games to score it."""
     config = small(out, **{"score_games": 0, "games": 10} | changes)
     return config.model_copy(update={"games": [NIM]})

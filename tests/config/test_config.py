@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.commands.prepare import check_exact_games
-from unstable.config import CONFIGS, ConfigError, RunConfig, dump, load, parse
+from unstable.config import CONFIGS, ConfigError, RunConfig, SFTRun, dump, load, load_as, parse
 from unstable.config.plugins import load_target
 
 
@@ -39,6 +39,16 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(dump(config))
     assert load(str(file)) == config
+
+
+def test_a_section_of_a_command_is_read_by_that_command_alone(tmp_path: Path) -> None:
+    config = load_as(SFTRun, "warm_start", {"sft.epochs": 9})
+    assert (config.sft.epochs, config.sft.data[0].kind) == (9, "expert")
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(config))
+    assert load(str(file)) == config  # as what reads a run's folder has it
+    trained = load_as(RunConfig, str(file))
+    assert type(trained) is RunConfig and trained.learner == config.learner
 
 
 @every_row("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))

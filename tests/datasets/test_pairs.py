@@ -8,9 +8,10 @@ from tests.helpers.learners import make_learner
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
-from unstable.datasets.pair_files import jsonl_pairs
-from unstable.datasets.pairs import pair_batch
+from unstable.datasets.pairs import pair_group
+from unstable.datasets.sources import jsonl_pairs
 from unstable.prompts import PromptBuilder, load_style
+from unstable.types import Batch
 
 GAME = GameConfig()
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Your move."}]
@@ -69,7 +70,7 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
         *("[4]", None, None),
         "[0]",
     )
-    first, second = pair_batch([good, bad], 0).groups
+    first, second = pair_group(good, 0), pair_group(bad, 1)
     assert [each.outcome for each in (*first.trajectories, *second.trajectories)] == [1.0, -1.0]
 
 
@@ -120,8 +121,9 @@ def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
         return [scores[0] - scores[1], scores[2] - scores[3]]
 
     before = preferred()
+    groups = tuple(pair_group(pair, number) for number, pair in enumerate(pairs))
     for version in range(8):
-        metrics = learner.update(pair_batch(pairs, version)).metrics
+        metrics = learner.update(Batch(version=version, groups=groups)).metrics
     assert all(after > old + 0.1 for after, old in zip(preferred(), before, strict=True))
     if name in ("dpo", "simpo"):
         assert metrics["learn/pairs"] == 2

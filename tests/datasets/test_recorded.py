@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import game
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
-from unstable.config import RewardConfig
-from unstable.datasets.filters import Filters
+from unstable.config import LearnConfig, RewardConfig
 from unstable.datasets.offline import OfflineData, is_held_out
 from unstable.datasets.recorded import GroupIndex, Source
 from unstable.records.files import whole_size, write_lines
@@ -34,10 +33,10 @@ def write(path: Path, games: Sequence[GameResult]) -> Source:
 
 
 def index_of(
-    sources: Sequence[Source], filters: Filters | None = None, share: float = 0.0, **least: int
+    sources: Sequence[Source], learn: LearnConfig | None = None, share: float = 0.0, **least: int
 ) -> GroupIndex:
     held_out = partial(is_held_out, share=share, seed=0)
-    return GroupIndex(sources, filters or Filters(), held_out, skipped=Skipped(), **least)
+    return GroupIndex(sources, learn or LearnConfig(), held_out, skipped=Skipped(), **least)
 
 
 def found(index: GroupIndex, window: int = 2) -> list[list[tuple[int, int]]]:
@@ -116,18 +115,18 @@ LOST = (-1.0, 1.0)
 @every_row(
     ("filters", "kept"),
     [
-        (Filters(), [1, 2, 3, 4, 5]),
-        (Filters(winners=True), [1, 4, 5]),
-        (Filters(versions=(3, 5)), [1, 2, 3, 5]),
-        (Filters(versions=(6, 9)), [4]),
-        (Filters(opponents=frozenset(["random"])), [1, 2, 3]),
-        (Filters(opponents=frozenset(["past"])), [4]),
-        (Filters(opponents=frozenset(["main@2"])), [4]),
-        (Filters(opponents=frozenset(["self", "past"])), [4, 5]),
-        (Filters(opponents=frozenset(["random"]), winners=True), [1]),
+        (LearnConfig(), [1, 2, 3, 4, 5]),
+        (LearnConfig(winners=True), [1, 4, 5]),
+        (LearnConfig(versions=(3, 5)), [1, 2, 3, 5]),
+        (LearnConfig(versions=(6, 9)), [4]),
+        (LearnConfig(opponents=["random"]), [1, 2, 3]),
+        (LearnConfig(opponents=["past"]), [4]),
+        (LearnConfig(opponents=["main@2"]), [4]),
+        (LearnConfig(opponents=["self", "past"]), [4, 5]),
+        (LearnConfig(opponents=["random"], winners=True), [1]),
     ],
 )
-def test_filters_keep_what_they_say(filters: Filters, kept: list[int], tmp_path: Path) -> None:
+def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_path: Path) -> None:
     games = [
         game(("main@3", "random"), game_id=1),
         game(("main@3", "random"), LOST, game_id=2),
@@ -146,7 +145,7 @@ def test_filters_keep_what_they_say(filters: Filters, kept: list[int], tmp_path:
 def test_a_group_that_filters_leave_alone_compares_nothing(tmp_path: Path) -> None:
     games = [*group(7, [1]), *group(7, [2], outcomes=LOST), *group(8, [3, 4])]
     source = write(tmp_path / "train-000000.jsonl", games)
-    winners = Filters(winners=True)
+    winners = LearnConfig(winners=True)
     assert found(index_of([source], winners)) == [[(1, 0)], [(3, 0), (4, 0)]]
     compared = index_of([source], winners, least=2)
     assert found(compared) == [[(3, 0), (4, 0)]]
@@ -163,8 +162,9 @@ def test_a_judge_lets_seats_of_games_through(tmp_path: Path) -> None:
 
 
 def data_of(index: GroupIndex, **changes: Any) -> OfflineData:
-    asked: dict[str, Any] = {"batch_size": 6, "epochs": 2, "window": 3, "seed": 4}
-    return OfflineData(index=index, **asked | changes)
+    asked: dict[str, Any] = {"batch_size": 6, "seed": 4} | changes
+    own = {name: asked.pop(name) for name in changes.keys() & LearnConfig.model_fields.keys()}
+    return OfflineData(index=index, learn=LearnConfig(**{"epochs": 2, "window": 3} | own), **asked)
 
 
 def lone_games(number: int, turns: int = 4) -> list[GameResult]:

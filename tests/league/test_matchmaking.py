@@ -172,7 +172,7 @@ def names(made: Registry) -> list[str]:
 
 
 def test_payoffs_are_the_policys_against_each_past_version_and_fade() -> None:
-    made = registry("pfsp", pool_size=3, payoff_decay=0.5)
+    made = registry("pfsp", pool_size=3)
     enter(made, 0, 1, 2)
     made.record(
         [
@@ -188,11 +188,11 @@ def test_payoffs_are_the_policys_against_each_past_version_and_fade() -> None:
     assert made.state().payoffs == {"main@0": (2.5, 4.0), "main@1": (1.0, 2.0)}
     assert made.probabilities(MAIN) == [0.5, 0.5]  # until the next version is announced
     enter(made, 3)
-    assert made.state().payoffs == {"main@0": (1.25, 2.0), "main@1": (0.5, 1.0)}
-    lost = [1 - (0.5 + 1.25) / 3, 1 - (0.5 + 0.5) / 2, 0.5]
+    assert made.state().payoffs == {"main@0": (2.25, 3.6), "main@1": (0.9, 1.8)}
+    lost = [1 - (0.5 + 2.25) / 4.6, 1 - (0.5 + 0.9) / 2.8, 0.5]
     assert made.probabilities(MAIN) == pytest.approx(normal(lost))
     enter(made, 0, 1, policy="rival")
-    assert made.state().payoffs["main@0"] == (1.25, 2.0)
+    assert made.state().payoffs["main@0"] == (2.25, 3.6)
     enter(made, 4)
     assert [*made.state().payoffs] == ["main@1"] and names(made) == ["main@1", "main@2", "main@3"]
 

@@ -213,7 +213,7 @@ def test_a_sink_that_the_config_names_is_made_with_config_and_folder(tmp_path: P
 
 def test_supervised_training_has_the_sinks_too(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "off", "sinks": [f"{__name__}:Plain"]})
-    tracker = SFTTracker(config, RunFolder(tmp_path), steps=2, sinks=own_sinks(config))
+    tracker = SFTTracker(config, RunFolder(tmp_path), epochs=1, steps=2, sinks=own_sinks(config))
     tracker.log_step({"version": 1, "sft/epoch": 1, "learn/loss": 0.5})
     tracker.close()
     assert (tmp_path / "of 3 updates.txt").read_text() == "1 "

@@ -238,7 +238,7 @@ def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
     tracker.close()
     assert line in printed(tracker)
     (tmp_path / "sft").mkdir()
-    supervised = SFTTracker(parse({}), RunFolder(tmp_path / "sft"), steps=1)
+    supervised = SFTTracker(parse({}), RunFolder(tmp_path / "sft"), epochs=1, steps=1)
     supervised.log_refusals(update)
     supervised.close()
     assert line in capsys.readouterr().out.splitlines()

@@ -24,13 +24,21 @@ from unstable.cli.options import (
     whole_number_of,
 )
 from unstable.cli.table import SHELLS, TEXTS, Command, Given, completion
-from unstable.config import ConfigError, dump, shown
+from unstable.config import (
+    ConfigError,
+    LearnRun,
+    RunConfig,
+    SFTRun,
+    WorldRun,
+    dump,
+    shown,
+)
 
 
 def _train(given: Given) -> None:
     resumed, forked = given["resume"], given["fork"]
     if resumed is None and forked is None:
-        config = loaded_run(given["config"], given.fields)
+        config = loaded_run(RunConfig, given["config"], given.fields)
         from unstable.commands.train import train
 
         train(config, given.typed)
@@ -49,7 +57,7 @@ def _train(given: Given) -> None:
 
 def _sft(given: Given) -> None:
     if given["resume"] is None:
-        config = loaded(given["config"], given.fields)
+        config = loaded(SFTRun, given["config"], given.fields)
         from unstable.commands.sft import sft
 
         sft(config, given.typed)
@@ -62,13 +70,15 @@ def _sft(given: Given) -> None:
 
 
 def _learn(given: Given) -> None:
-    from unstable.commands.learn import learn, resume
+    from unstable.commands.learn import learn
+    from unstable.commands.resume import resume
 
     pairs = "learn.pairs" in given.fields
     if given["resume"] is None and given.words and given["config"] is None:
         learn([folder_at("RUN", word) for word in given.words], given.fields, given.typed)
     elif given["resume"] is None and pairs and not given.words:
-        learn([], given.fields, given.typed, loaded_run(given["config"], given.fields))
+        base = loaded_run(LearnRun, given["config"], given.fields)
+        learn([], given.fields, given.typed, base)
     elif given["resume"] is None or given.words:
         raise ConfigError(
             "give one or more RUN, or --learn.pairs FILE with a --config, or --resume RUN_DIR"
@@ -78,14 +88,14 @@ def _learn(given: Given) -> None:
 
 
 def _world(given: Given) -> None:
-    config = loaded(given["config"], given.fields)
+    config = loaded(WorldRun, given["config"], given.fields)
     from unstable.commands.world import make_world
 
     make_world(config)
 
 
 def _config(given: Given) -> None:
-    config = loaded_run(given["config"], given.fields)
+    config = loaded_run(RunConfig, given["config"], given.fields)
     from unstable.commands.prepare import prepare
 
     print(dump(prepare(config).config), end="")
@@ -93,7 +103,7 @@ def _config(given: Given) -> None:
 
 def _doctor(given: Given) -> int:
     if not given.words:
-        config = loaded_run(given["config"], given.fields)
+        config = loaded_run(RunConfig, given["config"], given.fields)
         from unstable.commands.doctor import doctor
 
         return doctor(config)

@@ -5,11 +5,11 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from unstable.config import ConfigError, RunConfig, load, path_problem, read_yaml, shown
+from unstable.config import ConfigError, RunConfig, load_as, path_problem, read_yaml, shown
 
 SHORT_FORMS = {
     "--model": "model.name",
@@ -29,6 +29,7 @@ EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+C = TypeVar("C", bound=RunConfig)
 Reader = Callable[[str, Any], Any]
 """What makes a value of what was given for an option; raises `ConfigError` that names both."""
 
@@ -73,16 +74,16 @@ def scalar_of(text: str) -> Any:
         return text
 
 
-def loaded(name: str | None, options: dict[str, Any]) -> RunConfig:
+def loaded(root: type[C], name: str | None, options: dict[str, Any]) -> C:
     """The config of that name or file, `default` without one, with the options' fields."""
-    return load("default" if name is None else name, options)
+    return load_as(root, "default" if name is None else name, options)
 
 
-def loaded_run(name: str | None, options: dict[str, Any]) -> RunConfig:
+def loaded_run(root: type[C], name: str | None, options: dict[str, Any]) -> C:
     """As `loaded`; but where no config, game, model or algorithm is named it is `first_run`."""
     starts = ("games", "model", "learner.algorithm")
     named = any(f"{path}.".startswith(f"{start}.") for path in options for start in starts)
-    return loaded("first_run" if name is None and not named else name, options)
+    return loaded(root, "first_run" if name is None and not named else name, options)
 
 
 def typed(command: str, arguments: Sequence[str]) -> str:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from unstable.cli.options import EXIT_USER_ERROR, HELP, SHORT_FORMS, Reader, parse_options, typed
-from unstable.config import CONFIGS, ConfigError, RunConfig, fields, nearest, outline, shown, within
+from unstable.config import (
+    CONFIGS,
+    ROOTS,
+    ConfigError,
+    RunConfig,
+    fields,
+    nearest,
+    outline,
+    shown,
+    within,
+)
 
 WIDTH = 41
 """Characters of a command's form in the list of all; the rest of it is left out there."""
@@ -133,23 +143,29 @@ def _shortened(form: str) -> str:
 def show_help(name: str, command: Command, arguments: Sequence[str]) -> None:
     """How a command is used, or the fields of the section that is asked for with their meaning."""
     topic = next((each for each in arguments if not each.startswith("-")), "")
-    if not command.takes_fields or command.words[1] and not _fields_of(topic):
+    if not command.takes_fields or command.words[1] and not _fields_of(name, topic):
         print(command.usage(name))
     elif not topic:
         print(f"{command.usage(name)}\n\nSections:\n")
-        _print_table([(each.path, each.meaning, "") for each in outline(RunConfig)])
-    elif found := _fields_of(topic):
+        _print_table(
+            [(each.path, each.meaning, "") for each in outline(ROOTS.get(name, RunConfig))]
+        )
+    elif found := _fields_of(name, topic):
         print(f"Options of unstable {name} (N counts from 0; one past the end adds an entry):\n")
         _print_table([(f"--{each.path}", each.meaning, each.default) for each in found])
     else:
-        known = [each.path for each in outline(RunConfig)]
+        known = [each.path for each in outline(ROOTS.get(name, RunConfig))]
         raise ConfigError(f"--help {topic}: no such section; {nearest(topic, known)}, or all")
 
 
-def _fields_of(topic: str) -> list[Any]:
+def _fields_of(name: str, topic: str) -> list[Any]:
     if not topic:
         return []
-    return [each for each in fields(RunConfig) if topic == "all" or within(each.path, topic)]
+    return [
+        each
+        for each in fields(ROOTS.get(name, RunConfig))
+        if topic == "all" or within(each.path, topic)
+    ]
 
 
 def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
@@ -176,10 +192,11 @@ def completion(shell: str, commands: Mapping[str, Command]) -> str:
 
     zsh reads the same one, once it is asked to complete as bash does.
     """
-    paths = [f"--{each.path}".replace(".N.", ".0.") for each in fields(RunConfig)]  # a list's first
     cases = []
     for name, command in commands.items():
-        options = [*command.options, *(paths if command.takes_fields else [])]
+        known = fields(ROOTS.get(name, RunConfig)) if command.takes_fields else []
+        paths = (f"--{each.path}".replace(".N.", ".0.") for each in known)  # a list's first
+        options = [*command.options, *paths]
         cases.append(f"      {name}) options='{chr(10).join(options)}' ;;")
     configs = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     script = (

@@ -1,25 +1,30 @@
 """A run of `unstable learn`: an algorithm on recorded games; nothing is played to train on."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
-from unstable.commands import resume as resuming
-from unstable.commands.offline import (
-    check_moves_kept,
-    offline_data,
-    origin_of,
-    write_origins,
-)
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import make_folder, removed_if_empty, starting, status
 from unstable.commands.train import go_on
-from unstable.config import ConfigError, RunConfig, load
-from unstable.datasets.offline import PAIR
+from unstable.config import ConfigError, LearnRun, MovesKept, RunConfig, load, load_as, shown
+from unstable.datasets.gather import own_pairs
+from unstable.datasets.offline import PAIR, OfflineData, is_held_out, split
+from unstable.datasets.recorded import Counts, GroupIndex, Source
+from unstable.models.base import load_tokenizer
+from unstable.models.shape import read_shape
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.environment import write_environment
+from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.judged import terms_record
+from unstable.records.judged import read_scores, terms_record
+from unstable.records.reading import Skipped, read_document
+from unstable.records.shapes import Offline
+from unstable.rewards.terms import Rewards
+from unstable.types import RecordedGame, Trajectory
 
 _BEGINS: Mapping[str, Any] = {
     **UNDECIDED,
@@ -36,20 +41,23 @@ def learn(
     runs: Sequence[Path],
     overrides: Mapping[str, Any],
     command: str | None = None,
-    base: RunConfig | None = None,
+    base: LearnRun | None = None,
 ) -> RunFolder:
     """Train on the recorded games of runs, with the first one's config; returns the run's folder.
 
     Without runs, on `learn.pairs` alone, with the config `base`. `overrides` are changes of the
     config, `command` is what began it, for the record. Raises as `train` does; what an interrupt
-    leaves, `resume` goes on with.
+    leaves, `resume.resume` goes on with.
     """
     folders = [existing_run(path) for path in runs]
     for number, folder in enumerate(folders):
         if folder.root.resolve() in [each.root.resolve() for each in folders[:number]]:
             raise ConfigError(f"RUN = {str(folder.root)!r} is given twice; give it once")
     origin = base if base is not None else load(str(folders[0].config))
-    begun = _begun(folders[0], overrides) if base is None else _of_base(base, overrides)
+    if base is None:
+        begun = load_as(LearnRun, str(folders[0].config), {**_BEGINS, **overrides})
+    else:  # which has the overrides already
+        begun = base.updated({name: _BEGINS[name] for name in _BEGINS.keys() - overrides.keys()})
     config = _untaught(begun)
     _check(config, origin)
     with starting():
@@ -66,32 +74,12 @@ def learn(
     new = make_folder(resolved.config, "offline")
     with removed_if_empty(new), new.held(f"tracking.run_dir = {str(new.root)!r}"):
         write_environment(new, command)
-        write_origins(new, resolved.config, origins, data.index.counts)
+        write_origins(new, config, origins, data.index.counts)
         go_on(resolved, new, None, offline=data)
     return new
 
 
-def _of_base(base: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
-    """The same of a config that has the overrides already."""
-    return base.updated({name: _BEGINS[name] for name in _BEGINS.keys() - overrides.keys()})
-
-
-def _begun(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
-    """A run's config, as one that begins and plays nothing has it."""
-    return load(str(folder.config), {**_BEGINS, **overrides})
-
-
-def resume(run_dir: Path, overrides: Mapping[str, Any]) -> RunFolder:
-    """Go on with a run of `learn`, to the bit as if it had not ended; returns its folder."""
-    if not RunFolder(run_dir).offline.is_file():
-        raise ConfigError(
-            f"--resume = {str(run_dir)!r}: holds no offline.json; give a folder that unstable "
-            "learn left"
-        )
-    return resuming.resume(run_dir, overrides)
-
-
-def _untaught(config: RunConfig) -> RunConfig:
+def _untaught(config: LearnRun) -> LearnRun:
     """The config with no other opponents than those of its evaluation, where nobody is played."""
     named = [each for each in config.opponents.fixed if each.key in config.eval.opponents]
     actions = [action for action in config.guard.action if action != "opponents"]
@@ -101,17 +89,12 @@ def _untaught(config: RunConfig) -> RunConfig:
     )
 
 
-def _check(config: RunConfig, origin: RunConfig) -> None:
+def _check(config: LearnRun, origin: RunConfig) -> None:
     """Raise `ConfigError` for what recorded games cannot be trained on by."""
     algorithm, learn = config.learner.algorithm, config.learn
     name = f"learner.algorithm.name = {algorithm.name!r}"
     if (why := algorithm.why_not_offline()) is not None:
         raise ConfigError(f"{name} on recorded games: {why}")
-    if learn.expert and not algorithm.imitates:
-        raise ConfigError(
-            f"learn.expert = {learn.expert}: an expert's moves have no reward and no probability, "
-            f"which {algorithm.name} needs; take an algorithm that imitates, or leave it out"
-        )
     if learn.pairs and not algorithm.takes_pairs:
         raise ConfigError(
             f"learn.pairs: {algorithm.name} learns from no pairs; take one that does, such as dpo "
@@ -127,3 +110,213 @@ def _check(config: RunConfig, origin: RunConfig) -> None:
         raise ConfigError(
             "buffer.rewards: recorded games keep the rewards that they were given; leave it out"
         )
+
+
+class Origin(NamedTuple):
+    """A run whose games are trained on: its folder, and how far its files are read, in bytes."""
+
+    folder: RunFolder
+    config: RunConfig
+    files: Mapping[Path, int]
+
+
+def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
+    """Raise `ConfigError` for games that lack what the algorithm reads of positions' moves."""
+    order, needed = get_args(MovesKept), config.learner.algorithm.moves_needed
+    for origin in origins:
+        kept = origin.config.moves_kept
+        if order.index(kept) < order.index(needed):
+            raise ConfigError(
+                f"learner.algorithm.name = {config.learner.algorithm.name!r} needs sampling.moves "
+                f"= {needed!r}, and {origin.folder.root} was played with {kept!r}; give games that "
+                "were played so, or take another algorithm"
+            )
+
+
+def origin_of(folder: RunFolder) -> Origin:
+    """A run with the training games that it has by now; raises `ConfigError` for one without."""
+    files = {f.path: whole_size(f.path) for f in folder.game_files() if f.purpose == "train"}
+    if not any(files.values()):
+        raise ConfigError(f"RUN = {str(folder.root)!r}: has no training games; give a run that has")
+    return Origin(folder, load(str(folder.config)), files)
+
+
+def offline_data(config: LearnRun, origins: Sequence[Origin]) -> tuple[OfflineData, str]:
+    """The games as batches, and a line on them.
+
+    Raises `ConfigError` where nothing is left to train on, or what is cannot be.
+    """
+    learn, skipped = config.learn, Skipped()
+    tokenizer = load_tokenizer(config.model)
+    index = GroupIndex(
+        [_source(each, config, tokenizer, skipped) for each in origins],
+        learn,
+        partial(is_held_out, share=learn.held_out, seed=config.seed),
+        least=2 if config.learner.algorithm.needs_groups else 1,
+        skipped=skipped,
+    )
+    pairs = own_pairs(config, tokenizer)
+    line = _line(index.counts, skipped, len(pairs))
+    if origins or not pairs:
+        _check_index(config, index, line)
+    own, held_out = split(pairs, learn.held_out, config.seed)
+    data = OfflineData(
+        index=index,
+        learn=learn,
+        batch_size=config.learner.batch_size,
+        seed=config.seed,
+        pairs=own,
+        held_out_pairs=held_out,
+    )
+    return data, line
+
+
+def _check_index(config: LearnRun, index: GroupIndex, line: str) -> None:
+    algorithm, largest = config.learner.algorithm, index.counts.largest
+    for number, name in enumerate(config.learn.opponents):
+        if name not in index.opponents:
+            known = ", ".join(sorted(each for each in index.opponents if "@" not in each))
+            raise ConfigError(
+                f"learn.opponents.{number} = {name!r}: no game has it; games have {known}"
+            )
+    if not index.train:
+        raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
+    if algorithm.needs_groups and largest == 1:
+        raise ConfigError(
+            f"learner.algorithm.name = {algorithm.name!r} compares the trajectories of a group, "
+            "and in these games each is alone in its group; take an algorithm that compares none, "
+            "or games with groups.size 2 or more"
+        )
+    if largest > config.learner.batch_size:
+        raise ConfigError(
+            f"learner.batch_size = {config.learner.batch_size}: a group of these games has "
+            f"{largest} trajectories; set it to at least that"
+        )
+
+
+def write_origins(
+    folder: RunFolder, config: LearnRun, origins: Sequence[Origin], counts: Counts
+) -> None:
+    """Write down what a run is trained on, so that it goes on with the same games and pairs."""
+    runs = [
+        {
+            "run": str(each.folder.root.resolve()),
+            "files": {each.folder.relative(path): size for path, size in each.files.items()},
+        }
+        for each in origins
+    ]
+    write_whole(
+        folder.offline, json_line({"runs": runs, "counts": asdict(counts), **_pairs(config)})
+    )
+
+
+def _pairs(config: LearnRun) -> dict[str, str]:
+    """Return the digest of the file of pairs under its key, or nothing without such a file."""
+    if config.learn.pairs is None:
+        return {}
+    content = Path(config.learn.pairs).expanduser().read_bytes()
+    return {"pairs": hashlib.blake2b(content, digest_size=16).hexdigest()}
+
+
+def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
+    """What a run goes on with; None for one that plays.
+
+    Raises `ConfigError` where the games are not there any more.
+    """
+    if not (folder.offline.is_file() and isinstance(config, LearnRun)):
+        return None
+    skipped = Skipped()
+    record = read_document(folder.offline, Offline, skipped)
+    if record is None:
+        raise ConfigError(f"{folder.offline}: cannot be read; begin the run again")
+    if (known := record.pairs) is not None and _pairs(config).get("pairs") != known:
+        raise ConfigError(
+            f"learn.pairs = {config.learn.pairs!r}: holds other pairs than when the run began; put "
+            "them back, or begin another run"
+        )
+    data, _ = offline_data(config, [_again(row.run, row.files) for row in record.runs])
+    if config.loop.steps > data.updates:
+        raise ConfigError(
+            f"loop.steps = {config.loop.steps}: the games make {data.updates} updates in "
+            f"learn.epochs = {config.learn.epochs}; set loop.steps to at most that"
+        )
+    return data
+
+
+def _again(root: str, files: Mapping[str, int]) -> Origin:
+    folder = RunFolder(Path(root))
+    paths = {folder.root / name: size for name, size in files.items()}
+    for path, size in paths.items():
+        if not path.is_file() or path.stat().st_size < size:
+            raise ConfigError(f"{path}: its games are not all there any more; bring them back")
+    return Origin(folder, load(str(folder.config)), paths)
+
+
+def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) -> Source:
+    """The run's games, with its own reward terms; its ids have to be those of our tokenizer."""
+    theirs, ours = origin.config.model, config.model
+    if theirs.name != ours.name:
+        vocabularies = [load_tokenizer(each).get_vocab() for each in (theirs, ours)]
+        if vocabularies[0] != vocabularies[1]:
+            raise ConfigError(
+                f"model.name = {ours.name!r}: the games of {origin.folder.root} were played by "
+                f"{theirs.name!r}, whose tokens are others; give games of one model"
+            )
+    rewards = Rewards(origin.config.buffer.rewards, origin.config.judges)
+    rows = read_shape(ours).vocabulary
+    is_read = False  # whether a game has shown that its ids are ours
+
+    def trajectories(game: RecordedGame) -> list[Trajectory]:
+        nonlocal is_read
+        answers = [turn.answer for each in game.games for turn in each.turns]
+        sampled = [(s, each.text) for each in answers if (s := each.sampled) is not None]
+        whole = [(s, text) for s, text in sampled if not is_read and s.finish_reason == "stop"]
+        if any(max(*s.prompt_ids, *s.token_ids, 0) >= rows for s, _ in sampled) or any(
+            tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
+        ):
+            raise ConfigError(
+                f"{origin.folder.root}: the ids of game {game.spec.game_id} are another "
+                f"tokenizer's than that of model.name = {ours.name!r}; give the model that played"
+            )
+        is_read = is_read or bool(whole)
+        try:
+            return rewards.recorded(game)
+        except KeyError as error:
+            raise ConfigError(
+                f"{origin.folder.root}: game {game.spec.game_id} lacks rewards, or has "
+                f"others than its config names ({error}); put the run's own config.yaml back"
+            ) from None
+
+    return Source(origin.files, trajectories, _judged(origin.folder, config, skipped))
+
+
+def _judged(
+    folder: RunFolder, config: LearnRun, skipped: Skipped
+) -> frozenset[tuple[int, int]] | None:
+    """Games and seats whose score suffices; None where none is asked for."""
+    judged = config.learn.judged
+    if judged is None:
+        return None
+    path = folder.root / judged.file
+    place = f"learn.judged.file = {judged.file!r}"
+    if not path.is_file():
+        raise ConfigError(f"{place}: no such file in {folder.root}; have a judge make it")
+    scores = read_scores(path, judged.term, skipped)
+    if not scores:
+        raise ConfigError(
+            f"learn.judged.term = {shown(judged.term)}: no score of it in {path}; name another"
+        )
+    return frozenset(place for place, score in scores.items() if score >= judged.least)
+
+
+def _line(counts: Counts, skipped: Skipped, pairs: int) -> str:
+    parts = [
+        f"{pairs:,} pairs" if pairs else "",
+        f"{counts.games:,} games",
+        f"{counts.groups:,} groups of {counts.samples:,} samples",
+        f"{counts.held_out:,} groups held out" if counts.held_out else "",
+        f"{counts.incomplete:,} incomplete groups left out" if counts.incomplete else "",
+        f"{counts.filtered:,} trajectories left out by filters" if counts.filtered else "",
+        skipped.line,
+    ]
+    return " · ".join(filter(None, parts))

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
@@ -37,6 +37,9 @@ from unstable.tracking.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
 """Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
+
+
+C = TypeVar("C", bound=RunConfig)
 
 
 class Resolved(NamedTuple):
@@ -81,7 +84,7 @@ def machines_for(config: RunConfig) -> list[Machine]:
     return machines_of(config, lambda line: print(line, file=sys.stderr))
 
 
-def settle(config: RunConfig) -> RunConfig:
+def settle(config: C) -> C:
     """The config with what its envs decide: teams, and the form of actions.
 
     A file with a chat template becomes its text, which the run so keeps. A command asks nothing

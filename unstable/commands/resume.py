@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is_whole
-from unstable.commands.offline import read_offline
+from unstable.commands.learn import read_offline
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
 from unstable.commands.train import Loop, go_on, train

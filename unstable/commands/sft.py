@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from unstable.commands.card import start_card
 from unstable.commands.evaluate import play_evaluation
@@ -26,7 +25,8 @@ from unstable.config import (
     RFTConfig,
     RunConfig,
     RunFailedError,
-    load,
+    SFTRun,
+    load_as,
     one_line,
 )
 from unstable.datasets.examples import (
@@ -41,7 +41,7 @@ from unstable.games.services import game_info
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
-from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Row, Tracker, fine_tune, never
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Tracker, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path
@@ -54,7 +54,7 @@ from unstable.records.logs import logging_to
 from unstable.records.reading import read_rows
 from unstable.records.text import command_line
 from unstable.report.run import read_runs
-from unstable.tracking.metrics import evaluation_metrics
+from unstable.tracking.metrics import Row, evaluation_metrics
 from unstable.tracking.sft import SFTTracker, rewind
 from unstable.tracking.sinks import own_sinks
 from unstable.tracking.status import Ending
@@ -65,7 +65,7 @@ TEMPERATURES = (0.0, 1.0)
 EXPERT = "expert"
 
 
-def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
+def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
     """Train a fresh LoRA, `model.init`'s, or all weights on examples; returns the run's folder.
 
     `command` is how it was asked for, for the card. Raises as `train` does; what an interrupt
@@ -82,8 +82,9 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
         raise ConfigError(
             f"sft.held_out = {config.sft.held_out}: leaves no example to train on; set it lower"
         )
+    task = _task(config, sides)
     with starting():
-        resolved = prepare(fine_tuned(config, _task(config, sides)))
+        resolved = prepare(fine_tuned(config, task))
     show_plan(resolved)
     # A comment is one line of what is printable.
     line = "".join(character if character.isprintable() else " " for character in command)
@@ -91,7 +92,7 @@ def sft(config: RunConfig, command: str = "unstable sft") -> RunFolder:
     with removed_if_empty(folder), ended_by_sigterm(), logging_to(folder, "sft"):
         write_environment(folder, command)
         write_examples(folder.examples, sides)
-        _run(resolved, folder, sides)
+        _run(resolved, folder, task)
     return folder
 
 
@@ -105,14 +106,14 @@ def resume(run_dir: Path) -> RunFolder:
         )
     folder.check_links()
     with starting():
-        resolved = prepare(load(str(folder.config), UNDECIDED))
+        resolved = prepare(config := load_as(SFTRun, str(folder.config), UNDECIDED))
     show_plan(resolved)
     with ended_by_sigterm(), logging_to(folder, "sft"):
-        _run(resolved, folder, read_examples(folder.examples))
+        _run(resolved, folder, _task(config, read_examples(folder.examples)))
     return folder
 
 
-def _check_zip(config: RunConfig) -> None:
+def _check_zip(config: SFTRun) -> None:
     if config.sft.zip is None:
         return
     if config.model.trains_all:
@@ -124,7 +125,7 @@ def _check_zip(config: RunConfig) -> None:
     check_target(Path(config.sft.zip).expanduser(), "sft.zip")
 
 
-def _task(config: RunConfig, sides: Split) -> FineTuning:
+def _task(config: SFTRun, sides: Split) -> FineTuning:
     train, held_out = sides
     return FineTuning(
         train=train,
@@ -150,14 +151,17 @@ def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
     )
 
 
-def _run(resolved: Resolved, folder: RunFolder, sides: Split) -> None:
+def _run(resolved: Resolved, folder: RunFolder, task: FineTuning) -> None:
     """Train, from the newest checkpoint on if there is one, and write the result."""
-    config, task = resolved.config, _task(resolved.config, sides)
+    config = resolved.config
+    assert isinstance(config, SFTRun)
     rows = rewind(folder, _newest_whole(folder))
-    tracker = SFTTracker(config, folder, steps=config.loop.steps, sinks=own_sinks(config))
+    tracker = SFTTracker(
+        config, folder, epochs=task.epochs, steps=config.loop.steps, sinks=own_sinks(config)
+    )
     ending: Ending = "failed"
     reason = ""
-    counts = {"to train on": len(sides[0]), "held out": len(sides[1])}
+    counts = {"to train on": len(task.train), "held out": len(task.held_out)}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with tracker.refreshing(), failures_logged(folder, "sft"):
@@ -205,22 +209,15 @@ def _newest_whole(folder: RunFolder) -> int:
     return version
 
 
-class Shown(Tracker, Protocol):
-    """A tracker that lines are given to."""
-
-    def print(self, line: str) -> None:
-        """Show a line to the person at the terminal."""
-
-
 async def run_fine_tuning(
     resolved: Resolved,
     folder: RunFolder,
     task: FineTuning,
-    tracker: Shown,
+    tracker: Tracker,
     evaluate: Callable[[Sequence[Actor], int], Awaitable[Row]],
     *,
     rows: Sequence[Row] = (),
-    is_enough: Callable[[Sequence[Row]], bool] = never,
+    is_enough: Callable[[Sequence[Row]], bool] = lambda rows: False,
 ) -> Row:
     """`fine_tune` in processes of a run; `evaluate` has actors play a version."""
     from unstable.runtime.processes import processes  # Ray takes a second
@@ -267,7 +264,7 @@ def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunCon
     return config.updated({"games": [game], **evaluation})
 
 
-def _write_result(config: RunConfig, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:
+def _write_result(config: SFTRun, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:
     """The best epoch's weights in a folder of its own, and as a zip if that is asked for."""
     version = row["version"]
     assert isinstance(version, int)

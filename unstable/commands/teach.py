@@ -30,21 +30,22 @@ from unstable.commands.session import (
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, Lessons
+from unstable.datasets.gather import prompts_of
 from unstable.datasets.sources import random_positions
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.loop.protocols import Actor
-from unstable.loop.sft import EPOCH, Row
+from unstable.loop.sft import EPOCH
 from unstable.models.adapters import holds_weights, read_adapter, write_adapter
 from unstable.models.archive import made_for, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.hub import cache_folder
 from unstable.planning.resolve import UNDECIDED
-from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
 from unstable.records.text import duration, number
 from unstable.tracking.lines import Lines
+from unstable.tracking.metrics import Row
 from unstable.types import GameSpec, PlayerId, SeatSpec, Update
 from unstable.types.seeds import derive_seed
 
@@ -138,11 +139,11 @@ def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
 def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[Example]]:
     """A lesson's positions with their legal moves, `times` as many as the first one's."""
     tokenizer, positions = load_tokenizer(config.model), list[list[Example]]()
-    limit, number = config.sampling.max_prompt_tokens, times * POSITIONS
     for game in config.games:
-        template, thoughts = config.model.template_arguments, config.sampling.thoughts
-        prompts = PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
-        positions += random_positions(game, prompts, number=number, most=MOVES, seed=lesson - 1)
+        prompts = prompts_of(config, game, tokenizer)
+        positions += random_positions(
+            game, prompts, number=times * POSITIONS, most=MOVES, seed=lesson - 1
+        )
     return positions
 
 

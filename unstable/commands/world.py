@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unstable.commands.prepare import prepare, settle
 from unstable.commands.session import Terminated, handled, status
-from unstable.config import ConfigError, GameConfig, RunConfig, WorldConfig
+from unstable.config import ConfigError, GameConfig, WorldConfig, WorldRun
+from unstable.datasets.gather import prompts_of
 from unstable.datasets.world import (
     SyntheticExample,
     check_world,
@@ -30,9 +31,8 @@ from unstable.datasets.world import (
     random_play,
 )
 from unstable.games.check import check_game
-from unstable.games.services import game_questions, prompt_style
+from unstable.games.services import game_questions
 from unstable.models.tiny import make_model, make_tokenizer
-from unstable.prompts import PromptBuilder
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder
 from unstable.records.text import duration
@@ -81,7 +81,7 @@ class World(NamedTuple):
     questions: list[list[SyntheticExample]]
 
 
-def make_world(config: RunConfig) -> Path:
+def make_world(config: WorldRun) -> Path:
     """Make a tiny base model for the config's games; returns its folder.
 
     Raises `ConfigError` for a game that it cannot be made of, and for a folder that is there.
@@ -118,7 +118,7 @@ def make_world(config: RunConfig) -> Path:
     return out
 
 
-def _check(config: RunConfig, out: Path) -> None:
+def _check(config: WorldRun, out: Path) -> None:
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
         check_world(game, f"games.{index}")
@@ -131,19 +131,13 @@ def _check(config: RunConfig, out: Path) -> None:
         )
 
 
-def gather(config: RunConfig, tokenizer: Any) -> World:
+def gather(config: WorldRun, tokenizer: Any) -> World:
     """The examples of all games."""
     play: list[SyntheticExample] = []
     questions: list[list[SyntheticExample]] = []
     number = min(QUESTIONS, config.world.steps * config.world.batch_size)
     for game in config.games:
-        prompts = PromptBuilder(
-            tokenizer,
-            prompt_style(game),
-            config.model.template_arguments,
-            config.sampling.max_prompt_tokens,
-            config.sampling.thoughts,
-        )
+        prompts = prompts_of(config, game, tokenizer)
         status(f"playing {config.world.games:,} random games of {game.key}")
         play += random_play(game, prompts, config.world.games, config.seed)
         for question in game_questions(game):
@@ -153,7 +147,7 @@ def gather(config: RunConfig, tokenizer: Any) -> World:
     return World(play, questions)
 
 
-def learn(model: Any, world: World, config: RunConfig) -> KeyboardInterrupt | None:
+def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | None:
     """Maximum likelihood of answers, each drawn evenly from the right ones.
 
     Until all steps are made or enough is learned, when the rate falls in some last steps. Returns
@@ -266,7 +260,7 @@ def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple
     return found
 
 
-async def _score(config: RunConfig, game: GameConfig, folder: str) -> float:
+async def _score(config: WorldRun, game: GameConfig, folder: str) -> float:
     """The base model's score against random, a draw counted half, from every side in turn."""
     changes = {"model.name": folder, "model.init": "fresh", "games": [game]}
     resolved = prepare(config.updated(changes)).config

@@ -59,7 +59,7 @@ from unstable.config.judges import (
 )
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
-from unstable.config.offline import JudgedConfig, LearnConfig
+from unstable.config.offline import JudgedConfig, LearnConfig, LearnRun
 from unstable.config.opponents import (
     CheckpointOpponent,
     DrawConfig,
@@ -82,7 +82,7 @@ from unstable.config.preferences import (
     SimPOConfig,
     SLiCConfig,
 )
-from unstable.config.reading import CONFIGS, dump, load, parse
+from unstable.config.reading import CONFIGS, ROOTS, dump, load, load_as, parse, parse_as
 from unstable.config.regularization import Divergence, TeacherConfig
 from unstable.config.rewards import Part, RewardConfig
 from unstable.config.run import RunConfig
@@ -99,8 +99,11 @@ from unstable.config.supervised import (
     DataConfig,
     ExpertData,
     JSONLData,
+    LegalMovesData,
     RecordedData,
     SFTConfig,
+    SFTRun,
     WorldConfig,
+    WorldRun,
 )
 from unstable.config.thoughts import ThoughtsConfig

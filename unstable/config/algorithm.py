@@ -22,8 +22,6 @@ class AlgorithmConfig(Section):
     """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
     reads_reference: ClassVar[bool] = False
     """Whether its own loss has the reference's log-probabilities, whatever KL is asked for."""
-    imitates: ClassVar[bool] = False
-    """Whether it learns answers as they stand, so that an expert's may be among them."""
     without: ClassVar[dict[str, str]] = {}
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 

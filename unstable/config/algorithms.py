@@ -160,9 +160,6 @@ class AnyCriticConfig(Section):
     gamma: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="discount from one turn of a seat to its next"
     )
-    value_clip: PositiveFloat | None = Field(
-        None, description="how far a value may move from the old one in an update; null: anywhere"
-    )
     normalize: Normalize = Field(
         "zscore", description="advantages within each env and batch: none, centred, or z-scored"
     )
@@ -240,7 +237,6 @@ class RFTConfig(BuiltInConfig):
     """Imitation of the turns of those who won."""
 
     takes_any_answers: ClassVar[bool] = True
-    imitates = True
     without = NO_RATIO | {
         "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
         "instead",

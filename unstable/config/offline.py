@@ -11,8 +11,7 @@ from unstable.config.base import (
     PositiveInt,
     Section,
 )
-
-_PART = Annotated[float, Field(ge=0, lt=1)]
+from unstable.config.run import RunConfig
 
 
 class JudgedConfig(Section):
@@ -52,12 +51,6 @@ class LearnConfig(Section):
         None,
         description="only trajectories with a judge's score of file, term and least; null: all",
     )
-    expert: _PART = Field(
-        0.0, description="share of a batch's samples that are an expert's moves, for imitation"
-    )
-    expert_positions: PositiveInt = Field(
-        750, description="different positions of each game that these are drawn from"
-    )
     pairs: PathText | None = Field(
         None,
         description="a JSONL file of pairs of your own beside the games, or without any: a chosen "
@@ -66,7 +59,7 @@ class LearnConfig(Section):
     pairs_game: str | None = Field(
         None, description="the game of the pairs, by its name in games; default: the only one"
     )
-    held_out: _PART = Field(
+    held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
         description="share of the games, and pairs, that are not trained on, to measure the loss; "
         "0: none",
@@ -82,3 +75,9 @@ class LearnConfig(Section):
                 f"versions = {list(self.versions)} holds none; give the first one first"
             )
         return self
+
+
+class LearnRun(RunConfig):
+    """The config of `unstable learn`."""
+
+    learn: LearnConfig = LearnConfig()

@@ -247,11 +247,6 @@ class OpponentsConfig(Section):
         description="past versions kept besides, once they are in the pool: numbers, and best, the "
         "one with the highest lower bound of its rating (mu - 3 sigma)",
     )
-    payoff_decay: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.9,
-        description="of the games that an estimated pay-off against a past version rests on, the "
-        "share that still counts a version later",
-    )
 
     @property
     def most_past(self) -> int:

@@ -20,21 +20,30 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
+from unstable.config.offline import LearnRun
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.run import RunConfig
-from unstable.config.supervised import DATA_KINDS
+from unstable.config.supervised import DATA_KINDS, SFTRun, WorldRun
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+ROOTS: dict[str, type[RunConfig]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
+"""Commands with a section of their own, by its name; the config of others has none of these."""
+C = TypeVar("C", bound=RunConfig)
 EXPONENT = re.compile(r"[+-]?\d+e[+-]?\d+", re.IGNORECASE)
 
 
 def parse(data: dict[str, Any]) -> RunConfig:
-    """The config that `data` describes; raises `ConfigError` at the first mistake."""
+    """Read the config that `data` describes, with a command's section if it has one."""
+    return parse_as(_root_of(data), data)
+
+
+def parse_as(root: type[C], data: dict[str, Any]) -> C:
+    """Read the config of a command; raises `ConfigError` at the first mistake."""
     data = dict(data)
     check_format(data, "config")
     try:
-        return RunConfig.model_validate(data)
+        return root.model_validate(data)
     except ValidationError as error:
         raise ConfigError(one_line(error, data)) from None
 
@@ -119,13 +128,30 @@ def with_numbers(fields: dict[str, Any]) -> dict[str, Any]:
     return {path: float(value) if is_number[path] else value for path, value in fields.items()}
 
 
+def _root_of(data: Mapping[str, Any]) -> type[RunConfig]:
+    return next((root for section, root in ROOTS.items() if section in data), RunConfig)
+
+
 def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """The config of a shipped name (`default`) or of a YAML file, with `overrides` by dotted path.
+
+    With a command's section if the file has one.
 
     >>> load("default", {"games.0.env": "Nim-v0", "learner.epochs": 2}).learner.epochs
     2
     """
-    config = parse(_read(name))
+    data = _read(name)
+    return _loaded(_root_of(data), data, overrides)
+
+
+def load_as(root: type[C], name: str, overrides: Mapping[str, Any] | None = None) -> C:
+    """Read the config of a command; sections of other commands in the file are left out."""
+    return _loaded(root, _read(name), overrides)
+
+
+def _loaded(root: type[C], data: dict[str, Any], overrides: Mapping[str, Any] | None) -> C:
+    others = ROOTS.keys() - root.model_fields.keys()
+    config = parse_as(root, {name: data[name] for name in data if name not in others})
     if not overrides:
         return config
     data = config.model_dump()
@@ -136,7 +162,7 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
         # The port alone leaves the section's other fields as they are.
         is_port = path == "listen" and isinstance(value, int)
         _put(data, "listen.port" if is_port else path, value)
-    return parse(data)
+    return parse_as(root, data)
 
 
 def _shared(algorithm: AlgorithmConfig, name: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judges import JudgeConfig, LLMOracle
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
-from unstable.config.offline import LearnConfig
 from unstable.config.opponents import (
     BUILT_IN_OPPONENTS,
     RESERVED_NAMES,
@@ -32,7 +31,6 @@ from unstable.config.sections import (
     SamplingConfig,
     TrackingConfig,
 )
-from unstable.config.supervised import SFTConfig, WorldConfig
 
 
 class RunConfig(Section):
@@ -57,9 +55,6 @@ class RunConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     listen: ListenConfig = ListenConfig()
     tracking: TrackingConfig = TrackingConfig()
-    sft: SFTConfig = SFTConfig()
-    learn: LearnConfig = LearnConfig()
-    world: WorldConfig = WorldConfig()
     seed: Integer = Field(
         0, description="decides games, seats, opponents and, in sync mode, every token"
     )

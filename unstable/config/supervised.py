@@ -14,18 +14,32 @@ from unstable.config.base import (
     Section,
     Share,
 )
+from unstable.config.run import RunConfig
 
 
 class ExpertData(Section):
     """Positions with an expert's moves."""
 
-    kind: Literal["expert"] = Field("expert", description="expert, recorded or jsonl")
+    kind: Literal["expert"] = Field("expert", description="expert, legal_moves, recorded or jsonl")
     game: str | None = Field(
         None, description="the game, by its name in games; default: each that has an expert"
     )
     number: PositiveInt = Field(750, description="different prompts of each game")
     rationale: bool = Field(
         False, description="a sentence of reasoning before the move (prompt styles that reason)"
+    )
+
+
+class LegalMovesData(Section):
+    """Positions of random games with their legal moves, which teach the form of answers alone."""
+
+    kind: Literal["legal_moves"] = "legal_moves"
+    game: str | None = Field(
+        None, description="the game, by its name in games; default: each that lists its moves"
+    )
+    number: PositiveInt = Field(750, description="positions of each game")
+    moves: PositiveInt = Field(
+        8, description="legal moves that are shown of a position, at most; 1: random play"
     )
 
 
@@ -50,15 +64,15 @@ class JSONLData(Section):
     )
 
 
-DATA_KINDS = ["expert", "recorded", "jsonl"]
-DataConfig = ExpertData | RecordedData | JSONLData
+DATA_KINDS = ["expert", "legal_moves", "recorded", "jsonl"]
+DataConfig = ExpertData | LegalMovesData | RecordedData | JSONLData
 
 
 class SFTConfig(Section):
     """Supervised training, with the model, games, learner and evaluation of the same config."""
 
     data: list[Annotated[DataConfig, Field(discriminator="kind")]] = Field(
-        [ExpertData()], min_length=1, description="what is trained on: expert, recorded or jsonl"
+        [ExpertData()], min_length=1, description=f"what is trained on: {', '.join(DATA_KINDS)}"
     )
     epochs: PositiveInt = Field(3, description="times that the examples are gone through, at most")
     held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -100,3 +114,15 @@ class WorldConfig(Section):
     score_games: NonNegativeInt = Field(
         256, description="games against random in each env in the end, to show what it is; 0: none"
     )
+
+
+class SFTRun(RunConfig):
+    """The config of `unstable sft`."""
+
+    sft: SFTConfig = SFTConfig()
+
+
+class WorldRun(RunConfig):
+    """The config of `unstable world`."""
+
+    world: WorldConfig = WorldConfig()

@@ -85,29 +85,30 @@ class FineTuning:
     batch_size: int
     seed: int
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps."""
-        return ceil(len(self.train) / self.batch_size)
+    def units(self, epoch: int) -> Sequence[Sequence[Example]]:
+        """The epoch's examples, those together that one batch has: here each is alone."""
+        return [[example] for example in self.train]
+
+    def num_units(self, epoch: int) -> int:
+        """How many these are; `batch_size` counts them."""
+        return len(self.train)
 
     def version(self, epoch: int) -> int:
         """The version that an epoch ends with: the optimizer steps until then."""
-        return epoch * self.steps_per_epoch
+        epochs = range(1, epoch + 1)
+        return sum(ceil(self.num_units(each) / self.batch_size) for each in epochs)
 
     def epoch(self, version: int) -> int:
         """The epoch that a version ends; the inverse of `version`."""
-        return version // self.steps_per_epoch
+        return next(each for each in range(self.epochs + 1) if self.version(each) >= version)
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
         """The epoch's batches, in an order of its own; the last one may be smaller."""
-        order = self._order(len(self.train), epoch)
-        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
-        return [[self.train[index].tokens for index in part] for part in parts]
-
-    def _order(self, count: int, epoch: int) -> list[int]:
-        order = list(range(count))
+        units = self.units(epoch)
+        order = list(range(len(units)))
         random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
-        return order
+        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        return [[each.tokens for index in part for each in units[index]] for part in parts]
 
 
 _LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as the last
@@ -119,27 +120,18 @@ class Lessons(FineTuning):
 
     A position's examples, its legal moves, are in one batch: which of them came up adds no noise.
     `train` are those of the first lesson's positions; later ones have up to four times as many.
-    `batch_size` is in positions.
     """
 
     positions: int  # in the first lesson
     draw: Callable[[int, int], Sequence[Sequence[Example]]]  # a lesson's, so many times as many
 
-    def version(self, epoch: int) -> int:
-        """The version that a lesson ends with."""
-        lessons = range(1, epoch + 1)
-        return sum(ceil(_length(each) * self.positions / self.batch_size) for each in lessons)
+    def units(self, epoch: int) -> Sequence[Sequence[Example]]:
+        """The lesson's positions, drawn for it."""
+        return self.draw(epoch, _length(epoch))
 
-    def epoch(self, version: int) -> int:
-        """The lesson that a version ends."""
-        return next(each for each in range(self.epochs + 1) if self.version(each) >= version)
-
-    def batches(self, epoch: int) -> list[list[TokenSample]]:
-        """The lesson's batches, of positions drawn for it."""
-        drawn = self.draw(epoch, _length(epoch))
-        order = self._order(len(drawn), epoch)
-        parts = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
-        return [[each.tokens for index in part for each in drawn[index]] for part in parts]
+    def num_units(self, epoch: int) -> int:
+        """How many these are."""
+        return _length(epoch) * self.positions
 
 
 def _length(epoch: int) -> int:

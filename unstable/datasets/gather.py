@@ -1,6 +1,7 @@
 """All examples of a run, gathered from where the config says."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,28 @@ from unstable.config import (
     ExpertData,
     GameConfig,
     JSONLData,
+    LearnRun,
+    LegalMovesData,
     RecordedData,
     RunConfig,
+    SFTRun,
     nearest,
 )
 from unstable.datasets.examples import Example
-from unstable.datasets.pair_files import jsonl_pairs
 from unstable.datasets.pairs import PairExample
-from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_examples
+from unstable.datasets.sources import (
+    expert_examples,
+    jsonl_examples,
+    jsonl_pairs,
+    random_positions,
+    recorded_examples,
+)
 from unstable.games.catalog.table import EXPERT_GAMES
-from unstable.games.services import game_info, prompt_style
+from unstable.games.services import game_info, lists_legal_moves, prompt_style
 from unstable.prompts import PromptBuilder
 
 
-def check_data(config: RunConfig) -> None:
+def check_data(config: SFTRun) -> None:
     """Raise `ConfigError` for data that is not there; needs no tokenizer."""
     for index, data in enumerate(config.sft.data):
         field = f"sft.data.{index}"
@@ -33,7 +42,7 @@ def check_data(config: RunConfig) -> None:
             _games(data, config, field)
 
 
-def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
+def gather_examples(config: SFTRun, tokenizer: Any) -> list[Example]:
     """Every source's examples, a pair of prompt and answer once.
 
     Raises `ConfigError` for what cannot be trained on: no example at all, or prompts and answers
@@ -54,15 +63,7 @@ def gather_examples(config: RunConfig, tokenizer: Any) -> list[Example]:
     return examples
 
 
-def expert_moves(config: RunConfig, tokenizer: Any) -> list[Example]:
-    """Positions with an expert's moves, of each game that has one, as `learn.expert` asks for."""
-    data = ExpertData(number=config.learn.expert_positions)
-    examples = list(_source(data, config, tokenizer, "learn.expert"))
-    _check_lengths(config, examples)
-    return examples
-
-
-def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
+def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
     """The pairs of `learn.pairs`; raises `ConfigError` for what cannot be trained on."""
     learn, known = config.learn, config.game_by_key
     if learn.pairs is None:
@@ -74,7 +75,7 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
     if name not in known:
         hint = nearest(name, list(known)) if name else f"name one of {', '.join(known)}"
         raise ConfigError(f"learn.pairs_game = {name!r}: not among games; {hint}")
-    pairs = jsonl_pairs(path, known[name], _prompts(config, known[name], tokenizer))
+    pairs = jsonl_pairs(path, known[name], prompts_of(config, known[name], tokenizer))
     if not pairs:
         raise ConfigError(f"{field}: holds not one pair; give another file")
     algorithm = config.learner.algorithm
@@ -88,7 +89,8 @@ def own_pairs(config: RunConfig, tokenizer: Any) -> list[PairExample]:
     return pairs
 
 
-def _prompts(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
+def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
+    """What makes the prompts of play in a game."""
     limit = config.sampling.max_prompt_tokens
     template, thoughts = config.model.template_arguments, config.sampling.thoughts
     return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
@@ -104,16 +106,24 @@ def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> 
         )
         return
     for game in _games(data, config, field):
-        prompts = _prompts(config, game, tokenizer)
+        prompts = prompts_of(config, game, tokenizer)
         if isinstance(data, JSONLData):
             yield from jsonl_examples(Path(data.path).expanduser(), game, prompts)
+        elif isinstance(data, LegalMovesData):
+            yield from chain.from_iterable(
+                random_positions(
+                    game, prompts, number=data.number, most=data.moves, seed=config.seed
+                )
+            )
         else:
             yield from expert_examples(
                 game, prompts, number=data.number, seed=config.seed, rationale=data.rationale
             )
 
 
-def _games(data: ExpertData | JSONLData, config: RunConfig, field: str) -> list[GameConfig]:
+def _games(
+    data: ExpertData | JSONLData | LegalMovesData, config: RunConfig, field: str
+) -> list[GameConfig]:
     """The games that the data is of."""
     known = config.game_by_key
     if data.game is not None and data.game not in known:
@@ -128,6 +138,12 @@ def _games(data: ExpertData | JSONLData, config: RunConfig, field: str) -> list[
                 f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}"
             )
         return with_expert
+    if isinstance(data, LegalMovesData):
+        listing = [game for game in games if lists_legal_moves(game)]
+        if not listing:
+            names = ", ".join(game.key for game in games)
+            raise ConfigError(f"{field}: {names} lists no legal moves; set games.0.legal_moves")
+        return listing
     if len(games) > 1:
         raise ConfigError(f"{field}.game is missing; name one of {', '.join(known)}")
     if not Path(data.path).expanduser().is_file():

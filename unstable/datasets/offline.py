@@ -1,4 +1,4 @@
-"""Batches of recorded games, as an update takes them: their order, held-out games, experts."""
+"""Batches of recorded games, as an update takes them: their order, held-out games."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -8,18 +8,10 @@ from itertools import islice
 
 import numpy as np
 
-from unstable.datasets.examples import Example
+from unstable.config import LearnConfig
 from unstable.datasets.pairs import PairExample, pair_group
 from unstable.datasets.recorded import GroupIndex
-from unstable.types import (
-    Completion,
-    GameResult,
-    PackedBatch,
-    PackedTrajectory,
-    Sample,
-    SampledTokens,
-    Trajectory,
-)
+from unstable.types import GameResult, PackedBatch, PackedTrajectory
 from unstable.types.seeds import derive_seed
 
 PAIR = 2
@@ -51,15 +43,11 @@ class OfflineData:
     """
 
     index: GroupIndex
+    learn: LearnConfig
     batch_size: int
-    epochs: int
-    window: int  # groups in memory beside a batch
     seed: int
     pairs: Sequence[PairExample] = ()
     held_out_pairs: Sequence[PairExample] = ()
-    experts: Sequence[Example] = ()
-    expert_share: float = 0.0  # of a batch's samples
-    held_out_every: int = 0  # updates between two held-out losses; 0: at the end of each epoch
 
     @property
     def updates(self) -> int:
@@ -70,7 +58,7 @@ class OfflineData:
     def ends(self) -> list[int]:
         """The version that each epoch ends with."""
         ends, version = [], 0
-        for epoch in range(self.epochs):
+        for epoch in range(self.learn.epochs):
             version += len(self._cuts(self._order(epoch)))
             ends.append(version)
         return ends
@@ -78,14 +66,14 @@ class OfflineData:
     def batches(self, version: int) -> Iterator[PackedBatch]:
         """Those from the update of `version` on, epoch after epoch."""
         first = 0  # version that the epoch begins with
-        for epoch in range(self.epochs):
+        for epoch in range(self.learn.epochs):
             order = self._order(epoch)
             cuts = self._cuts(order)
             done = min(max(version - first, 0), len(cuts))
             begin = cuts[done - 1] if done else 0
             groups = self._groups(order[begin : cuts[-1]].tolist())
             for number, end in enumerate(cuts[done:], start=first + done):
-                yield self._batch(number, tuple(islice(groups, end - begin)))
+                yield PackedBatch(number, tuple(islice(groups, end - begin)), recorded=True)
                 begin = end
             first += len(cuts)
 
@@ -103,7 +91,7 @@ class OfflineData:
         """Whether the held-out loss of a version is due."""
         if not self.index.held_out and not self.held_out_pairs:
             return False
-        every = self.held_out_every
+        every = self.learn.held_out_every
         return is_last or (version % every == 0 if every else version in (0, *self.ends))
 
     def epoch(self, version: int) -> float:
@@ -122,7 +110,7 @@ class OfflineData:
         """Groups in this order: those on file by their number, pairs by what follows these."""
         on_file = len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
-        read = self.index.groups((each for each in order if each < on_file), self.window)
+        read = self.index.groups((each for each in order if each < on_file), self.learn.window)
         for number in order:
             if number < on_file:
                 yield next(read)
@@ -133,54 +121,14 @@ class OfflineData:
 
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
         """Where batches end in this order; with `whole` a smaller one only if it is the first."""
-        wanted = max(1, round(self.batch_size * (1 - self.expert_share)))
         cuts, held, on_file = [], 0, len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
         for place, index in enumerate(order.tolist(), start=1):
             is_pair = index >= on_file
             held += len(pairs[index - on_file].answers) if is_pair else self.index.sizes[index]
-            if held >= wanted:
+            if held >= self.batch_size:
                 cuts.append(place)
                 held = 0
         if held and not (whole and cuts):
             cuts.append(len(order))
         return cuts
-
-    def _batch(self, version: int, groups: tuple[tuple[PackedTrajectory, ...], ...]) -> PackedBatch:
-        """With experts' moves, drawn for this update, as groups of their own."""
-        samples = sum(each.num_samples for group in groups for each in group)
-        share = self.expert_share
-        number = min(round(samples * share / (1 - share)), len(self.experts))
-        drawn = random.Random(derive_seed(self.seed, "expert moves", version))
-        experts = (
-            (PackedTrajectory.of(expert_trajectory(example, -1 - place)),)
-            for place, example in enumerate(drawn.sample(self.experts, number))
-        )
-        return PackedBatch(version, (*groups, *experts), recorded=True)
-
-
-def expert_trajectory(example: Example, number: int) -> Trajectory:
-    """An expert's move as a game of one turn that it won; `number` is the game's and the group's.
-
-    To its own policy the move is certain: its logprobs are 0.
-    """
-    token_ids = example.tokens.token_ids
-    completion = Completion(
-        token_ids=token_ids, logprobs=[0.0] * len(token_ids), finish_reason="stop", adapter=None
-    )
-    tokens = SampledTokens(
-        prompt_ids=example.tokens.prompt_ids,
-        segments=(completion,),
-        temperature=1.0,
-        version=0,
-        prompt_cut=0,
-    )
-    return Trajectory(
-        game_id=number,
-        env=example.env,
-        seat=example.seat or 0,
-        group_id=number,
-        outcome=1.0,
-        forfeit=False,
-        samples=(Sample(turn=0, tokens=tokens, rewards={}),),
-    )

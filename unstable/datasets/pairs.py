@@ -1,10 +1,9 @@
 """Pairs: two answers to a prompt, of which one is the better."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unstable.datasets.examples import Example
-from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
+from unstable.types import Completion, Group, Reward, Sample, SampledTokens, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +17,6 @@ class PairExample:
     def answers(self) -> list[Example]:
         """Those that there are."""
         return [each for each in (self.chosen, self.rejected) if each is not None]
-
-
-def pair_batch(pairs: Iterable[PairExample], version: int) -> Batch:
-    """The pairs as a batch that the learner takes, a group each."""
-    groups = (pair_group(pair, number) for number, pair in enumerate(pairs))
-    return Batch(version=version, groups=tuple(groups))
 
 
 def pair_group(pair: PairExample, number: int) -> Group:

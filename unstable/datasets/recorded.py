@@ -1,17 +1,20 @@
 """Recorded games as groups, in any order: an index holds numbers alone, games stay on file."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from unstable.datasets.filters import Filters, opponents_of
+from unstable.config import LearnConfig
 from unstable.records.games import placed_games, read_game_with_branches
 from unstable.records.reading import Skipped
-from unstable.types import GameResult, PackedTrajectory, RecordedGame, Trajectory
+from unstable.types import PAST, GameResult, PackedTrajectory, RecordedGame, Trajectory
+
+SELF = "self"
+"""Among names of opponents: games in which every seat was trained."""
 
 
 class Source(NamedTuple):
@@ -50,20 +53,20 @@ class _Waiting:
 class GroupIndex:
     """Where each group's games are on file: 16 bytes a game and 40 a group, whatever these hold.
 
-    Ids of games and groups are made different from run to run. `least` is the number of
-    trajectories that a group needs after filters have left some out.
+    Ids of games and groups are made different from run to run. `learn` says which trajectories are
+    kept, `least` how many a group needs where some are not.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
-        filters: Filters,
+        learn: LearnConfig,
         is_held_out: Callable[[GameResult], bool],
         *,
         least: int = 1,
         skipped: Skipped,
     ) -> None:
-        self._sources, self._filters, self._least = sources, filters, least
+        self._sources, self._learn, self._least = sources, learn, least
         self._files: list[tuple[Path, int]] = []  # with the index of the source
         self._places, self._starts = array("q"), array("q", [0])
         self._owners = array("q")  # pairs of a source's index and the group's id there
@@ -129,7 +132,7 @@ class GroupIndex:
         games = {game.spec.game_id: game for game in result.games}
         sides: tuple[list[Trajectory], list[Trajectory]] = ([], [])
         for each in source.trajectories(result):
-            kept = self._filters.keep(games[each.game_id], each, source.judged)
+            kept = _keeps(self._learn, games[each.game_id], each, source.judged)
             sides[not kept].append(each)
         return sides
 
@@ -190,6 +193,30 @@ class GroupIndex:
         return PackedTrajectory.of(
             replace(own, game_id=own.game_id + games, group_id=own.group_id + groups)
         )
+
+
+def _keeps(
+    learn: LearnConfig, game: GameResult, own: Trajectory, judged: Set[tuple[int, int]] | None
+) -> bool:
+    """Return whether a seat's trajectory is trained on; `judged` are those let through."""
+    if learn.winners and not (own.outcome > 0 and game.forfeit is None):
+        return False
+    if learn.versions is not None:
+        first, last = learn.versions
+        if not all(first <= sample.version <= last for sample in own.samples):
+            return False
+    if learn.opponents and opponents_of(game).isdisjoint(learn.opponents):
+        return False
+    return judged is None or (own.game_id, own.seat) in judged
+
+
+def opponents_of(game: GameResult) -> set[str]:
+    """The names by which a game's opponents may be called."""
+    others = [seat.player for seat in game.spec.seats if not seat.trained]
+    if not others:
+        return {SELF}
+    named = {other.name for other in others}
+    return named | {PAST} if any(other.version is not None for other in others) else named
 
 
 def _groups_of(result: GameResult) -> list[tuple[int, int]]:

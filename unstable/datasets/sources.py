@@ -1,4 +1,4 @@
-"""Where examples come from: experts, JSONL files of a person's own, and recorded games."""
+"""Where examples come from: experts, random play, a person's own files, and recorded games."""
 
 import logging
 import random
@@ -10,7 +10,8 @@ from typing import Any
 
 from unstable.config import ConfigError, GameConfig
 from unstable.datasets.examples import Example, answer_tokens, make_example
-from unstable.datasets.formats import Chat, is_text, read_rows, turns_of
+from unstable.datasets.formats import Chat, is_text, preference_of, read_rows, turns_of
+from unstable.datasets.pairs import PairExample
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, TextEncoder, write_answer
 from unstable.records.files import read_lines
@@ -191,6 +192,44 @@ def chat_example(chat: Chat, answer: str, game: GameConfig, prompts: PromptBuild
         answer=answer,
         tokens=answer_tokens(prompts, prompts.template.encode(chat), answer),
     )
+
+
+def jsonl_pairs(path: Path, game: GameConfig, prompts: PromptBuilder) -> list[PairExample]:
+    """A person's own pairs of a game: JSON lines, or a list of rows.
+
+    {"observation": text, "chosen": action, "rejected": action}: the text as a player of the game
+    sees it, and two actions, written as the game's parser reads them. Else a preference in any of
+    the forms of `formats.preference_of`, whose prompt and answers are taken as they are. Raises
+    `ConfigError` naming file and row.
+    """
+    return [_pair(place, row, game, prompts) for place, row in read_rows(path)]
+
+
+def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuilder) -> PairExample:
+    if row.keys() >= {"observation", "chosen", "rejected"} and "prompt" not in row:
+        for name in ("chosen", "rejected"):
+            if not is_text(row[name]):
+                raise ConfigError(f"{place}: {name} = {row[name]!r} is no text; give a text")
+        seen = row["observation"]
+        pair = PairExample(
+            chosen=action_example(place, seen, row["chosen"], game, prompts),
+            rejected=action_example(place, seen, row["rejected"], game, prompts),
+        )
+    else:
+        found = preference_of(place, row)
+        if found is None:
+            raise ConfigError(
+                f"{place}: has {', '.join(row) or 'no keys'}; give observation or prompt, chosen "
+                "and rejected"
+            )
+        sides = (
+            None if answer is None else chat_example(found.prompt, answer, game, prompts)
+            for answer in (found.chosen, found.rejected)
+        )
+        pair = PairExample(chosen=next(sides), rejected=next(sides))
+    if len({example.key for example in pair.answers}) < len(pair.answers):
+        raise ConfigError(f"{place}: chosen and rejected are the same answer; leave the line out")
+    return pair
 
 
 # Recorded games

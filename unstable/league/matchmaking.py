@@ -35,7 +35,7 @@ class VersionStats(NamedTuple):
     """A version as rules see it: VersionStats(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
 
     `won` is what the current policy won of its `games` against it, a draw counting half; both
-    fade from version to version by `opponents.payoff_decay`.
+    fade from version to version (`ratings.PAYOFF_DECAY`).
     """
 
     player: PlayerId

@@ -23,6 +23,8 @@ PRIOR_GAMES, PRIOR_DRAWS = 10, 1
 """What an env's draws begin with, as if so many games had been played."""
 MOST_DRAWS = 0.95
 """Of a draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
+PAYOFF_DECAY = 0.9
+"""Share of the games of a pay-off that still counts a version later: the policy has changed."""
 ANCHOR_SIGMA = 0.01
 """TrueSkill cannot rate against a sigma of 0."""
 
@@ -67,7 +69,6 @@ class Registry:
         anchor: PlayerId | None,
         pool_size: int,
         matchmaker: Matchmaker | None = None,
-        payoff_decay: float = 1.0,
         draws: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
@@ -76,7 +77,7 @@ class Registry:
         `matchmaker` the newest `pool_size` versions are met, all alike.
         """
         self._pool_size = pool_size
-        self._matchmaker, self._payoff_decay = matchmaker, payoff_decay
+        self._matchmaker = matchmaker
         self._anchor, self._fitted = anchor, draws
         self._skills = Skills()
         for player in (BASE, *fixed):
@@ -137,9 +138,9 @@ class Registry:
 
     def _fade(self, policy: str) -> None:
         """Let pay-offs against the versions that are met count less, and forget the others."""
-        decay, kept = self._payoff_decay, set(self._past[policy])
+        kept = set(self._past[policy])
         self._payoffs = {
-            player: (won * decay, games * decay) if player in kept else (won, games)
+            player: (won * PAYOFF_DECAY, games * PAYOFF_DECAY) if player in kept else (won, games)
             for player, (won, games) in self._payoffs.items()
             if player in kept or player.label != policy
         }

@@ -105,17 +105,13 @@ class Critic(ABC):
         parameters of its own in the model, is alone in memory. `states_SD` are the policy's,
         `num_turns` those of the whole optimizer step.
         """
-        assert frozen.values_S is not None and frozen.targets_S is not None
+        assert frozen.targets_S is not None
         with self.in_place():
             if self.own is not None:
                 turns = self.read([frozen.samples[index] for index in chosen])
                 states_SD = self.states(self.policy(self.policy.inputs(turns)))
             loss = weight * value_loss(
-                self.values(states_SD),
-                frozen.values_S[chosen],
-                frozen.targets_S[chosen],
-                clip=self.config.value_clip,
-                normalizer=num_turns,
+                self.values(states_SD), frozen.targets_S[chosen], normalizer=num_turns
             )
             loss.backward()
         return loss.detach()

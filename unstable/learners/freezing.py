@@ -104,7 +104,6 @@ class Freezing:
             first_logprobs_N=layout.joined(self._first_logprobs(algorithm, samples)),
             reference_logprobs_N=reference_N,
             aims=aims,
-            values_S=None if estimate.values_S is None else self._floats(estimate.values_S),
             targets_S=None if estimate.targets_S is None else self._floats(estimate.targets_S),
         )
 

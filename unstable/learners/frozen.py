@@ -35,8 +35,7 @@ class FrozenBatch:
     first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: no KL is asked for
     aims: Mapping[str, Aim] = field(default_factory=dict)  # what exact divergences are from
-    values_S: Tensor | None = None  # of the critic, None without one, and what it is to learn
-    targets_S: Tensor | None = None
+    targets_S: Tensor | None = None  # what the critic is to learn; None without one
 
     @property
     def entropy(self) -> bool:

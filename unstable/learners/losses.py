@@ -79,25 +79,9 @@ def clipped_weight_loss(
     return -(weights_N * clipped_N * advantages_N * logprobs_N / normalizer).sum()
 
 
-def value_loss(
-    values_S: Tensor,
-    old_values_S: Tensor,
-    targets_S: Tensor,
-    *,
-    clip: float | None,
-    normalizer: float,
-) -> Tensor:
-    """Half the squared error of the values [S].
-
-    With `clip`, the greater of that and the same of values at most so far from the old ones: no
-    gradient leads farther away. Andrychowicz et al. found no gain in it:
-    https://arxiv.org/abs/2006.05990.
-    """
-    errors_S = (values_S - targets_S) ** 2
-    if clip is not None:
-        near_S = old_values_S + (values_S - old_values_S).clamp(-clip, clip)
-        errors_S = torch.maximum(errors_S, (near_S - targets_S) ** 2)
-    return 0.5 * errors_S.sum() / normalizer
+def value_loss(values_S: Tensor, targets_S: Tensor, *, normalizer: float) -> Tensor:
+    """Half the squared error of the values [S]."""
+    return 0.5 * ((values_S - targets_S) ** 2).sum() / normalizer
 
 
 def likelihood_loss(logprobs_N: Tensor, *, normalizer: float | Tensor) -> Tensor:

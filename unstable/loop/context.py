@@ -143,8 +143,7 @@ def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Re
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
     anchor = programs[0] if programs else None
     fixed = [PlayerId(name) for name in opponents]
-    pool_size, decay = config.opponents.pool_size, config.opponents.payoff_decay
-    return Registry(fixed, anchor, pool_size, matchmaker, decay)
+    return Registry(fixed, anchor, config.opponents.pool_size, matchmaker)
 
 
 @dataclass

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from unstable.datasets.examples import Example, FineTuning
 from unstable.loop.protocols import Learner
+from unstable.tracking.metrics import Row
 from unstable.types import Update
 
-Row = dict[str, float | None]
 Evaluate = Callable[[int], Awaitable[Mapping[str, float | None]]]
 """Plays a saved version's games; what they amount to, by the names of metrics."""
 LearnersTurn = Callable[[], AbstractAsyncContextManager[None]]
@@ -35,6 +35,9 @@ _STEP_METRICS = (
 class Tracker(Protocol):
     """Whoever writes rows down and shows them."""
 
+    def print(self, line: str) -> None:
+        """Show a line to the person at the terminal."""
+
     def phase(self, name: str) -> None:
         """Take in what goes on now."""
 
@@ -48,11 +51,6 @@ class Tracker(Protocol):
         """Take in an epoch that was evaluated."""
 
 
-def never(rows: Sequence[Row]) -> bool:
-    """That no rows are enough."""
-    return False
-
-
 async def fine_tune(
     task: FineTuning,
     learner: Learner,
@@ -62,7 +60,7 @@ async def fine_tune(
     *,
     rows: Sequence[Row] = (),
     saved: int = -1,
-    is_enough: Callable[[Sequence[Row]], bool] = never,
+    is_enough: Callable[[Sequence[Row]], bool] = lambda rows: False,
 ) -> Row:
     """Train until the epochs are over, the held-out loss has not improved for `patience`, or the
     rows of all epochs are enough.

@@ -50,4 +50,4 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
         "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
         "micro_batch_tokens": plan.micro_batch_tokens,
     }
-    return RunConfig.model_validate(data)
+    return type(config).model_validate(data)

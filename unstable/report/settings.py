@@ -22,7 +22,7 @@ class Difference(NamedTuple):
 
 def differences(config: RunConfig) -> list[Difference]:
     """All of a config's; what an algorithm or opponent sets is held against its own defaults."""
-    return list(_differences(config, RunConfig(), ""))
+    return list(_differences(config, type(config)(), ""))
 
 
 def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[Difference]:

@@ -91,7 +91,7 @@ def _with_paths(config: RunConfig, place: Any) -> RunConfig:
             own |= {"name": config.opponents.fixed[int(field)].key, "path": place(name, path)}
         else:
             data[section][field] = place(name, path)
-    return RunConfig.model_validate(data)
+    return type(config).model_validate(data)
 
 
 def own_modules(loaded: Mapping[str, ModuleType] = sys.modules) -> dict[str, bytes]:

@@ -27,18 +27,21 @@ from unstable.types.metrics import EvalKey
 class SFTTracker:
     """Writes `metrics.jsonl` and shows how far it is: a bar on a terminal, plain lines elsewhere.
 
-    `steps` is how many there will be at most. A sink that fails is reported once and stops nothing.
+    `epochs` and `steps` are how many there will be at most. A sink that fails is reported once and
+    stops nothing.
     """
 
     def __init__(
         self,
         config: RunConfig,
         folder: RunFolder,
+        *,
+        epochs: int,
         steps: int,
         console: Console | None = None,
         sinks: Sequence[SinkMaker] = (),
     ) -> None:
-        self._epochs = config.sft.epochs
+        self._epochs = epochs
         self._steps = steps
         self._console = console or RunConsole()
         self._lines = Lines(self._show)
