@@ -14,7 +14,7 @@ from tests.helpers.judged import judged_by
 from unstable.config import JudgeConfig, RewardConfig
 from unstable.rewards.terms import Rewards
 from unstable.runtime import judge as judge_module
-from unstable.runtime.judge import Judge
+from unstable.runtime.judge import terms_worker
 from unstable.types import GameFailure, GameResult, Reward, Turn
 
 
@@ -56,10 +56,10 @@ async def judged(
             yield [game(game_id=game_id)]
 
     known = judges or {}
-    judge = Judge(terms, known)
+    judge = terms_worker(terms, known)
     found: dict[int, Any] = {}
     try:
-        async for together in Rewards(terms, known, apart=judge).judge(played()):
+        async for together in Rewards(terms, known, apart=judge.ask).judge(played()):
             for each in together:
                 if isinstance(each, GameFailure):
                     found[each.spec.game_id] = each.error

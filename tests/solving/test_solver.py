@@ -10,7 +10,7 @@ import pytest
 from unstable.config import ConfigError, GameConfig
 from unstable.processes.worker import WorkerError
 from unstable.solving.exploiter import bounds, decisions
-from unstable.solving.solver import LocalSolver, ProcessSolver
+from unstable.solving.solver import LocalSolver, process_solver
 from unstable.solving.tree import Tree
 
 GAME = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
@@ -26,7 +26,7 @@ def end(tree: Tree) -> None:
 
 async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None:
     """What a question raises is raised here; a process that ends is an error."""
-    here, apart = LocalSolver(GAME), ProcessSolver(GAME)
+    here, apart = LocalSolver(GAME), process_solver(GAME)
     asked, rounds = asyncio.create_task(apart.ask(decisions)), 0
     while not asked.done():
         await asyncio.sleep(0.001)

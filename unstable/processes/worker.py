@@ -33,11 +33,17 @@ class Worker:
     """A process that replies to one request at a time; it starts with the first.
 
     `make` is called there once and returns the function that maps a request to its reply. All of
-    these are pickled. `name` begins the messages of errors.
+    these are pickled. `name` begins the messages of errors; `limit_s` is the most seconds until a
+    reply or a beat.
     """
 
-    def __init__(self, name: str, make: Callable[[], Callable[[Any, Beat], Any]]) -> None:
-        self._name, self._make = name, make
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Callable[[Any, Beat], Any]],
+        limit_s: float | None = None,
+    ) -> None:
+        self._name, self._make, self._limit_s = name, make, limit_s
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -47,11 +53,11 @@ class Worker:
         """The process was started and has not been ended by `close`."""
         return self._process is not None
 
-    async def ask(self, request: object, limit_s: float | None = None) -> Any:
+    async def ask(self, request: object) -> Any:
         """Return the reply to a request, or raise the error that the function raised.
 
-        Raises `WorkerError` if the process ends, or after `limit_s` without a reply or a beat. The
-        next request then starts a new process, as it does after this call was cancelled.
+        Raises `WorkerError` if the process ends or exceeds the time limit. The next request then
+        starts a new process, as it does after this call was cancelled.
         """
         async with self._turn:
             kind: str | None = None
@@ -60,8 +66,8 @@ class Worker:
                 if self._streams is None:
                     await self._start()
                 self._send(request)
-                limit = limit_s
-                kind, content = await self._reply(limit)
+                limit = self._limit_s
+                kind, content = await self._reply()
             except TimeoutError:
                 raise WorkerError(f"{self._name} was not done in {limit:g} s") from None
             except (asyncio.IncompleteReadError, ConnectionError):
@@ -83,10 +89,10 @@ class Worker:
         async with asyncio.timeout(START_S):
             await receive_frame(self._streams[0])
 
-    async def _reply(self, limit_s: float | None) -> Reply:
+    async def _reply(self) -> Reply:
         assert self._streams is not None
         while True:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self._limit_s):
                 reply: Reply = await receive_frame(self._streams[0])
             if reply[0] != "beat":
                 return reply

@@ -25,28 +25,16 @@ def judging(config: RunConfig, folder: RunFolder) -> Rewards:
         terms,
         judges,
         among=config.actors.sharing,
-        apart=Judge(terms, judges),
+        apart=terms_worker(terms, judges).ask,
         cache=folder.answers,
     )
 
 
-class Judge:
-    """Asks the plain terms of a user's, a game at a time; the process begins with the first."""
-
-    def __init__(self, terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> None:
-        make = partial(_values, list(terms), dict(judges))
-        self._worker = Worker("the process of its reward terms", make)
-        limits = (each.judge_in(judges).timeout for each in terms)
-        self._limit_s = max(limits, default=0.0) + GRACE_S
-
-    async def __call__(self, result: GameResult) -> Values:
-        """The values, as `Rewards.plain_values` has them; raises what a term or `Worker` raises."""
-        values: Values = await self._worker.ask(result, self._limit_s)
-        return values
-
-    def close(self) -> None:
-        """End the process."""
-        self._worker.close()
+def terms_worker(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> Worker:
+    """Return a worker that replies to a game with `Rewards.plain_values`."""
+    limit_s = max((each.judge_in(judges).timeout for each in terms), default=0.0) + GRACE_S
+    make = partial(_values, list(terms), dict(judges))
+    return Worker("the process of its reward terms", make, limit_s)
 
 
 def _values(

@@ -15,8 +15,8 @@ T = TypeVar("T")
 class Solver(Protocol):
     """Answers questions about one game's tree, which is grown at the first."""
 
-    async def ask(self, question: Callable[[Tree], T]) -> T:
-        """What the question makes of the tree; raises what it, or growing, raises.
+    async def ask(self, question: Callable[[Tree], T], /) -> T:
+        """Return the question's answer; raises what it, or growing, raises.
 
         The question and its answer go between processes: a function of a module, or a `partial`.
         """
@@ -43,21 +43,14 @@ class LocalSolver:
         """The tree goes with its owner."""
 
 
-class ProcessSolver:
-    """In a process of its own, beside games in flight."""
+def process_solver(game: GameConfig, most_nodes: int = MOST_NODES) -> Solver:
+    """Return a solver in a process of its own, beside games in flight.
 
-    def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
-        name = f"games = {game.key}: the process that solves it"
-        self._worker = Worker(name, partial(_answering, game, most_nodes))
-
-    async def ask(self, question: Callable[[Tree], T]) -> T:
-        """The answer; raises `WorkerError` where the process has ended, as for want of memory."""
-        answer: T = await self._worker.ask(question)
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        self._worker.close()
+    It raises `WorkerError` where the process has ended, as for want of memory.
+    """
+    return Worker(
+        f"games = {game.key}: the process that solves it", partial(_answering, game, most_nodes)
+    )
 
 
 def _answering(game: GameConfig, most_nodes: int) -> Callable[[Callable[[Tree], T], Beat], T]:
