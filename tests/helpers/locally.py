@@ -101,7 +101,7 @@ def locally() -> Iterator[None]:
         threads(1),
         patch("unstable.runtime.processes.processes", processes),
         patch("unstable.runtime.processes.acting", acting),
-        patch("unstable.runtime.child._PROGRAM", PROGRAM),
+        patch("unstable.processes.child._PROGRAM", PROGRAM),
     ):
         yield
 

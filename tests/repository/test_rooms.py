@@ -38,6 +38,7 @@ BASE = {"types", "config"}
 ALLOWED = {
     "types": Allowed(set(), set()),
     "config": Allowed(set(), set()),
+    "processes": Allowed(set(), set()),
     "records": Allowed({"filelock", "pandas", "polars", "torch", "transformers"}, BASE),
     "report": Allowed({"vl_convert"}, BASE | {"records"}),
     "prompts": Allowed({"jinja2"}, BASE),
@@ -59,9 +60,9 @@ ALLOWED = {
     "drivers": Allowed({"httpx"}, set()),
     "collectors": Allowed(
         {"openai", "filelock"},
-        BASE | {"prompts", "models", "games", "engines", "serving", "drivers"},
+        BASE | {"processes", "prompts", "models", "games", "engines", "serving", "drivers"},
     ),
-    "solving": Allowed(set(), BASE | {"games", "collectors"}),
+    "solving": Allowed(set(), BASE | {"processes", "games", "collectors"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),
     "datasets": Allowed(set(), BASE | {"prompts", "games", "records"}),
     "tracking": Allowed(
@@ -73,8 +74,8 @@ ALLOWED = {
     "runtime": Allowed(
         {"ray", "torch", "psutil"},
         {
-            *("types", "config", "records", "models", "engines", "collectors", "solving"),
-            *("rewards", "learners", "planning", "tracking", "loop"),
+            *("types", "config", "processes", "records", "models", "engines", "collectors"),
+            *("solving", "rewards", "learners", "planning", "tracking", "loop"),
         },
     ),
     "commands": Allowed(
@@ -89,7 +90,7 @@ ALLOWED = {
         {"rich"},
         {
             *("types", "config", "records", "report", "models", "league", "games", "planning"),
-            *("engines", "collectors", "tracking", "loop", "runtime", "commands"),
+            *("engines", "collectors", "tracking", "loop", "processes", "commands"),
         },
     ),
     "cli": Allowed({"rich"}, {"config", "commands", "studies"}),

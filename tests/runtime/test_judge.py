@@ -14,7 +14,7 @@ from tests.helpers.judged import judged_by
 from unstable.config import JudgeConfig, RewardConfig
 from unstable.rewards.terms import Rewards
 from unstable.runtime import judge as judge_module
-from unstable.runtime.judge import Judge
+from unstable.runtime.judge import terms_worker
 from unstable.types import GameFailure, GameResult, Reward, Turn
 
 
@@ -56,10 +56,10 @@ async def judged(
             yield [game(game_id=game_id)]
 
     known = judges or {}
-    judge = Judge(terms, known)
+    judge = terms_worker(terms, known)
     found: dict[int, Any] = {}
     try:
-        async for together in Rewards(terms, known, apart=judge).judge(played()):
+        async for together in Rewards(terms, known, apart=judge.ask).judge(played()):
             for each in together:
                 if isinstance(each, GameFailure):
                     found[each.spec.game_id] = each.error
@@ -104,8 +104,8 @@ async def test_what_goes_wrong_there_costs_one_game(monkeypatch: pytest.MonkeyPa
     found = await judged([entry], 9, {"judge": judge})
     for game_id, error in (
         (1, r"TimeoutError: reward term judge: not over in timeout = 1 s"),
-        (3, r"RuntimeError: a reward term was not over in 1.5 s"),
-        (5, r"RuntimeError: the process of its reward terms has ended"),
+        (3, r"WorkerError: the process of its reward terms was not done in 1.5 s"),
+        (5, r"WorkerError: the process of its reward terms has ended with exit code 3"),
         (7, r"LookupError: no such word"),
     ):
         assert re.match(error, str(found.pop(game_id)))

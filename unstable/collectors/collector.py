@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
-from unstable.collectors.isolation import ForkServer, IsolatedGameError, Job, play_isolated
+from unstable.collectors.isolation import IsolatedGameError, Job, play_isolated, serve_game
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players.best_of import JudgeAnswer
 from unstable.collectors.players.kinds import player_class
@@ -21,6 +21,7 @@ from unstable.config.plugins import import_all, registered
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.bridges import is_bridged
 from unstable.models.adapters import read_adapter
+from unstable.processes.fork_server import ForkServer
 from unstable.prompts import shorten
 from unstable.types import (
     ActorState,
@@ -76,7 +77,7 @@ class Collector:
                 seed=config.seed,
             ).answers
         self._trust = Trust()
-        self._fork_server = ForkServer(_users_modules(config))
+        self._fork_server = ForkServer(partial(import_all, _users_modules(config)), serve_game)
         self.driving: Driving | None = None  # where a program outside plays a game
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 

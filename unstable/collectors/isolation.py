@@ -1,32 +1,31 @@
 """Games in processes of their own: what blocks, exits or crashes there costs that game alone.
 
 The env, its legal moves, experts, bots and endpoints are in the game's process; local models answer
-from here, as a process has no engine. A turn that is not over in its time ends the process,
-whatever that is doing. `collectors/game_process.py` is the other side.
+from the actor's, as that one has the engine. A turn that is not over in its time ends the process,
+whatever that is doing.
 """
 
 import asyncio
 import os
-import pickle
 import signal
 import socket
-import struct
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
-from unstable.collectors.players.base import Player
+from unstable.collectors.play import play_game, players_of
+from unstable.collectors.players.base import OpponentPlayer, Player
+from unstable.collectors.players.kinds import player_class
 from unstable.config import FixedOpponent, GameConfig, MovesKept
 from unstable.games.game import Game
+from unstable.processes.fork_server import ForkServer
+from unstable.processes.frames import frame, read_frame, receive_frame
 from unstable.types import Answer, GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.processes import ProcessId
 
 START_S = 120.0
 """Seconds until a game's process answers: the first one waits for imports."""
-_PROCESS = "unstable.collectors.game_process"
-LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,111 +67,6 @@ class IsolatedGameError(Exception):
         self.failure = failure
 
 
-def frame(value: object) -> bytes:
-    """A value as it goes between processes."""
-    content = pickle.dumps(value)
-    return LENGTH.pack(len(content)) + content
-
-
-def read_frame(read: Callable[[int], bytes]) -> Any:
-    """The next value, where `read` gives so many bytes."""
-    return pickle.loads(read(LENGTH.unpack(read(LENGTH.size))[0]))
-
-
-async def receive_frame(reader: asyncio.StreamReader) -> Any:
-    """The next value; raises `IncompleteReadError` or `ConnectionError` where none comes."""
-    size = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
-    return pickle.loads(await reader.readexactly(size))
-
-
-def start_process(module: str, *arguments: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    """A module as a process, and the connection to it: it is given the socket's descriptor first.
-
-    It imports from where this process does, and hears no interrupt, which is ours to answer.
-    """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,
-        )
-    return ours, process
-
-
-class HelperProcess:
-    """A module's process, which is sent values over a socket and answers there."""
-
-    def __init__(self, module: str) -> None:
-        self._module = module
-        self._process: subprocess.Popen[bytes] | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started, and not ended by us."""
-        return self._streams is not None
-
-    async def start(self, first: object) -> None:
-        """Start it, and send it what it needs."""
-        connection, self._process = start_process(self._module)
-        self._streams = await asyncio.open_unix_connection(sock=connection)
-        self.send(first)
-
-    def send(self, value: object) -> None:
-        """Send it a value."""
-        assert self._streams is not None
-        self._streams[1].write(frame(value))
-
-    async def receive(self) -> Any:
-        """The next value that it sends; raises as `receive_frame` does."""
-        assert self._streams is not None
-        return await receive_frame(self._streams[0])
-
-    def end(self) -> None:
-        """Kill it, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
-
-
-class ForkServer:
-    """Makes a process a game, by forking one that has imported all that games need.
-
-    These are our own modules and `modules`. It ends with this process, and all games with it.
-    """
-
-    def __init__(self, modules: Iterable[str]) -> None:
-        self._modules = sorted(modules)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def make(self) -> socket.socket:
-        """The connection to a new game's process."""
-        if self._process is None or self._process.poll() is not None:
-            self._begin()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-        return ours
-
-    def _begin(self) -> None:
-        self._control, self._process = start_process(_PROCESS, *self._modules)
-
-    def close(self) -> None:
-        """End all games."""
-        if self._process is not None:
-            self._control.close()
-            self._process.wait()
-            self._process = None
-
-
 async def play_isolated(
     job: Job, fork_server: ForkServer, make: Callable[[SeatSpec], Player]
 ) -> GameResult:
@@ -181,7 +75,7 @@ async def play_isolated(
     Raises `IsolatedGameError` for what it raised there, `TimeoutError` where a turn takes too
     long, and `RuntimeError` where its process has ended.
     """
-    reader, writer = await asyncio.open_unix_connection(sock=fork_server.make())
+    reader, writer = await asyncio.open_unix_connection(sock=fork_server.fork())
     process = _Process(reader, writer, job.config)
     try:
         begun = await process.read(START_S)
@@ -254,3 +148,83 @@ class _View:
     def expert_moves(self) -> dict[str, float]:
         assert self._expert_moves is not None, "asked for by `Job.moves`"
         return self._expert_moves
+
+
+# In the game's process.
+
+
+class _Connection:
+    """The way to the actor."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._stream = connection.makefile("rwb")
+
+    def send(self, kind: Any, content: object = None) -> None:
+        self._stream.write(frame(Message(kind, content)))
+        self._stream.flush()
+
+    def read(self) -> Any:
+        return read_frame(self._stream.read)
+
+    def wait_for_end(self) -> None:
+        """Until the actor has ended this process, or is gone itself."""
+        self._stream.read(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """A local model, which answers from the actor's process."""
+
+    connection: _Connection
+    seat: SeatSpec
+    moves: MovesKept
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        legal = None if self.moves == "none" else game.legal_moves()
+        expert = game.expert_moves() if self.moves == "expert" else None
+        self.connection.send("ask", Ask(self.seat, observation, seed, legal, expert))
+        return cast(Answer, self.connection.read())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ticking:
+    """Any other player; the actor has to know that a turn has begun."""
+
+    connection: _Connection
+    player: Player
+
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        self.connection.send("turn")
+        return await self.player.act(observation, game, seed)
+
+
+def _player(job: Job, connection: _Connection, seat: SeatSpec) -> Player:
+    model = _Model(connection=connection, seat=seat, moves=job.moves)
+    opponent = job.opponents.get(seat.player.name)
+    if opponent is None:
+        return model
+    kind: type[OpponentPlayer] = player_class(opponent)
+    player = kind.make(opponent, job.config, seat, lambda adapter: model)
+    return player if player is model else _Ticking(connection=connection, player=player)
+
+
+async def _play(job: Job, connection: _Connection) -> None:
+    spec = job.spec
+    try:
+        players = players_of(spec, partial(_player, job, connection))
+        result = await play_game(
+            spec, job.config, players, job.run_seed, job.shared, job.first, trusted=job.trusted
+        )
+    except BaseException as error:  # the fault border of a game
+        connection.send("failure", GameFailure.of(spec, error))
+    else:
+        connection.send("result", result)
+    connection.wait_for_end()
+    os._exit(0)  # whatever the game has left running
+
+
+def serve_game(connection: socket.socket) -> None:
+    """Play the one game of a forked process."""
+    actor = _Connection(connection)
+    actor.send("begun", ProcessId.own())
+    asyncio.run(_play(actor.read(), actor))

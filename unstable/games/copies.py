@@ -5,11 +5,9 @@ import io
 import logging
 import pickle
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from unstable.config import GameConfig
-from unstable.config.plugins import faults_to
 from unstable.games.environment import Environment
 from unstable.games.info import GameInfo
 
@@ -27,12 +25,13 @@ def copies(env: Environment) -> Callable[[], Environment]:
     kind = type(env)
     if kind.copied is Environment.copied and kind not in _not_pickled:
         file = io.BytesIO()
-        # Of any class that an env may hold.
-        with faults_to(partial(logger.debug, "%s cannot be pickled: %r", kind)):
+        try:
             _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
             text = file.getvalue()
             return lambda: pickle.loads(text)
-        _not_pickled.add(kind)
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            logger.debug("%s cannot be pickled: %r", kind, error)
+            _not_pickled.add(kind)
     return env.copied().copied
 
 

@@ -5,9 +5,9 @@ import logging
 import random
 import re
 import time
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from unstable.config import GameConfig, InvalidMovesConfig
@@ -82,11 +82,20 @@ def screen(config: GameConfig) -> str | None:
     return None
 
 
+@contextmanager
+def _caught(config: GameConfig) -> Iterator[list[BaseException]]:
+    """Drop what a game prints, and collect and log what it raises."""
+    faults: list[BaseException] = []
+    with redirect_stdout(io.StringIO()), faults_to(faults.append):
+        yield faults
+    for fault in faults:
+        logger.debug("%s raises %r", config.env, fault)
+
+
 def ignores_seed(config: GameConfig) -> bool:
     """Whether games of one seed differ, by the same random actions: the env draws elsewhere."""
     for seed in range(_GAMES):
-        fails = faults_to(partial(logger.debug, "%s fails: %r", config.env))
-        with redirect_stdout(io.StringIO()), fails:
+        with _caught(config):
             one, other, rng = Game(config, seed), Game(config, seed), random.Random(seed)
             while not one.done and one.turns < _SAME_TURNS:
                 seen = one.observe()
@@ -108,7 +117,7 @@ def pays_losers(config: GameConfig) -> bool:
     """Return whether a random game's pay-offs order two seats against the env's own rewards."""
     deadline = time.monotonic() + SECONDS
     for seed in range(_GAMES):
-        with redirect_stdout(io.StringIO()), faults_to(partial(logger.debug, "%s: %r", config.env)):
+        with _caught(config):
             game, rng = Game(config, seed), random.Random(seed)
             while not game.done and time.monotonic() < deadline:
                 seen = game.observe()
@@ -163,7 +172,7 @@ def _listed_form(game: Game) -> Literal["brackets", "bare"]:
 
 def _is_accepted(game: Game, action: str) -> bool:
     """Whether the env takes the action; where it raises, the game is not to be played on."""
-    with faults_to(partial(logger.debug, "%s raises %r", action)):
+    with _caught(game.config):
         game.observe()
         return not game.step(action).invalid
     game.done = True
@@ -180,7 +189,7 @@ def fitting_seats(config: GameConfig) -> int | None:
         if time.monotonic() > deadline:
             break
         other = config.model_copy(update={"seats": seats})
-        with faults_to(partial(logger.debug, "%s does not take %d seats: %r", config.env, seats)):
+        with _caught(config):
             if screen(other) is None:
                 return seats
     return None
@@ -202,8 +211,8 @@ def _lists_moves(game: Game) -> bool:
 def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Trial:
     """One game, to its end, a fault or the deadline."""
     trial = _Trial()
-    turns, faults = 0, list[BaseException]()
-    with faults_to(faults.append):  # of a reset, an observation, or a list of legal moves
+    turns = 0
+    with _caught(config) as faults:  # of a reset, an observation, or a list of legal moves
         rng, game = random.Random(seed), Game(config, seed)
         while not game.done and time.monotonic() < deadline and trial.fault is None:
             observation, turns = game.observe(), game.turns
@@ -228,8 +237,7 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Tria
 
 def _step(trial: _Trial, game: Game, action: str, listed: bool) -> Game:
     """The game after the action, or where it was before one that raises."""
-    faults = list[BaseException]()
-    with faults_to(faults.append):
+    with _caught(game.config) as faults:
         if not game.step(action).invalid:
             trial.accepted, trial.raised = trial.accepted + 1, 0
         return game

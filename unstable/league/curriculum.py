@@ -8,12 +8,13 @@ until the next one is: nothing here draws anything.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeFloat
 
-from unstable.config import ConfigError, RunConfig, shown
-from unstable.config.plugins import check_call, described, faults_to, target_or
+from unstable.config import RunConfig, shown
+from unstable.config.plugins import check_call, target_or
+from unstable.league.matchmaking import rule_weights
 from unstable.types import PlayedGame
 
 SLOW = 1 / 4
@@ -209,18 +210,8 @@ class Curriculum:
 
     def _asked(self, envs: Sequence[EnvStats]) -> list[float]:
         """The rule's weights; raises `ConfigError` where they are none. All may be 0."""
-
-        def refuse(error: BaseException) -> NoReturn:
-            raise ConfigError(f"{self._place}: {described(error)}") from error
-
-        with faults_to(refuse):
-            weights = [float(each) for each in self._rule(envs)]
-        if len(weights) != len(envs) or not all(0 <= each < math.inf for each in weights):
-            raise ConfigError(
-                f"{self._place}: gives {shown(weights)} for {len(envs)} envs; return a weight from "
-                "0 on for each"
-            )
-        return weights
+        weights = rule_weights(self._place, partial(self._rule, envs), len(envs), "envs")
+        return [float(each) for each in weights]
 
 
 def _shares(weights: Sequence[float]) -> list[float]:

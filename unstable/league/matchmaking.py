@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,18 +196,30 @@ def _read_rule(
 
 def _asked(place: str, rule: Rule, policy: VersionStats, past: Sequence[VersionStats]) -> Floats:
     """A rule's weights as probabilities; raises `ConfigError` where they are none."""
+    weights = rule_weights(place, partial(rule, policy, past), len(past), "past versions", least=1)
+    return weights / weights.sum()
+
+
+def rule_weights(
+    place: str, rule: Callable[[], Any], count: int, kind: str, *, least: int = 0
+) -> Floats:
+    """Return the weights of a user's rule for things of a kind, at least so many of them not 0.
+
+    Raises `ConfigError` that begins with `place` for what the rule raises or returns otherwise.
+    """
 
     def refuse(error: BaseException) -> NoReturn:
         raise ConfigError(f"{place}: {described(error)}") from error
 
     with faults_to(refuse):
-        weights = np.array(rule(policy, past), dtype=float)
-    if weights.shape != (len(past),) or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+        weights = np.array(rule(), dtype=float)
+    is_right = weights.shape == (count,) and (weights >= 0).all() and weights.sum() < np.inf
+    if not is_right or np.count_nonzero(weights) < least:
         raise ConfigError(
-            f"{place}: gives {shown(weights.tolist())} for {len(past)} past versions; return a "
-            "weight from 0 on for each, not all 0"
+            f"{place}: gives {shown(weights.tolist())} for {count} {kind}; return a weight from 0 "
+            f"on for each{', not all 0' if least else ''}"
         )
-    return weights / weights.sum()
+    return weights
 
 
 def check_probabilities(probabilities: Sequence[float], past: Sequence[str]) -> None:

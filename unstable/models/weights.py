@@ -13,10 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from unstable.config import ConfigError, ModelConfig, shown
-from unstable.config.plugins import faults_to
 from unstable.models.base import model_path
 
 MB, GB = 1_000_000, 1e9
@@ -108,11 +106,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _fail(error: BaseException) -> NoReturn:
-    """End with a line, for who has asked for it."""
-    sys.exit(" ".join(str(error).split())[:200] or type(error).__name__)
-
-
 def main(name: str) -> None:
     """Say how much there is to download, and where to, and download it."""
     from huggingface_hub import HfApi, constants, snapshot_download
@@ -131,5 +124,8 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    with faults_to(_fail):
-        main(sys.argv[1])
+    # An error is one line, for the process that reads it.
+    sys.excepthook = lambda kind, error, _: print(
+        " ".join(str(error).split()) or kind.__name__, file=sys.stderr
+    )
+    main(sys.argv[1])

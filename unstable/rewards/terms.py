@@ -34,7 +34,7 @@ from unstable.types.tallies import Asked
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
 """Of terms, in the order in which they are asked."""
-Apart = Callable[[GameResult], Awaitable[Values | GameFailure]]
+Apart = Callable[[GameResult], Awaitable[Values]]
 """Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 
 
@@ -148,10 +148,7 @@ class Rewards:
             return result
         faults: list[BaseException] = []
         with faults_to(faults.append):
-            values = await self._wait(result)
-            if isinstance(values, GameFailure):
-                return values
-            return result, self._trajectories(result, values)
+            return result, self._trajectories(result, await self._wait(result))
         return GameFailure.of(result.spec, faults[0])
 
     def plain_values(
@@ -193,15 +190,12 @@ class Rewards:
                     found[_place(game, judged)][term] = reward
         return [_trajectory(game, seat, turns, found) for game, seat, turns in _seats(result)]
 
-    async def _wait(self, result: GameResult) -> Values | GameFailure:
+    async def _wait(self, result: GameResult) -> Values:
         """The value of each call, in order; the first that raises ends the others."""
         calls = self._calls(result)
         apart: Values = []
         if self._apart is not None and any(call.term.is_users for call in calls):
-            found = await self._apart(result)
-            if isinstance(found, GameFailure):
-                return found
-            apart = found[::-1]
+            apart = (await self._apart(result))[::-1]
         values: list[float | None | Pending] = []
         try:
             for term, game, judged in calls:

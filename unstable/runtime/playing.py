@@ -8,9 +8,9 @@ import logging
 import pickle
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
-from unstable.config.plugins import faults_to
 from unstable.loop.ended import Ended
 from unstable.runtime.local import LocalActor
 from unstable.runtime.stream import DEALT, EVERY_S, Call, Over, Pace, Part, Results
@@ -28,7 +28,7 @@ class Playing:
         """`actor` gives it once anything is played; `tells_state`: a round ends with its state."""
         self._actor = actor
         self._tells_state = tells_state
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Task[ActorState | None]] = {}
         self._parts: Pace[Part] = Pace(every_s)
         self._gathered: dict[int, Ended] = {}  # those that are among the parts
 
@@ -59,18 +59,22 @@ class Playing:
     def _start(
         self, number: int, play: Coroutine[Any, Any, ActorState | None], guard: Callable[[], Any]
     ) -> None:
-        self._tasks[number] = asyncio.create_task(self._play(number, play, guard))
+        async def guarded() -> ActorState | None:
+            with guard():
+                return await play
 
-    async def _play(
-        self, number: int, play: Coroutine[Any, Any, ActorState | None], guard: Callable[[], Any]
-    ) -> None:
-        over = Over(None)
-        faults: list[BaseException] = []
-        with faults_to(faults.append), guard():
-            over = Over(await play)
-        for fault in faults:
-            log.error("playing failed", exc_info=fault)
-            over = Over(None, f"{type(fault).__name__}: {fault}")
+        task = self._tasks[number] = asyncio.create_task(guarded())
+        task.add_done_callback(partial(self._over, number))
+
+    def _over(self, number: int, played: "asyncio.Task[ActorState | None]") -> None:
+        """Tell the end of a call."""
+        if played.cancelled():
+            return
+        if (error := played.exception()) is None:
+            over = Over(played.result())
+        else:
+            log.error("playing failed", exc_info=error)
+            over = Over(None, f"{type(error).__name__}: {error}")
         self._parts.put((number, over))
         self._tasks.pop(number, None)
         if not self._tasks:

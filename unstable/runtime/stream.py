@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from unstable.config import RunConfig
-from unstable.config.plugins import faults_to
 from unstable.loop.ended import Ended
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec
 
@@ -111,6 +110,7 @@ class Stream:
         self._asked: Pace[Call | Sequence[GameSpec]] = Pace(every_s)
         self._dead: BaseException | None = None
         self._tasks = [asyncio.create_task(each) for each in (self._send(), self._receive())]
+        self._tasks[1].add_done_callback(self._end)
 
     async def play(
         self,
@@ -183,14 +183,15 @@ class Stream:
             self._actor.begin.remote(pickle.dumps((calls, dealt), pickle.HIGHEST_PROTOCOL))
 
     async def _receive(self) -> None:
-        with faults_to(self._end):
-            async for reference in self._actor.ended.remote():
-                for number, part in await reference:
-                    if number in self._open:
-                        self._open[number].put_nowait(part)
+        async for reference in self._actor.ended.remote():
+            for number, part in await reference:
+                if number in self._open:
+                    self._open[number].put_nowait(part)
 
-    def _end(self, error: BaseException) -> None:
-        """The process has died."""
+    def _end(self, received: "asyncio.Task[None]") -> None:
+        """Raise the process's death to all that wait."""
+        if received.cancelled() or (error := received.exception()) is None:
+            return
         self._dead = error
         for parts in self._open.values():
             parts.put_nowait(error)

@@ -25,11 +25,11 @@ from unstable.config import ConfigError, RunConfig, RunFailedError
 from unstable.engines.needs import NEEDS
 from unstable.loop.state import parse
 from unstable.planning.machine import Machine
+from unstable.processes.child import Child
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Row, Skipped, read_rows
 from unstable.records.runs import RunsFolder
 from unstable.records.text import command_line
-from unstable.runtime.child import Child
 from unstable.studies.league.config import LeagueConfig
 from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 

@@ -12,7 +12,6 @@ from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_gam
 from unstable.commands.play.found import Found
 from unstable.commands.play.play import temperature
 from unstable.commands.play.sitting import Sitting, sit
-from unstable.commands.play.supervised import Notes, supervised
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end
@@ -39,14 +38,8 @@ class Again(NamedTuple):
 def audit(found: Found) -> bool:
     """Play a recorded game again and show it; whether all is as it was.
 
-    It is played in a process of its own. Nothing is written. Raises `ConfigError` for a game that
-    is not there any more.
+    Nothing is written. Raises `ConfigError` for a game that is not there any more.
     """
-    return supervised(lambda notes: _audited(found, notes))
-
-
-def _audited(found: Found, notes: Notes) -> bool:
-    notes.at_work(found.game.key)
     terminal, again = Terminal(), _again(found)
     chosen = for_one_game(found.config, settled(found.game), again.opponents)
     if again.models:

@@ -81,7 +81,7 @@ class Table:
             if line == "!quit":
                 raise LeftError(LEFT)
             if line == "?" or line.startswith("!"):
-                for shown in await _or_leave(self._helped(line, game)):
+                for shown in await _or_leave(self._reply(line, game)):
                     self._terminal.show(shown)
             elif line and (action := self._action(line, game)) is not None:
                 return action
@@ -117,16 +117,6 @@ class Table:
             "all the same."
         )
         return None
-
-    async def _helped(self, command: str, game: Game) -> list[str]:
-        """As `_reply`; what fails there must not end the game."""
-        try:
-            return await self._reply(command, game)
-        except LeftError:
-            raise
-        except Exception as error:
-            log.exception("%s failed", command)
-            return [one_line(f"{command} failed ({type(error).__name__}: {error})")]
 
     async def _reply(self, command: str, game: Game) -> list[str]:
         """The answer to a command, in lines."""

@@ -4,9 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-
-from unstable.config.plugins import faults_to
 
 SHARE = 10
 """A version that others wait for keeps its turn for so many times what an exchange takes."""
@@ -82,16 +81,20 @@ class Turns:
         if self._waiting and not self._running and self._exchange is None:
             longest = next(iter(self._waiting))
             self._exchange = asyncio.create_task(self._give(longest), name="exchange of weights")
+            self._exchange.add_done_callback(partial(self._given, longest, time.monotonic()))
 
     async def _give(self, version: Path | None) -> None:
-        began = time.monotonic()
-        try:
-            if version != self._in_place:
-                with faults_to(self._fail):
-                    await self._put(version)
-                    self._in_place = version
-        finally:
-            self._exchange = None
+        if version != self._in_place:
+            await self._put(version)
+            self._in_place = version
+
+    def _given(self, version: Path | None, began: float, exchange: "asyncio.Task[None]") -> None:
+        """Begin the requests that waited for the version, or fail all that wait."""
+        self._exchange = None
+        if exchange.cancelled():
+            return
+        if (error := exchange.exception()) is not None:
+            self._fail(error)
         self._since = time.monotonic()
         self._took = self._since - began
         for begins in self._waiting.pop(version, []):

@@ -97,14 +97,8 @@ class Asking:
 
     def ask(self, result: GameResult, game: GameResult, judged: Turn | int) -> "Pending":
         """Ask what a turn or a seat is worth."""
-        questions: Sequence[Question] = ()
-        answers: list[asyncio.Future[Found] | Found] = []
-        faults: list[BaseException] = []
-        with faults_to(faults.append):
-            questions = self.oracle.questions(result, game, judged)
-            answers = list(map(self._find, questions))
-        if faults:
-            answers = [Failure.of(faults[0])]
+        questions = self.oracle.questions(result, game, judged)
+        answers = list(map(self._find, questions))
         self.oracle.counts.count("asked", len(questions))
         seat = judged.seat if isinstance(judged, Turn) else judged
         return Pending(self, (game.spec.env, seat), questions, answers)

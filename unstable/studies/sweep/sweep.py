@@ -9,7 +9,6 @@ from rich.table import Table
 
 from unstable.commands.session import starting, status
 from unstable.config import FORMAT, ConfigError, read_text
-from unstable.config.plugins import faults_to
 from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
 from unstable.records.text import fixed
@@ -96,8 +95,10 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
     folder, count = sweep.folder, _at_once(sweep, machine)
 
     def changed() -> None:
-        with faults_to(lambda error: status(f"the page could not be written ({error})")):
+        try:
             _write(sweep)
+        except (ConfigError, OSError, ValueError) as error:
+            status(f"the page could not be written ({error})")
 
     def show_all() -> None:
         _print(sweep, _write(sweep))

@@ -1,12 +1,11 @@
 """TensorBoard."""
 
 import time
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any
 
 from unstable.config import ConfigError
-from unstable.config.plugins import faults_to
+from unstable.config.plugins import import_users
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
@@ -19,15 +18,8 @@ def check_tensorboard() -> None:
             "tracking.tensorboard = true: the package tensorboard is not installed; run: pip "
             "install tensorboard, or leave tracking.tensorboard out"
         )
-    with faults_to(_refuse):  # as one of another time than its protobuf raises
-        import_module("tensorboard.summary.writer.event_file_writer")
-
-
-def _refuse(error: BaseException) -> NoReturn:
-    raise ConfigError(
-        f"tracking.tensorboard = true: the package tensorboard cannot be imported ({error}); "
-        "install it anew, or leave tracking.tensorboard out"
-    ) from None
+    # One of another time than its protobuf raises.
+    import_users("tensorboard.summary.writer.event_file_writer", "tracking.tensorboard = true")
 
 
 class TensorBoard(Sink):

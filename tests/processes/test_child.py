@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from unstable.runtime import child
-from unstable.runtime.child import Child
+from unstable.processes import child
+from unstable.processes.child import Child
 
 PARENT = """
 import os, subprocess, sys, time
