@@ -84,9 +84,7 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     batch_size=st.integers(1, 12),
     capacity=st.integers(12, 40),
 )
-def test_no_sample_is_lost_unseen(
-    games: list[tuple[int, int]], batch_size: int, capacity: int
-) -> None:
+def test_no_sample_is_lost_unseen(games, batch_size, capacity):
     """Whatever comes in goes out in a batch, is counted as dropped, or is still held."""
     buffer = Buffer(capacity, batch_size, max_staleness=2)
     came = drawn = 0

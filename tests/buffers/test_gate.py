@@ -120,9 +120,7 @@ async def test_who_asks_first_begins_first_and_who_has_gone_takes_no_room() -> N
     places=st.integers(1, 60),
     seed=st.integers(0, 2**16),
 )
-def test_a_batch_always_comes_whatever_games_bring(
-    batch: int, batches: int, places: int, seed: int
-) -> None:
+def test_a_batch_always_comes_whatever_games_bring(batch, batches, places, seed):
     """No lock: also where games bring nothing, or more than the buffer holds."""
 
     async def check() -> None:

@@ -340,9 +340,7 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_is_short_and_deep_where_it_is_asked_to_be(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_is_short_and_deep_where_it_is_asked_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help"]) == 0
     short = capsys.readouterr().out
     assert len(short.splitlines()) < 55 and "learning_rate (" not in short

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.cli import in_process
-from tests.helpers.hostile import ADAPTERS, CHECKED, FILES, OPTIONS, ZIPS, adapter_files, zip_file
+from tests.helpers.hostile import CHECKED, FILES, OPTIONS
 from unstable.cli import parse_options, run
 from unstable.cli.commands import COMMANDS
 from unstable.cli.options import loaded_run
@@ -88,34 +88,6 @@ def test_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert len(CHECKED) >= 50
     refused((answer(tried, arguments), line) for arguments, line in CHECKED)
-
-
-@pytest.mark.parametrize("place", ["model.init", "opponents.fixed.0.path"])
-def test_wrong_adapters(place: str, tmp_path: Path) -> None:
-    def tried(folder: Path) -> None:
-        overrides: dict[str, Any] = {"games.0.env": "Nim-v0", place: str(folder)}
-        if place != "model.init":
-            overrides["opponents.fixed.0.kind"] = "checkpoint"
-        check(load("tiny", overrides))
-
-    def rows() -> Iterable[tuple[str, str]]:
-        for number, (_, changes, line) in enumerate(ADAPTERS):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            adapter_files(folder, **changes)
-            yield answer(tried, folder), f"{place} = '{folder}': {line}"
-
-    refused(rows())
-
-
-def test_zips_that_say_nonsense_of_their_base(tmp_path: Path) -> None:
-    def rows() -> Iterable[tuple[str, str]]:
-        for number, (_, base, line) in enumerate(ZIPS):
-            folder = tmp_path / str(number)
-            unpack(zip_file(tmp_path / f"{number}.zip", base), folder)
-            yield str(misfit(folder, load("tiny").model)), line
-
-    refused(rows())
 
 
 # The real command line.

@@ -16,6 +16,8 @@ from tests.helpers.embedded import (
     RULES,
     VOCAB,
     ask,
+    assert_each_is_exact,
+    assert_exact,
     make_model,
     plain_logprobs,
     play_turns,
@@ -57,11 +59,12 @@ def lora_of(model: PreTrainedModel, name: str, seed: int) -> Adapter:
         outputs, inputs = module.weight.shape
         if isinstance(module, Conv1D):
             inputs, outputs = outputs, inputs
-        a, b = ((RANK, inputs), (outputs, RANK))
-        pairs[layer] = (
-            0.1 * torch.randn(a, generator=random),
-            0.1 * torch.randn(b, generator=random),
+        a, b = (
+            0.1 * torch.randn(sizes, generator=random)
+            for sizes in ((RANK, inputs), (outputs, RANK))
         )
+        pairs[layer] = (a, b)
+
     return make_lora(name, pairs, rank=RANK, alpha=2 * RANK)
 
 
@@ -109,13 +112,8 @@ async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> Non
         scores = await asyncio.gather(
             *(engine.score(RULES, continuations, adapter=name) for name in names)
         )
-    apart = 0
-    for prompt_ids, name, temperature, got in asked:
-        expected = plain_logprobs(plain[name], prompt_ids, got, temperature)
-        torch.testing.assert_close(torch.tensor(got.logprobs), expected, atol=1e-4, rtol=0)
-        base = plain_logprobs(plain[None], prompt_ids, got, temperature)
-        apart += bool((base - expected).abs().max() > 0.05)
-    assert apart > len(asked) / 3, "the adapters of this test do not differ enough to judge by"
+    assert_each_is_exact(asked, plain, None)
+
     for name, found in zip(names, scores, strict=True):
         for token_ids, logprobs in zip(continuations, found, strict=True):
             expected = scored(plain[name], RULES, token_ids)
@@ -158,9 +156,7 @@ async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> Non
         np.testing.assert_allclose(alone.logprobs, before.logprobs, atol=1e-5)
 
 
-async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_said(caplog):
     model = make_model()
     model.set_attn_implementation("eager")
     for layer in model.model.layers:  # which from now on keep to the plain attention
@@ -170,8 +166,7 @@ async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_
             answer = await ask(engine, RULES)
     (line,) = caplog.messages
     assert "LlamaForCausalLM: it does not use transformers' attention interface" in line
-    expected = plain_logprobs(make_model(), RULES, answer, 1.0)
-    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+    assert_exact(make_model(), RULES, answer)
 
 
 async def test_an_adapter_of_experts_is_refused() -> None:

@@ -46,9 +46,7 @@ requests = st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4), st.integers(0
 
 
 @given(st.lists(requests, max_size=20), st.integers(0, 3))
-async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(
-    asked: list[tuple[Path | None, int, int, bool]], steps: int
-) -> None:
+async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked, steps):
     """Whatever comes when, and whoever goes away meanwhile."""
     weights = Weights(steps)
     turns = Turns(weights.put)

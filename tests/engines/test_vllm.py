@@ -28,13 +28,7 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.commands.export import export
 from unstable.config import GameConfig, parse
 from unstable.engines.make import make_engine
-from unstable.engines.probe import (
-    BOUNDS,
-    ProbeAnswer,
-    ask_probe,
-    check_probe,
-    probe_adapters,
-)
+from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
 from unstable.models.base import load_model, load_tokenizer, model_path
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style

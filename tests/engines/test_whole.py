@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from tests.helpers.embedded import (
     BOTH,
@@ -12,8 +11,8 @@ from tests.helpers.embedded import (
     VOCAB,
     adapters_of,
     ask,
+    assert_each_is_exact,
     make_model,
-    plain_logprobs,
     play_turns,
     serving,
     with_peft,
@@ -22,9 +21,7 @@ from tests.helpers.models import random_whole, tiny_model, with_weights
 
 
 @pytest.mark.parametrize("family", ["qwen2", *BOTH])  # the first has tied weights
-async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(
-    family: str,
-) -> None:
+async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(family):
     model = make_model(family)
     wholes = [random_whole(model, f"main@{number}", seed=number) for number in (7, 8)]
     (lora, *_) = adapters_of(family)
@@ -36,34 +33,25 @@ async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(
         if family != "lfm2":
             stats = engine.stats()
             assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
-    apart = 0
-    for prompt_ids, name, temperature, answer in asked:
-        actual = torch.tensor(answer.logprobs)
-        expected = plain_logprobs(plain[name], prompt_ids, answer, temperature)
-        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
-        other = plain_logprobs(plain["main@8"], prompt_ids, answer, temperature)
-        apart += int(name != "main@8" and bool((actual - other).abs().max() > 0.1))
-    assert apart > len(asked) / 2, "the versions of this test do not differ enough to judge by"
-
-
-def weights_of(model: PreTrainedModel) -> list[torch.nn.Parameter]:
-    return [*model.parameters()]
+    assert_each_is_exact(asked, plain, "main@8")
 
 
 async def test_a_model_is_given_back_with_the_weights_that_it_had() -> None:
     model = make_model()
-    own = weights_of(model)
+    own = [*model.parameters()]
     version = random_whole(model, "main@1", seed=1)
     async with serving(model, [version]) as engine:
         await asyncio.gather(*[ask(engine, RULES, adapter=name) for name in (None, "main@1")])
         await ask(engine, RULES, adapter="main@1")
-        assert not any(mine is other for mine, other in zip(own, weights_of(model), strict=True))
+        assert not any(
+            mine is other for mine, other in zip(own, [*model.parameters()], strict=True)
+        )
         await engine.unload("main@1")
         with pytest.raises(ValueError, match="main@1"):
             await ask(engine, RULES, adapter="main@1")
         await engine.load(version)  # its number is another by now
         await ask(engine, RULES, adapter="main@1")
-    assert all(mine is other for mine, other in zip(own, weights_of(model), strict=True))
+    assert all(mine is other for mine, other in zip(own, [*model.parameters()], strict=True))
 
 
 async def test_a_version_of_another_shape_is_refused() -> None:

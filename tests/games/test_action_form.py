@@ -40,10 +40,10 @@ def test_the_form_is_found_by_playing(config: GameConfig, form: str) -> None:
 def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError) as raised:
         settled(game("bare", forms="brackets"), "games.1")
-    assert str(raised.value) == (
-        "games.1.legal_moves = 'tests.helpers.forms:bare': lists '1', which the game refuses, and "
-        "it takes '[1]'; list it so"
+    assert str(raised.value).startswith(
+        "games.1.legal_moves = 'tests.helpers.forms:bare': lists '1'"
     )
+    assert str(raised.value).endswith("it takes '[1]'; list it so")
 
 
 @every_row("prompt", ["compact", "answer", "think"])

@@ -113,11 +113,7 @@ class Bot:
             "in Nim-v0: it plays only Codenames, Iterated",
         ),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
-        (
-            PythonOpponent(target="nowhere:Bot"),
-            "Nim-v0",
-            "fixed.0.target = 'nowhere:Bot'",
-        ),
+        (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "fixed.0.target = 'nowhere:Bot'"),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
         (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
     ],

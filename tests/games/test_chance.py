@@ -1,7 +1,6 @@
 """What `games/chance.py` uses of CPython's own: these fail where it is there no longer."""
 
 import random
-from collections.abc import Callable
 from math import factorial
 
 import pytest
@@ -42,9 +41,7 @@ def shuffled() -> tuple[int, ...]:
         (lambda: (random.randrange(2), random.choice("ab")), 4),
     ],
 )
-def test_every_whole_number_choice_and_shuffle_is_drawn_by_one_method(
-    draw: Callable[[], object], number: int
-) -> None:
+def test_every_whole_number_choice_and_shuffle_is_drawn_by_one_method(draw, number):
     found = list(chance.all_draws(draw))
     assert len(found) == len({result for _, result in found}) == number
     assert [probability for probability, _ in found] == pytest.approx([1 / number] * number)

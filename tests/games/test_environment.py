@@ -3,10 +3,12 @@
 import ast
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.rows import every_row
+from tests.helpers.trees import uniform
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
 from unstable.games.check import check_game
 from unstable.games.environment import Environment, EnvStep
@@ -14,7 +16,7 @@ from unstable.games.game import Game
 from unstable.games.info import GameInfo, SmallTree
 from unstable.games.services import lists_legal_moves
 from unstable.solving.best_response import assess
-from unstable.solving.tree import as_key, grow
+from unstable.solving.tree import grow
 from unstable.types import Observation
 
 PACKAGE = Path(__file__).parent.parent.parent / "unstable"
@@ -128,14 +130,12 @@ def swapped(env: CoinPoker) -> list[int]:
 
 
 def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
+    own: dict[str, Any]
     own = {name: f"{__name__}:{name}" for name in ("moves_of_the_raw", "pays_one", "swapped")}
-    game = coin_game(
-        "heads",
-        legal_moves=own["moves_of_the_raw"],
-        payoffs=own["pays_one"],
-        seating=own["swapped"],
-        payoff_scale=4.0,
-    )
+
+    named = {"legal_moves": own["moves_of_the_raw"], "payoffs": own["pays_one"]}
+    game = coin_game("heads", **named, seating=own["swapped"], payoff_scale=4.0)
+
     assert game.observe().seat == game.seat == 1 and game.legal_moves() == ["[bet]"]
     game.step("[bet]")
     assert game.legal_moves() == ["[fold]"]
@@ -154,12 +154,8 @@ def test_it_is_solved() -> None:
     tree = grow(CONFIG)
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
-    policy = {
-        as_key(node.observation): dict.fromkeys(node.actions, 0.5)
-        for node in tree.decisions
-        if node.observation is not None
-    }
-    found = assess(tree, policy, forfeits=True)
+    found = assess(tree, uniform(tree), forfeits=True)
+
     assert found.values == pytest.approx((0.25, -0.25))
     assert found.best == pytest.approx((0.5 * 1.5, 0.0))
     assert found.exploitability == pytest.approx(0.375)

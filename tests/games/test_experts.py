@@ -2,7 +2,6 @@
 
 import copy
 import random
-import statistics
 from collections.abc import Iterator
 from functools import reduce
 from itertools import permutations, product
@@ -144,20 +143,6 @@ def test_connect_four_is_perfect_where_the_end_is_in_reach():
     assert tried > 20
 
 
-Strategy = dict[tuple[int, str], dict[str, float]]  # by the mover's card and what was done
-
-
-def kuhn_strategy() -> Strategy:
-    """What the expert does in each of the twelve situations, asked in real games."""
-    strategy: Strategy = {}
-    for card, history in product(range(3), ("", "c", "b", "cb")):
-        for other in {0, 1, 2} - {card}:
-            game = kuhn_game(history, card, other)
-            mix = game.expert_moves()
-            assert strategy.setdefault((card, history), mix) == mix, "it saw the other's card"
-    return strategy
-
-
 def kuhn_game(history: str, card: int, other: int) -> Game:
     game = new_game(KUHN, max_rounds=1)
     opener = game.seat
@@ -169,78 +154,15 @@ def kuhn_game(history: str, card: int, other: int) -> Game:
     return game
 
 
-def kuhn_value(opener: Strategy, other: Strategy) -> float:
-    """Chips that the opener wins on average, over the six deals."""
-
-    def value(cards: tuple[int, int], history: str) -> float:
-        mover = len(history) % 2
-        showdown = 1 if cards[0] > cards[1] else -1
-        if history in ("cc", "cbk", "bk", "cbf", "bf"):
-            if history.endswith("f"):
-                return 1 if history == "bf" else -1
-            return showdown * (2 if "b" in history else 1)
-        mix = (opener, other)[mover][cards[mover], history]
-        letters = {"[check]": "c", "[bet]": "b", "[call]": "k", "[fold]": "f"}
-        return sum(share * value(cards, history + letters[a]) for a, share in mix.items())
-
-    deals = list(permutations(range(3), 2))
-    return sum(value(deal, "") for deal in deals) / len(deals)
-
-
-def pure_strategies(histories: tuple[str, str]) -> Iterator[Strategy]:
-    places = list(product(range(3), histories))
-    for choice in product((0, 1), repeat=6):
-        yield {
-            (card, history): {
-                (("[call]", "[fold]") if "b" in history else ("[bet]", "[check]"))[pick]: 1.0
-            }
-            for (card, history), pick in zip(places, choice, strict=True)
-        }
-
-
-def test_kuhn_poker_cannot_be_exploited():
-    expert = kuhn_strategy()
-    assert kuhn_value(expert, expert) == pytest.approx(-1 / 18, abs=1e-12)
-    opener = max(kuhn_value(pure, expert) for pure in pure_strategies(("", "cb")))
-    other = min(kuhn_value(expert, pure) for pure in pure_strategies(("c", "b")))
-    assert opener == pytest.approx(-1 / 18, abs=1e-12)
-    assert other == pytest.approx(-1 / 18, abs=1e-12)
-
-
-def test_kuhn_poker_played_is_worth_what_it_must_be():
-    """Expert against expert, in chips: -1/18 of an ante a hand to whoever opens it."""
-    rng, won = random.Random(1), []
-    for seed in range(6000):
-        game = Game(GameConfig(env=KUHN, args={"max_rounds": 1}), seed)
-        opener = game.seat
-        while not game.done:
-            mix = game.expert_moves()
-            game.step(rng.choices(list(mix), list(mix.values()))[0])
-        won.append(game.payoffs[opener])
-    mean, error = statistics.fmean(won), statistics.stdev(won) / len(won) ** 0.5
-    assert abs(mean + 1 / 18) < 3 * error < 1 / 18
-
-
-def test_kuhn_poker_agrees_with_open_spiel():
-    pyspiel = pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
-    from open_spiel.python import policy
-    from open_spiel.python.algorithms import expected_game_score, exploitability
-
-    expert, spiel = kuhn_strategy(), pyspiel.load_game("kuhn_poker")
-
-    def act(state) -> dict[int, float]:
-        card, history = state.information_state_string()[0], state.information_state_string()[1:]
-        mix = expert[int(card), history.replace("p", "c")]
-        bold = mix.get("[bet]", 0) + mix.get("[call]", 0)
-        return {0: 1 - bold, 1: bold}
-
-    tabular = policy.tabular_policy_from_callable(spiel, act)
-    assert exploitability.nash_conv(spiel, tabular) == pytest.approx(0, abs=1e-12)
-    values = expected_game_score.policy_value(spiel.new_initial_state(), [tabular, tabular])
-    assert list(values) == pytest.approx([-1 / 18, 1 / 18])
+def test_the_expert_of_kuhn_poker_sees_its_own_card_alone():
+    """That it cannot be exploited is in tests/solving/test_exploit.py."""
+    for card, history in product(range(3), ("", "c", "b", "cb")):
+        one, other = (kuhn_game(history, card, each).expert_moves() for each in {0, 1, 2} - {card})
+        assert one == other
 
 
 async def test_the_expert_plays_the_mix():
+
     game = kuhn_game("", 0, 2)
     observation, player = game.observe(), ExpertPlayer()
     played = [(await player.act(observation, game, seed)).action for seed in range(600)]

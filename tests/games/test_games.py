@@ -1,7 +1,6 @@
 """Games: chance of their own, what a seat sees, invalid moves, ends, legal moves."""
 
 import random
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from tests.helpers.games import COUNT_UP, KUHN, LISTED, MIXED, CountUp
 from tests.helpers.rows import every_row
 from unstable.config import GameConfig, InvalidMovesConfig
-from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.chance import Chance
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
@@ -24,40 +22,13 @@ def game(env: str, seats: int = 2, seed: int = 0, **config) -> Game:
     return Game(GameConfig(env=env, seats=seats, **config), seed)
 
 
-def play_randomly(game: Game, seed: int) -> list[str]:
-    """Play out with random legal moves; every observation, move and outcome."""
+def play_randomly(game: Game, seed: int) -> None:
+    """Play out with random legal moves."""
     rng = random.Random(seed)
-    transcript = []
     while not game.done:
         observation = observation_text(game.observe())
         action = rng.choice(game.legal_moves())
-        step = game.step(action)
-        assert not step.invalid, f"{action} was refused after: {observation}"
-        transcript += [observation, action]
-    return [*transcript, repr((game.outcomes, game.reason))]
-
-
-def test_interleaved_games_equal_the_same_games_one_by_one():
-    configs = [MIXED[index % len(MIXED)] for index in range(200)]
-    alone = [play_randomly(Game(config, i), i) for i, config in enumerate(configs)]
-    games = [Game(config, i) for i, config in enumerate(configs)]
-    rngs = [random.Random(i) for i in range(200)]
-    transcripts: list[list[str]] = [[] for _ in games]
-    order, hostile = random.Random(7), random.Random(8)
-    while unfinished := [i for i, game in enumerate(games) if not game.done]:
-        index = order.choice(unfinished)
-        random.seed(hostile.random())
-        np.random.seed(hostile.randrange(100))
-        observation = observation_text(games[index].observe())
-        random.random()
-        action = rngs[index].choice(games[index].legal_moves())
-        np.random.normal()
-        games[index].step(action)
-        transcripts[index] += [observation, action]
-    for index, game in enumerate(games):
-        transcripts[index].append(repr((game.outcomes, game.reason)))
-    assert transcripts == alone
-    assert len({repr(transcript) for transcript in alone}) > 150
+        assert not game.step(action).invalid, f"{action} was refused after: {observation}"
 
 
 def test_games_leave_the_global_random_state_alone():
@@ -127,16 +98,12 @@ def test_a_seat_sees_each_thing_once_and_only_the_last_board():
     assert played.observe() == observation
 
 
-SHOWN_BY_THE_BOARD = {
-    "TicTacToe-v0": 2,
-    "WildTicTacToe-v0": 2,
-    "Nim-v0": 2,
-    "ConnectFour-v0": 2,
-    "TowerOfHanoi-v0": 1,
-}
+SHOWN_BY_THE_BOARD = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0", "ConnectFour-v0"]
 
 
-@pytest.mark.parametrize(("env", "seats"), SHOWN_BY_THE_BOARD.items())
+@pytest.mark.parametrize(
+    ("env", "seats"), [*((env, 2) for env in SHOWN_BY_THE_BOARD), ("TowerOfHanoi-v0", 1)]
+)
 def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_uses(env, seats):
     """Positions that are shown alike, however they came about, have the same best moves."""
     best: dict[str, dict[str, float]] = {}
@@ -246,9 +213,9 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
         observation = played.observe()
         assert observation.seat == seat
         assert "invalid" in observation.notice and "garbage" not in str(observation.events)
-    assert (
-        played.step({"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")).invalid is False
-    )
+    action = {"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")
+    assert not played.step(action).invalid
+
     after = played.observe()
     assert after.seat != seat and after.notice == "" and "garbage" not in str(after)
     for allowed in (True, True, False):
@@ -286,46 +253,17 @@ def test_rewards_are_by_seat_as_the_env_gives_them():
     assert alone.outcomes == [5.0]
 
 
-def kuhn_value(env: ta.Env) -> float:
-    """Chips per round that the opener wins when both play the equilibrium, by going through all."""
-    bluff = 1 / 3  # how often the opener bets a jack; any value up to 1/3 is an equilibrium
-    bet = {"opener": (bluff, 0, 3 * bluff), "other": (1 / 3, 0, 1)}
-    call = {"opener": (0, bluff + 1 / 3, 1), "other": (0, 1 / 3, 1)}
-
-    def value(cards: tuple[int, int], history: tuple[str, ...]) -> float:
-        env.reset(num_players=2, seed=0)
-        opener = env.state.current_player_id
-        env.state.game_state["player_cards"] = {opener: cards[0], 1 - opener: cards[1]}
-        for action in history:
-            done, _ = env.step(f"[{action}]")
-        if history and env.state.done:
-            chips = env.state.game_state["player_chips"]
-            assert sum(chips.values()) == 0
-            return chips[opener]
-        place = len(history) % 2
-        role, card = ("opener", "other")[place], cards[place]
-        if "bet" in env.state.game_state["current_legal_action_tree"]:
-            likely, actions = bet[role][card], ("bet", "check")
-        else:
-            likely, actions = call[role][card], ("call", "fold")
-        taken = value(cards, (*history, actions[0])), value(cards, (*history, actions[1]))
-        return likely * taken[0] + (1 - likely) * taken[1]
-
-    deals = list(permutations(range(3), 2))
-    return sum(value(cards, ()) for cards in deals) / len(deals)
-
-
-def test_the_corrected_kuhn_poker_is_zero_sum_and_worth_what_kuhn_proved():
-    assert kuhn_value(KuhnPoker(max_rounds=1)) == pytest.approx(-1 / 18, abs=1e-12)
-
-
-def test_textarenas_own_kuhn_poker_is_not():
+def test_textarenas_own_kuhn_poker_moves_no_chips_for_a_bet():
+    """What ours is worth is in tests/solving/test_exploit.py."""
     env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
-    with pytest.raises(AssertionError):
-        kuhn_value(env)
+    env.reset(num_players=2, seed=0)
+    before = dict(env.state.game_state["player_chips"])
+    env.step("[bet]")
+    assert env.state.game_state["player_chips"] == before
 
 
 def test_kuhn_poker_deals_no_round_after_the_last():
+
     played = game(KUHN)
     play_randomly(played, 0)
     assert played.env.raw.state.game_state["current_round"] == 3

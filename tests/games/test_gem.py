@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.loop import KUHN_RUN, make_context
+from tests.helpers.bridged import assert_refused, learned_from
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig
 from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves, programs
-from unstable.loop.train import train
-from unstable.records.reading import read_rows
 from unstable.types.seeds import derive_seed
 
 NUMBER = "game:GuessTheNumber-v0-easy"
@@ -119,27 +117,16 @@ def test_a_copy_goes_its_own_way() -> None:
     assert game.observe() == before and len(copied.observe().events) == 4
 
 
-@every_row(
-    ("changes", "said"),
-    [
-        ({"env": "gem:game:GuessTheNumbr-v0-easy"}, "GEM has no such game; did you mean 'game:Gue"),
-        ({"env": f"gem:{NUMBER}", "seats": 2}, "games.0.seats = 2: game:GuessTheNumber-v0-easy of"),
-    ],
-)
-def test_what_cannot_be_played_is_a_line(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_game(GameConfig.model_validate({"seats": 1, **changes}), "games.0")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+def test_what_cannot_be_played_is_a_line() -> None:
+    env = "gem:game:GuessTheNumbr-v0-easy"
+    assert_refused("GEM has no such game; did you mean 'game:Gue", env=env, seats=1)
+    said = "games.0.seats = 2: game:GuessTheNumber-v0-easy of"
+    assert_refused(said, env=f"gem:{NUMBER}", seats=2)
 
 
 async def test_a_run_learns_from_a_game(tmp_path: Path) -> None:
-    changes = KUHN_RUN | {
-        "games": [{"env": f"gem:{NUMBER}", "seats": 1, "prompt": "answer"}],
-        "eval": {"every": 0},
-    }
-    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
-    assert await train(context) == "all updates made"
-    assert [row["version"] for row in read_rows(context.folder.metrics)][-1] == 1
+    games = [{"env": f"gem:{NUMBER}", "seats": 1, "prompt": "answer"}]
+    await learned_from(tmp_path, games=games)
 
 
 REFUSED = {"game:FifteenPuzzle-v0-random", "game:Crosswords-v0-random", "rg:composite"}

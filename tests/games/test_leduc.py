@@ -204,27 +204,3 @@ def test_kuhn_poker_begins_anew():
         env.reset(num_players=2, seed=4)
         cards.append(env.state.game_state["player_cards"])
     assert cards[0] == cards[1] == cards[2]
-
-
-def test_leduc_is_open_spiels_move_by_move():
-    pyspiel = pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
-    numbers = {"fold": 0, "check": 1, "call": 1, "bet": 2, "raise": 2}
-    spiel = pyspiel.load_game("leduc_poker")
-    for seed in range(1000):
-        rng, game = random.Random(seed), Game(GameConfig(env=LEDUC), seed)
-        cards = game.env.raw.state.game_state["player_cards"]
-        state = spiel.new_initial_state()
-        for seat in range(2):
-            state.apply_action(cards[seat])
-        while not game.done:
-            if state.is_chance_node():
-                public = game.env.raw.state.game_state["public_card"]
-                assert public in state.legal_actions()
-                state.apply_action(public)
-            moves = game.legal_moves()
-            assert state.current_player() == game.seat
-            assert state.legal_actions() == [numbers[move.strip("[]")] for move in moves]
-            move = rng.choice(moves)
-            game.step(move)
-            state.apply_action(numbers[move.strip("[]")])
-        assert state.is_terminal() and state.returns() == game.payoffs

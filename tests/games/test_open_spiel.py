@@ -15,65 +15,46 @@ from open_spiel.python.algorithms import expected_game_score, exploitability  # 
 from open_spiel.python.games import kuhn_poker as python_kuhn  # noqa: E402
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
 
-from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from tests.helpers.bridged import assert_refused, assert_undisturbed, learned_from  # noqa: E402
+from tests.helpers.loop import KUHN_RUN  # noqa: E402
+from tests.helpers.rows import every_row  # noqa: E402
 from tests.helpers.tables import table  # noqa: E402
+from tests.helpers.trees import uniform  # noqa: E402
 from unstable.config import ConfigError, GameConfig  # noqa: E402
 from unstable.games.bridges.open_spiel import load_game, names_of  # noqa: E402
 from unstable.games.check import check_game, settled  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
 from unstable.games.services import can_be_solved, game_questions  # noqa: E402
-from unstable.loop.train import train  # noqa: E402
-from unstable.records.reading import read_rows  # noqa: E402
 from unstable.solving.best_response import assess  # noqa: E402
-from unstable.solving.tree import Tree, grow  # noqa: E402
+from unstable.solving.tree import grow  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "open_spiel.md"
 SHORT = ["kuhn_poker", "liars_dice", "goofspiel", "tic_tac_toe", "blackjack", "pig", "hanabi"]
-SOLVED = [
-    "kuhn_poker",
-    "kuhn_poker(players=3)",
-    "liars_dice(dice_sides=3)",
-    "goofspiel(num_cards=3,imp_info=True,points_order=random)",
-    "goofspiel(num_cards=3)",
-    "dark_hex(board_size=2)",
-    "nim(pile_sizes=1;2;3)",
-    "hex(board_size=2)",
-    "matrix_pd",
-    "matching_pennies_3p",
-    "tiny_hanabi",
-    "trade_comm(num_items=2)",
-    "python_kuhn_poker",
-    "go(board_size=2,max_game_length=8)",
-    "dots_and_boxes(num_rows=1,num_cols=2)",
-]
-SOLVED_SLOWLY = [
-    "leduc_poker",
-    "liars_dice(dice_sides=4)",
-    "goofspiel(num_cards=4,imp_info=True,points_order=descending)",
-    "dark_hex_ir(board_size=2)",
-    "connect_four(rows=3,columns=3,x_in_row=3)",
-    "blotto",
-    "first_sealed_auction",
-    "first_sealed_auction(players=3,max_value=3)",
-    "lewis_signaling",
-    "tiny_bridge_2p",
-    "coordinated_mp",
-    "sheriff",
-    "battleship(board_width=2,board_height=2,ship_sizes=[1],ship_values=[1],num_shots=2,"
-    "allow_repeated_shots=False)",
-    "clobber(rows=2,columns=3)",
-    "havannah(board_size=2)",
-]
-SOLVED_CORE = [
-    "leduc_poker",
-    "connect_four(rows=3,columns=3,x_in_row=3)",
-    "first_sealed_auction(players=3,max_value=3)",
-    "blotto",
-]
+
+
+_SOLVED = """
+kuhn_poker kuhn_poker(players=3) liars_dice(dice_sides=3) python_kuhn_poker tiny_hanabi
+goofspiel(num_cards=3,imp_info=True,points_order=random) goofspiel(num_cards=3)
+dark_hex(board_size=2) nim(pile_sizes=1;2;3) hex(board_size=2) matrix_pd matching_pennies_3p
+trade_comm(num_items=2) go(board_size=2,max_game_length=8) dots_and_boxes(num_rows=1,num_cols=2)
+"""
+SOLVED = _SOLVED.split()
+_SOLVED_SLOWLY = """
+leduc_poker liars_dice(dice_sides=4) goofspiel(num_cards=4,imp_info=True,points_order=descending)
+dark_hex_ir(board_size=2) connect_four(rows=3,columns=3,x_in_row=3) blotto first_sealed_auction
+first_sealed_auction(players=3,max_value=3) lewis_signaling tiny_bridge_2p coordinated_mp sheriff
+battleship(board_width=2,board_height=2,ship_sizes=[1],ship_values=[1],num_shots=2,\
+allow_repeated_shots=False) clobber(rows=2,columns=3) havannah(board_size=2)
+"""
+SOLVED_SLOWLY = _SOLVED_SLOWLY.split()
+_SOLVED_CORE = """
+leduc_poker connect_four(rows=3,columns=3,x_in_row=3) first_sealed_auction(players=3,max_value=3)
+blotto
+"""
+SOLVED_CORE = _SOLVED_CORE.split()
 """Chance and hidden cards, perfect information, three seats, simultaneous moves."""
-
-
 SOLVED_BY_POSITIONS = "dots_and_boxes"
+
 """Of half a billion histories, which OpenSpiel's algorithms would go through; 5,667 positions."""
 
 
@@ -81,10 +62,6 @@ def config_of(name: str, **changes: Any) -> GameConfig:
     seats = pyspiel.load_game(name).num_players()
     chosen = {"env": f"open_spiel:{name}", "seats": seats, "max_turns": 10_000, **changes}
     return GameConfig.model_validate(chosen)
-
-
-def uniform(tree: Tree) -> dict[Any, dict[str, float]]:
-    return {node.key: dict.fromkeys(node.actions, 1 / len(node.actions)) for node in tree.decisions}
 
 
 def check_solved(name: str) -> None:
@@ -134,23 +111,34 @@ def check_played(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
-    for seed in range(3):
-        check_played(name, seed)
+def test_a_game_repeats_by_its_seed(name: str) -> None:
+    chance = name not in ("goofspiel", "tic_tac_toe")
+    assert_undisturbed(config_of(name), range(8), chance=chance)
+
+
+@every_row(
+    ("env", "seats", "said"),
+    [
+        ("kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
+        ("kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
+        ("hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
+        ("universal_poker(betting=nolimit,numPlayers=0)", 2, "refuses it (it ends its process by"),
+        ("no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
+        ("mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
+        ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
+        ("python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
+        ("crossword", 1, "This game uses action structs only"),
+    ],
+)
+def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> None:
+    assert_refused(said, env=f"open_spiel:{env}", seats=seats)
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_game_repeats_by_its_seed(name: str) -> None:
-    def shown(seed: int) -> list[str]:
-        game, rng, seen = Game(config_of(name), seed), random.Random(0), []
-        while not game.done:
-            seen.append(game.observe().board)
-            game.step(rng.choice(game.legal_moves()))
-        return seen
+def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
 
-    assert shown(1) == shown(1)
-    if name not in ("goofspiel", "tic_tac_toe"):
-        assert len({tuple(shown(seed)) for seed in range(8)}) > 1
+    for seed in range(3):
+        check_played(name, seed)
 
 
 def test_positions_that_come_about_in_many_ways_are_solved_once() -> None:
@@ -198,32 +186,7 @@ def test_names_that_are_alike_have_their_numbers() -> None:
     assert names_of(State(), 0, range(4)) == ["take #0", "take #1", "#2", "a b"]
 
 
-@pytest.mark.parametrize(
-    ("env", "seats", "said"),
-    [
-        ("open_spiel:kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
-        ("open_spiel:kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
-        ("open_spiel:hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
-        (
-            "open_spiel:universal_poker(betting=nolimit,numPlayers=0)",
-            *(2, "OpenSpiel refuses it (it ends its process by signal 11); mend it"),
-        ),
-        ("open_spiel:no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
-        ("open_spiel:mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
-        ("open_spiel:kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
-        ("open_spiel:python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
-        ("open_spiel:crossword", 1, "This game uses action structs only"),
-    ],
-)
-def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_game(GameConfig(env=env, seats=seats), "games.0")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_game_that_a_user_has_registered_is_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_game_that_a_user_has_registered_is_played(tmp_path, monkeypatch):
     source = Path(python_kuhn.__file__).read_text(encoding="utf-8")
     own = source.replace("python_kuhn_poker", "my_kuhn").replace("Python Kuhn", "My Kuhn")
     (tmp_path / "my_games.py").write_text(own, encoding="utf-8")
@@ -274,12 +237,10 @@ def test_large_games_are_not_grown() -> None:
 
 
 async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
-    changes = KUHN_RUN | {"games": [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]}
-    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
-    assert await train(context) == "all updates made"
-    rows = read_rows(context.folder.metrics)
+    games = [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]
+    rows = await learned_from(tmp_path, games=games, eval=KUHN_RUN["eval"])
     key = "exploit/open_spiel:kuhn_poker/high"
-    assert [row["version"] for row in rows] == [0, 1]
+
     assert all(0 < row[key] <= 2 for row in rows)
 
 

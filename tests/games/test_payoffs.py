@@ -134,9 +134,7 @@ def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -
         (KUHN, 2.0),
     ],
 )
-async def test_stakes_are_the_most_that_can_be_won(
-    changes: dict[str, Any], stakes: float | None
-) -> None:
+async def test_stakes_are_the_most_that_can_be_won(changes, stakes):
     results = await evaluated(configured(changes, games=2), 1, RandomPlayer())
     assert {result.stakes for result in results} == {stakes}
 
@@ -163,23 +161,7 @@ def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
     assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
 
 
-@pytest.mark.parametrize("deals", [8, 32, 128])
-async def test_intervals_hold_the_truth_95_times_of_100(deals: int) -> None:
-    """By simulation: deals of Leduc drawn again and again from those of 1,024 games."""
-    config = configured(LEDUC, games=1024)
-    results = await evaluated(config, 1, ExpertPlayer())
-    by_game = game_payoffs(1, results)
-    pairs = np.array([by_game[spec] for spec in sorted(by_game)]).reshape(-1, 2).mean(axis=1)
-    random, held = np.random.default_rng(0), 0
-    for _ in range(2000):
-        found = student_interval(random.choice(pairs, deals).tolist())
-        held += found is not None and found.low <= pairs.mean() <= found.high
-    assert 0.93 < held / 2000 < 0.97
-
-
-async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(tiny_folder, tmp_path):
     changes: dict[str, Any] = {
         "model": {"name": "tiny_cards", "dtype": "float32", "adapter": {"rank": 4}},
         "games": [KUHN],
@@ -204,8 +186,9 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(
 
 def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
-    paid: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
-    paying = dataclasses.replace(make_score(1), env="Leduc", **paid)
+    shown: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
+    paying = dataclasses.replace(make_score(1), env="Leduc", **shown)
+
     tracker.log_evaluation([paying, make_score(1)])
     tracker.end_update(1)
     tracker.finish("all updates made")

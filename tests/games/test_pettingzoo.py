@@ -11,14 +11,20 @@ pettingzoo = pytest.importorskip("pettingzoo", reason="pip install -e '.[petting
 import numpy as np  # noqa: E402
 from gymnasium.spaces import Box, Discrete  # noqa: E402
 
-from tests.helpers.loop import KUHN_RUN, make_context  # noqa: E402
+from tests.helpers.bridged import (  # noqa: E402
+    assert_copy_goes_its_own_way,
+    assert_ends_or_is_refused,
+    assert_refused,
+    assert_undisturbed,
+    learned_from,
+    play,
+)
+from tests.helpers.rows import every_row  # noqa: E402
 from tests.helpers.tables import table  # noqa: E402
-from unstable.config import ConfigError, GameConfig  # noqa: E402
-from unstable.games.check import check_game, settled  # noqa: E402
+from tests.helpers.trees import uniform  # noqa: E402
+from unstable.config import GameConfig  # noqa: E402
 from unstable.games.game import Game  # noqa: E402
 from unstable.games.services import can_be_solved, is_zero_sum  # noqa: E402
-from unstable.loop.train import train  # noqa: E402
-from unstable.records.reading import read_rows  # noqa: E402
 from unstable.solving.best_response import assess  # noqa: E402
 from unstable.solving.tree import grow  # noqa: E402
 from unstable.types.seeds import derive_seed  # noqa: E402
@@ -63,43 +69,41 @@ def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
     return turns, [*totals.values()]
 
 
-def play(game: Game, seed: int) -> Any:
-    rng, turns = random.Random(seed), []
-    while not game.done:
-        assert game.observe().seat == game.seat
-        turns.append((game.seat, game.legal_moves()))
-        assert not game.step(rng.choice(game.legal_moves())).invalid
-    return turns, game.payoffs
-
-
 @pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
 def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[str, Any]) -> None:
     for seed in range(8):
         turns, totals = library_play(name, args, seed)
         own_turns, payoffs = play(Game(config_of(name, seats, args=args), seed), seed)
-        assert own_turns == turns
+        assert [(seat, legal) for seat, legal, _ in own_turns] == turns
         assert payoffs == pytest.approx(totals)
 
 
 @pytest.mark.parametrize("name", ["leduc_holdem_v4", "texas_holdem_v4"])
 def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
-    def seen(seed: int) -> list[str]:
-        game, rng, boards = Game(config_of(name), seed), random.Random(0), []
-        while not game.done:
-            boards.append(game.observe().board)
-            game.step(rng.choice(game.legal_moves()))
-        return boards
+    assert_undisturbed(config_of(name), range(6))
 
-    alone = [seen(seed) for seed in range(6)]
-    assert len({tuple(boards) for boards in alone}) > 1
-    games = [Game(config_of(name), seed) for seed in range(6)]
-    rngs, boards = [random.Random(0) for _ in games], [list[str]() for _ in games]
-    while not all(game.done for game in games):
-        for game, rng, own in zip(games, rngs, boards, strict=True):
-            if not game.done:
-                own.append(game.observe().board)
-                game.step(rng.choice(game.legal_moves()))
-    assert boards == alone
+
+@pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
+def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) -> None:
+    assert_copy_goes_its_own_way(config_of(name, seats, args=args))
+
+
+@every_row(
+    ("env", "changes", "said"),
+    [
+        ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
+        ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
+        ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
+        ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
+        ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
+        (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
+        (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
+        (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
+        ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
+    ],
+)
+def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
+    assert_refused(said, env=f"pettingzoo:{env}", **changes)
 
 
 def test_a_seat_does_not_see_the_others_card() -> None:
@@ -208,7 +212,8 @@ def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> No
     turns, totals = library_play("Leaving", {}, 0)
     own_turns, payoffs = play(Game(config_of(f"{__name__}:Leaving", 3), 0), 0)
     assert [seat for seat, _ in turns] == [0, 1, 2, 1, 2, 2]
-    assert own_turns == turns and payoffs == totals and len(set(payoffs)) == 3
+    assert [(seat, legal) for seat, legal, _ in own_turns] == turns
+    assert payoffs == totals and len(set(payoffs)) == 3
 
 
 class Clearing(Leaving):
@@ -296,28 +301,12 @@ def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
     assert not game.step(" 5 ").invalid
 
 
-@pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
-def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) -> None:
-    """Both come to the same end by the same moves, and neither moves the other."""
-    game = Game(config_of(name, seats, args=args), 3)
-    game.step(game.legal_moves()[0])
-    if not game.done:
-        before = game.observe()
-        copied = game.copied()
-        ended = play(copied, 1)
-        assert game.observe() == before and not game.done
-        assert play(game, 1) == ended
-
-
 def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
     pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
-    found = []
-    for env in ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe"):
-        tree = grow(GameConfig(env=env), 1_000_000)
-        uniform = {
-            node.key: dict.fromkeys(node.actions, 1 / len(node.actions)) for node in tree.decisions
-        }
-        found.append(assess(tree, uniform, forfeits=False))
+    names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
+    trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
+    found = [assess(tree, uniform(tree), forfeits=False) for tree in trees]
+
     assert found[0].values == pytest.approx(found[1].values, abs=1e-9)
     assert found[0].best == pytest.approx(found[1].best, abs=1e-9)
     assert not can_be_solved(config_of("connect_four_v3"))
@@ -328,34 +317,9 @@ def test_what_is_paid_adds_up_to_nothing_where_it_is_known_to() -> None:
     assert not is_zero_sum(config_of(f"{__name__}:Bids"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"env": "pettingzoo:tictacto_v3"}, "PettingZoo has no such game; did you mean 'tictac"),
-        ({"env": "pettingzoo:tictactoe_v2"}, "did you mean 'tictactoe_v3'?"),
-        ({"env": "pettingzoo:tictactoe_v3", "seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
-        ({"env": "pettingzoo:pong_v3"}, "needs multi_agent_ale_py, which is not installed; inst"),
-        ({"env": "pettingzoo:cooperative_pong_v6"}, "has too many numbers to be read; give a fun"),
-        ({"env": f"pettingzoo:{__name__}:continuous"}, "its actions are Box, and only those of a"),
-        ({"env": f"pettingzoo:{__name__}:nothing"}, "makes a int; return an AECEnv or a Parallel"),
-        ({"env": f"pettingzoo:{__name__}:Zero"}, f"{__name__} has no Zero; "),
-        ({"env": "pettingzoo:tictactoe_v3", "args": {"size": 4}}, "games.0.args = {'size': 4}: "),
-    ],
-)
-def test_what_cannot_be_played_is_a_line(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_game(GameConfig(**changes), "games.0")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
 async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
-    changes = KUHN_RUN | {
-        "games": [{"env": "pettingzoo:leduc_holdem_v4", "prompt": "compact", "payoff_scale": 7}],
-        "eval": {"every": 0},
-    }
-    context = make_context(tmp_path, tmp_path / "run", **changes, loop={"mode": "sync", "steps": 1})
-    assert await train(context) == "all updates made"
-    assert [row["version"] for row in read_rows(context.folder.metrics)][-1] == 1
+    games = [{"env": "pettingzoo:leduc_holdem_v4", "prompt": "compact", "payoff_scale": 7}]
+    await learned_from(tmp_path, games=games)
 
 
 def names() -> list[str]:
@@ -382,12 +346,4 @@ CORE = {
 def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
     warnings.simplefilter("ignore")
     seats = {ARCHERS: 4, "pursuit_v5": 8}.get(name, 2)
-    try:
-        config = settled(config_of(name, seats))
-        check_game(config)
-    except ConfigError as error:
-        assert any(reason in str(error) for reason in REFUSED) and "\n" not in str(error)
-        return
-    game = Game(config, 1)
-    play(game, 1)
-    assert not game.truncated
+    assert_ends_or_is_refused(config_of(name, seats), REFUSED)

@@ -1,6 +1,5 @@
 """Rule bots: above random, legal, blind to what is hidden, and as their rules say, by hand."""
 
-import dataclasses
 import math
 import random
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from itertools import permutations, product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.builders import spec
 from tests.helpers.rows import every_row
@@ -84,7 +84,7 @@ async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
         names = ["rules" if seat in sides[place] else "random" for seat in range(config.seats)]
         players = [RulesPlayer() if name == "rules" else RandomPlayer() for name in names]
         game = spec(names, game_id=deal, env=config.key, purpose="eval")
-        game = dataclasses.replace(game, teams=with_teams(config).teams)
+        game = replace(game, teams=with_teams(config).teams)
         result = await play_game(game, config, players, run_seed=derive_seed(7, number))
         assert result.forfeit is None and not result.truncated
         standing = result.standing(sides[place][0])
@@ -118,9 +118,7 @@ def positions(config: GameConfig, games: int) -> Iterator[Game]:
 
 
 @by_game
-def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(
-    config: GameConfig,
-) -> None:
+def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(config):
     for game in positions(config, games=3):
         mix = game.rule_moves()
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
@@ -263,13 +261,10 @@ def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
     owned = {seat: dict.fromkeys(names, 10) for seat in (0, 1)}
 
     def moves(offered: dict[str, int], requested: dict[str, int]) -> dict[str, float]:
-        offer = {
-            "from_player": 1,
-            "to_player": 0,
-            "offered_resources": offered,
-            "requested_resources": requested,
-        }
-        state = {"player_values": values, "player_resources": owned, "current_offer": offer}
+        offer: dict[str, Any] = {"offered_resources": offered, "requested_resources": requested}
+        state: dict[str, Any] = {"player_values": values, "player_resources": owned}
+        state["current_offer"] = offer | {"from_player": 1, "to_player": 0}
+
         return at(GAMES["negotiation"], **state).rule_moves()
 
     assert moves({"Ore": 1}, {"Brick": 1}) == {"[Accept]": 1.0}

@@ -35,9 +35,7 @@ from unstable.types import Observation
         ("SpiteAndMalice-v0", 3, "never comes to move: seat 2, which the env does not make"),
     ],
 )
-def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(
-    env: str, seats: int, words: str
-) -> None:
+def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(env, seats, words):
     check_game(GameConfig(env=env, seats=2))
     start = time.process_time()
     with pytest.raises(ConfigError) as raised:
@@ -111,12 +109,9 @@ def go(env: Counting) -> list[str]:
 
 
 def config(how: str, listed: bool, seats: int = 2) -> GameConfig:
-    return GameConfig(
-        env=f"{__name__}:Counting",
-        args={"how": how},
-        seats=seats,
-        legal_moves=f"{__name__}:go" if listed else None,
-    )
+    moves = f"{__name__}:go" if listed else None
+    args = {"how": how}
+    return GameConfig(env=f"{__name__}:Counting", args=args, seats=seats, legal_moves=moves)
 
 
 @every_row("listed", [True, False])
@@ -199,11 +194,9 @@ def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[s
 def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_game(GameConfig(env=env), "games.0")
-    assert str(raised.value) == (
-        f"games.0.env = {env!r}: an id that ends so is of TextArena's next API, of which there is "
-        "no release yet; name one that ends in -v0, or bring the game as an Environment "
-        "(docs/adding_a_game.md)"
-    )
+    line = str(raised.value)
+    assert line.startswith(f"games.0.env = {env!r}: an id that ends so is of TextArena's next API")
+    assert "name one that ends in -v0" in line
 
 
 class Peeking(Liars):

@@ -11,18 +11,9 @@ from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.games.textarena import make_raw
 
-WORD_GAMES = {
-    "Hangman-v0": 1,
-    "Hangman-v0-hardcore": 1,
-    "Wordle-v0": 1,
-    "WordLadder-v0": 1,
-    "WordSearch-v0": 1,
-    "SpellingBee-v0": 2,
-    "WordChains-v0": 2,
-    "DontSayIt-v0": 2,
-    "LetterAuction-v0": 2,
-    "Codenames-v0": 4,
-}
+ALONE = ("Hangman-v0", "Hangman-v0-hardcore", "Wordle-v0", "WordLadder-v0", "WordSearch-v0")
+FOR_TWO = ("SpellingBee-v0", "WordChains-v0", "DontSayIt-v0", "LetterAuction-v0")
+WORD_GAMES = dict.fromkeys(ALONE, 1) | dict.fromkeys(FOR_TWO, 2) | {"Codenames-v0": 4}
 
 
 def has_nltk_data() -> bool:

@@ -61,13 +61,8 @@ def sampled(version: int | None = 0, **changes: Any) -> SampledTokens:
 
 def completion(**changes: Any) -> Completion:
     """Two tokens of an adapter."""
-    values: dict[str, Any] = {
-        "token_ids": [7, 8],
-        "logprobs": [-0.5, -0.25],
-        "finish_reason": "stop",
-        "adapter": "main@0",
-    }
-    return Completion(**(values | changes))
+    values: dict[str, Any] = {"token_ids": [7, 8], "logprobs": [-0.5, -0.25]}
+    return Completion(**(values | {"finish_reason": "stop", "adapter": "main@0"} | changes))
 
 
 def turn(

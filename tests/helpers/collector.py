@@ -4,17 +4,11 @@ import asyncio
 import random
 from contextlib import aclosing
 
+from tests.helpers.builders import spec
 from tests.helpers.models import tiny_tokenizer
 from unstable.collectors.collector import Collector
 from unstable.config import parse
-from unstable.types import (
-    Completion,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-    SeatSpec,
-)
+from unstable.types import Completion, GameFailure, GameResult
 
 ENV = "tests.games.test_games:CountUp"
 
@@ -45,17 +39,7 @@ class Scripted:
     def stats(self):
         return {"requests": float(len(self.asked))}
 
-    async def generate(
-        self,
-        prompt_ids,
-        *,
-        adapter,
-        temperature,
-        max_tokens,
-        seed,
-        allowed_token_ids=None,
-        told=None,
-    ):
+    async def generate(self, prompt_ids, *, adapter, max_tokens, seed, **asked):
         self.asked.append(adapter)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -99,19 +83,9 @@ def collector(engine, in_flight=4, **changes) -> Collector:
 
 
 def specs(count: int, players=("main@0", "main@0"), env="count", purpose="train"):
-    trained = purpose == "train"
-    seats = tuple(
-        SeatSpec(
-            player=player,
-            temperature=1.0,
-            group_id=0 if trained and player.version is not None else None,
-        )
-        for player in map(PlayerId.parse, players)
-    )
-    return [
-        GameSpec(game_id=index, purpose=purpose, env=env, seed=index, seats=seats)
-        for index in range(count)
-    ]
+    trained = [seat for seat, player in enumerate(players) if "@" in player]
+    given = {"env": env, "purpose": purpose, "trained": trained, "group_ids": [0] * len(players)}
+    return [spec(players, game_id=index, **given) for index in range(count)]
 
 
 async def played(plays, pause=0) -> list[GameResult | GameFailure]:

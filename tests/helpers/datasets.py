@@ -14,9 +14,7 @@ async def recorded_game(*answers: str, **changes) -> dict:
     names = changes.pop("players", ("main@3", "base"))
     players = [
         model_player(
-            engine,
-            adapter=None if name == "base" else name,
-            version=PlayerId.parse(name).version,
+            engine, adapter=None if name == "base" else name, version=PlayerId.parse(name).version
         )
         for name in names
     ]

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -34,15 +34,11 @@ from unstable.types import Adapter, Completion
 
 VOCAB = 96
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
+    **{"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024},
     "pad_token_id": 0,
 }
+
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True)),
@@ -91,6 +87,31 @@ def plain_logprobs(
     return logprobs.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
 
 
+def assert_exact(
+    model: torch.nn.Module, prompt_ids: Sequence[int], answer: Completion, temperature: float = 1.0
+) -> Tensor:
+    """The answer's log-probabilities are those of a plain forward, which are returned."""
+    expected = plain_logprobs(model, prompt_ids, answer, temperature)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=0)
+    return expected
+
+
+Asked = tuple[list[int], str | None, float, Completion]
+"""Prompt, adapter, temperature and answer."""
+
+
+def assert_each_is_exact(
+    asked: Sequence[Asked], plain: Mapping[str | None, torch.nn.Module], other: str | None
+) -> None:
+    """Each answer is its own version's, and most are far from what another version says."""
+    apart = 0
+    for prompt_ids, name, temperature, answer in asked:
+        expected = assert_exact(plain[name], prompt_ids, answer, temperature)
+        others = plain_logprobs(plain[other], prompt_ids, answer, temperature)
+        apart += name != other and float((expected - others).abs().max()) > 0.05
+    assert apart > len(asked) / 3, "the versions of this test do not differ enough to judge by"
+
+
 @asynccontextmanager
 async def serving(
     model: PreTrainedModel,
@@ -114,23 +135,19 @@ async def ask(engine: Engine, prompt_ids: Sequence[int], **request: Any) -> Comp
 
 async def play_turns(
     engine: Engine, names: Sequence[str | None], turns: int, vocab: int, rules: Sequence[int]
-) -> list[tuple[list[int], str | None, float, Completion]]:
+) -> list[Asked]:
     """Games that run at once, whose later prompts go on from the answer or only share the rules."""
 
-    async def game(seed: int) -> list[tuple[list[int], str | None, float, Completion]]:
+    async def game(seed: int) -> list[Asked]:
+
         random = np.random.default_rng(seed)
         name, temperature = names[seed % len(names)], (0.7, 1.0, 1.6)[seed % 3]
         history, asked = list(rules), []
         for turn in range(turns):
             history = [*history, *random.integers(1, vocab, random.integers(1, 30)).tolist()]
-            answer = await ask(
-                engine,
-                history,
-                adapter=name,
-                temperature=temperature,
-                max_tokens=int(random.integers(1, 9)),
-                seed=100 * seed + turn,
-            )
+            asks = {"max_tokens": int(random.integers(1, 9)), "seed": 100 * seed + turn}
+            answer = await ask(engine, history, adapter=name, temperature=temperature, **asks)
+
             asked.append((history, name, temperature, answer))
             history = [*history, *answer.token_ids] if seed % 2 else list(rules)
         return asked

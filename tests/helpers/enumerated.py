@@ -4,10 +4,10 @@ import itertools
 
 import torch
 
-from tests.helpers.learners import make_batch, make_sample, token_sample
+from tests.helpers.learners import make_groups, make_tokens, plain_logprobs, token_sample
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig
-from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.algorithm import Loss
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.packing import pack_samples
@@ -48,13 +48,7 @@ def peft_model(seed, attention="sdpa"):
 
 def answer_logprobs(model):
     """Of each answer [A], by a plain forward of each alone."""
-    found = []
-    for sample in samples():
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
-        logits = model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
-        logprobs = torch.log_softmax(logits / sample.temperature, -1)
-        found.append(logprobs.gather(1, torch.tensor(sample.token_ids)[:, None]).sum())
-    return torch.stack(found)
+    return torch.stack([plain_logprobs(model, sample).sum() for sample in samples()])
 
 
 def gradient(value, module):
@@ -83,39 +77,13 @@ def scored(seed, reference_seed, old_seed=None, divergences=REFERENCE):
     old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
     zeros = torch.zeros(len(samples()))
     chances_A = zeros.index_add(0, pack.samples_N, old_N).exp()
-    tokens = Tokens(
-        logprobs_N=scores.logprobs_N,
-        old_logprobs_N=old_N,
-        behaviour_logprobs_N=old_N,
-        reference_logprobs_N=None,
-        advantages_N=torch.zeros_like(old_N),
-        normalizers_N=1 / chances_A[pack.samples_N],
-        turns_N=pack.samples_N,
-        sequences_N=pack.samples_N,
-        entropies_N=scores.entropies_N,
-        divergences=scores.divergences,
-    )
-    return policy, tokens
+    figures = {"entropies_N": scores.entropies_N, "divergences": scores.divergences}
+    weights = 1 / chances_A[pack.samples_N]
+    own = scores.logprobs_N, pack.samples_N
+    return policy, make_tokens(*own, old=old_N, normalizers_N=weights, **figures)
 
 
-def mixed(version=0, turns=(1, 2, 3, 2), **changes):
+def mixed(version=0, **changes):
     """Games of two seats that differ in length; every third turn was cut."""
-    made = [
-        make_sample(
-            [1, 2, 3, seat, turn],
-            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
-            reward=float(game % 3) - seat,
-            seat=seat,
-            turn=2 * turn + seat,
-            game_id=4 * version + game,
-            group_id=2 * version + seat,
-            version=version,
-            finish_reason="length" if (game + turn) % 3 == 2 else "stop",
-            logprobs=[-2.5 - 0.1 * turn] * (1 + (game + turn) % 3),
-            **changes,
-        )
-        for game in range(4)
-        for seat in range(2)
-        for turn in range(turns[game])
-    ]
-    return make_batch(made, version)
+    cut = {"finish_reason": lambda game, turn: "length" if (game + turn) % 3 == 2 else "stop"}
+    return make_groups(version, won=(0.0, 1.0, 2.0, 0.0), cost=1.0, **cut | changes)

@@ -64,35 +64,16 @@ MIXED = [
 ]
 
 
+_FOR_TWO = f"""
+TicTacToe-v0 SimpleTak-v0 ConnectFour-v0 ConnectFour-v0-large Nim-v0 Nim-v0-large KuhnPoker-v0
+{KUHN} {LEDUC} PigDice-v0 LiarsDice-v0 Othello-v0 WildTicTacToe-v0 Crusade-v0 SpiteAndMalice-v0
+Stratego-v0 Briscola-v0 Golf-v0 Golf-v0-medium SimpleNegotiation-v0 IteratedPrisonersDilemma-v0
+"""
+_ALONE = "FifteenPuzzle-v0 TowerOfHanoi-v0 Mastermind-v0 Mastermind-v0-hard GuessTheNumber-v0"
 LISTED = [
-    ("TicTacToe-v0", 2),
-    ("SimpleTak-v0", 2),
-    ("ConnectFour-v0", 2),
-    ("ConnectFour-v0-large", 2),
-    ("Nim-v0", 2),
-    ("Nim-v0-large", 2),
-    ("KuhnPoker-v0", 2),
-    (KUHN, 2),
-    (LEDUC, 2),
-    ("PigDice-v0", 2),
-    ("LiarsDice-v0", 2),
-    ("LiarsDice-v0-small", 4),
-    ("Othello-v0", 2),
-    ("WildTicTacToe-v0", 2),
-    ("ThreePlayerTicTacToe-v0", 3),
-    ("Crusade-v0", 2),
-    ("SpiteAndMalice-v0", 2),
-    ("Stratego-v0", 2),
-    ("Briscola-v0", 2),
-    ("Golf-v0", 2),
-    ("Golf-v0-medium", 2),
-    ("FifteenPuzzle-v0", 1),
-    ("TowerOfHanoi-v0", 1),
-    ("Mastermind-v0", 1),
-    ("Mastermind-v0-hard", 1),
-    ("GuessTheNumber-v0", 1),
-    ("SimpleNegotiation-v0", 2),
-    ("IteratedPrisonersDilemma-v0", 2),
-    ("Codenames-v0", 4),
+    *((env, 2) for env in _FOR_TWO.split()),
+    *((env, 1) for env in _ALONE.split()),
+    *(("ThreePlayerTicTacToe-v0", 3), ("LiarsDice-v0-small", 4), ("Codenames-v0", 4)),
     ("SecretMafia-v0", 6),
 ]
+"""Games that list their moves, with a number of seats."""

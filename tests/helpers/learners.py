@@ -7,6 +7,7 @@ import torch
 
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
+from unstable.learners.algorithm import Tokens
 from unstable.learners.learner import Learner
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
@@ -49,27 +50,17 @@ def make_sample(
     """
     other = [*token_ids[:-1], (token_ids[-1] + 1) % VOCAB]
     trajectory: dict[str, Any] = {
-        "game_id": 0,
-        "env": "env",
-        "seat": 0,
-        "group_id": 0,
-        "outcome": reward,
-        "forfeit": False,
-        "terminal": {},
+        **{"game_id": 0, "env": "env", "seat": 0, "group_id": 0},
+        **{"outcome": reward, "forfeit": False, "terminal": {}},
     }
     own: dict[str, Any] = {"turn": 0, "rewards": {"own": Reward(reward, reward)}}
     tokens: dict[str, Any] = {
-        "prompt_ids": prompt_ids,
-        "temperature": 1.0,
-        "version": 0,
-        "prompt_cut": 0,
+        **{"prompt_ids": prompt_ids, "temperature": 1.0, "version": 0, "prompt_cut": 0},
         "moves": (Move(token_ids), Move(other)),
     }
     completion: dict[str, Any] = {
-        "token_ids": token_ids,
-        "logprobs": [-1.0] * len(token_ids),
-        "finish_reason": "stop",
-        "adapter": None,
+        **{"token_ids": token_ids, "logprobs": [-1.0] * len(token_ids)},
+        **{"finish_reason": "stop", "adapter": None},
     }
     for name, value in changes.items():
         (place,) = (each for each in (trajectory, own, tokens, completion) if name in each)
@@ -133,6 +124,102 @@ def save_teacher(folder):
     return str(folder)
 
 
+def mixed_batch(version=0, size=8, cut=(), **changes):
+    """Turns of two seats that differ in all that matters; those at the places `cut` were cut."""
+    samples = [
+        make_sample(
+            [1, 2, 3, i % 4],
+            [4 + (i + version) % 8] * (1 + i % 3),
+            reward=float(i % 3 - 1),
+            seat=i % 2,
+            game_id=100 * version + i // 2,
+            group_id=100 * version + i // 4,
+            version=version,
+            temperature=1.0 + i % 2,
+            finish_reason="length" if i in cut else "stop",
+            logprobs=[-2.5 + 0.02 * i] * (1 + i % 3),
+            **changes,
+        )
+        for i in range(size)
+    ]
+    return make_batch(samples, version)
+
+
+def make_groups(version=0, won=(1.0, 0.0, -1.0, 0.5), turns=(1, 2, 3, 2), cost=0.0, **changes):
+    """Two seats' groups of four trajectories that differ in length; `cost` is of the second's."""
+    samples = [
+        make_sample(
+            [1, 2, 3, seat, turn],
+            [4 + (game + turn + version) % 8] * (1 + (game + turn) % 3),
+            **{"reward": won[game] - cost * seat, "seat": seat, "turn": 2 * turn + seat}
+            | {"game_id": 4 * version + game, "group_id": 2 * version + seat, "version": version}
+            | {"logprobs": [-2.5 - 0.1 * turn] * (1 + (game + turn) % 3)}
+            | {
+                name: each(game, turn) if callable(each) else each for name, each in changes.items()
+            },
+        )
+        for game in range(4)
+        for seat in range(2)
+        for turn in range(turns[game])
+    ]
+    return make_batch(samples, version)
+
+
+def unlike_samples(count=8, **changes):
+    """Turns that differ in prompt, answer and reward, each of a game of its own."""
+    return [
+        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i, **changes)
+        for i in range(count)
+    ]
+
+
+def unlike_batch(version: int) -> Batch:
+    return make_batch(unlike_samples(version=version), version)
+
+
+def make_tokens(logprobs, turns, sequences=None, *, old=None, reference=None, **fields):
+    """Tokens of an optimizer step; by default the policy that sampled them has made no step yet."""
+    old = logprobs.detach() if old is None else old
+    given = {"advantages_N": torch.zeros_like(old), "behaviour_logprobs_N": old} | fields
+    given |= {"logprobs_N": logprobs, "old_logprobs_N": old, "reference_logprobs_N": reference}
+    return Tokens(turns_N=turns, sequences_N=turns if sequences is None else sequences, **given)
+
+
+def without_speed(update):
+    """The metrics that repeat to the bit."""
+    return {k: v for k, v in update.metrics.items() if k != "learn/tokens_per_second"}
+
+
+def assert_sizes_agree(gradients, model, batches, sizes=(16, 3, 1), **options):
+    """Micro-batches of each size make the same gradients; the last metrics of each size."""
+    runs, rows = [], []
+    for size in sizes:
+        gradients.clear()
+        learner = make_learner(model, micro_batch_size=size, **options)
+        rows.append([without_speed(learner.update(batch)) for batch in batches][-1])
+        runs.append(torch.cat(gradients))
+    assert (runs[0] != 0).float().mean() > 0.5
+    for run in runs[1:]:
+        torch.testing.assert_close(run, runs[0], atol=1e-5, rtol=1e-4)
+    return rows
+
+
+def assert_resumes_to_the_bit(make, batch_of, folder, saved=2, in_all=4):
+    """A learner that is loaded from a checkpoint does what one that was never saved does."""
+    straight, first, second = make(), make(), make()
+    for version in range(saved):
+        for each in (straight, first):
+            each.update(batch_of(version))
+    adapter = first.save(folder / f"{saved:06}")
+    second.load(folder / f"{saved:06}")
+    for version in range(saved, in_all):
+        one, other = (each.update(batch_of(version)) for each in (straight, second))
+        assert (other.version, other.advantages) == (one.version, one.advantages)
+        assert without_speed(other) == without_speed(one)
+    assert torch.equal(trained(second), trained(straight))
+    return straight, second, adapter
+
+
 def spy_on_gradients(monkeypatch):
     """A list of the gradients that every optimizer step will be given, before the clip."""
     seen = []
@@ -149,15 +236,9 @@ def spy_on_gradients(monkeypatch):
 def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=ALONE, **config):
     """A learner of `model`, by default with plain REINFORCE."""
     defaults = {"batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2}
-    return Learner(
-        model,
-        LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config),
-        updates=updates,
-        max_tokens=4,
-        seed=seed,
-        adapter=adapter,
-        ranks=ranks,
-    )
+    section = LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config)
+    given = {"updates": updates, "max_tokens": 4, "seed": seed, "adapter": adapter}
+    return Learner(model, section, ranks=ranks, **given)
 
 
 def count_forwards(module):
@@ -189,6 +270,14 @@ def count_compiled(monkeypatch):
 def trained(learner):
     """All trained parameters in one row."""
     return torch.cat([p.detach().flatten() for p in learner.optimizer.parameters])
+
+
+def plain_logprobs(peft_model, tokens):
+    """Of the sample's tokens, by a plain forward of the model."""
+    ids = torch.tensor([tokens.prompt_ids + tokens.token_ids])
+    logits = peft_model(input_ids=ids, use_cache=False).logits[0, len(tokens.prompt_ids) - 1 : -1]
+    logprobs = torch.log_softmax(logits / tokens.temperature, -1)
+    return logprobs.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0]
 
 
 def plain_policy(model):
@@ -228,19 +317,17 @@ def play_bandit(learner, model, rewarded, updates, batch_size=32):
             prompts_BT.tolist(), actions_B.tolist(), wanted_B.tolist(), logprobs_BV, strict=True
         ):
             outcome = float(action == wanted)
-            samples.append(
-                make_sample(
-                    prompt,
-                    [action],
-                    reward=outcome if rewarded else 0.0,
-                    outcome=outcome,
-                    temperature=BANDIT_TEMPERATURE,
-                    logprobs=[logprobs[action].item()],
-                    moves=tuple(Move([word]) for word in range(VOCAB)),
-                    game_id=version * batch_size + len(samples),
-                    group_id=2 * version + len(samples) % 2,
-                )
-            )
+            fields = {
+                **{"outcome": outcome, "temperature": BANDIT_TEMPERATURE},
+                **{
+                    "logprobs": [logprobs[action].item()],
+                    "moves": tuple(Move([w]) for w in range(VOCAB)),
+                },
+                **{"game_id": version * batch_size + len(samples)},
+                **{"group_id": 2 * version + len(samples) % 2},
+            }
+            samples.append(make_sample(prompt, [action], outcome if rewarded else 0.0, **fields))
+
         update = learner.update(make_batch(samples, version))
         if update.metrics["learn/optimizer_steps"]:  # what was sampled is what is scored
             assert update.metrics["learn/mismatch_abs_max"] < 1e-4

@@ -56,10 +56,7 @@ def threads(number: int) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def acting(
-    config: RunConfig,
-    placements: Sequence[Placement],
-    folder: RunFolder,
-    at: Callable[[str], None],
+    config: RunConfig, placements: Sequence[Placement], folder: RunFolder, at: Callable[[str], None]
 ) -> AsyncIterator[Sequence[Any]]:
     """Actors of this process, in place of `runtime.processes.acting`."""
     at("starting: loading the model")

@@ -11,24 +11,15 @@ VERSIONS = {**this_machine().packages, "torch": "2.13.0", "vllm": "0.32.0"}
 
 def machine(cards: int = 0, gigabytes: float = 24.0, **changes: object) -> Machine:
     """A machine of 8 cores and 64 GB with so many equal cards, nearly empty, and vLLM."""
+    total = int(gigabytes * 1e9)
     gpus = tuple(
-        GPU(
-            id=str(index),
-            name="NVIDIA L4",
-            total_bytes=int(gigabytes * 1e9),
-            free_bytes=int(gigabytes * 1e9) - 400_000_000,
-        )
+        GPU(id=str(index), name="NVIDIA L4", total_bytes=total, free_bytes=total - 400_000_000)
         for index in range(cards)
     )
     values: dict[str, object] = {
-        "cores": 8,
-        "memory_bytes": 64_000_000_000,
-        "free_bytes": 60_000_000_000,
-        "bfloat16": True,
-        "packages": VERSIONS,
-        "torch_cuda": "13.0",
-        "gpus": gpus,
-        "driver": "580.82.07" if cards else None,
-        "driver_cuda": "13.0" if cards else None,
+        **{"cores": 8, "memory_bytes": 64_000_000_000, "free_bytes": 60_000_000_000},
+        **{"bfloat16": True, "packages": VERSIONS, "torch_cuda": "13.0", "gpus": gpus},
+        **({"driver": "580.82.07", "driver_cuda": "13.0"} if cards else {}),
     }
+
     return Machine(**(values | changes))  # type: ignore[arg-type]

@@ -18,7 +18,8 @@ from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.models.shape import weight_shapes
-from unstable.types import Adapter, Completion, TopLogprobs
+from unstable.prompts import PromptStyle
+from unstable.types import Adapter, Completion, Observation, TopLogprobs
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
@@ -37,19 +38,14 @@ def tiny_model(
     attention: str = "sdpa",
 ) -> LlamaForCausalLM:
     """A random Llama in fp32, frozen, in evaluation mode."""
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=4096,
-        eos_token_id=0,
-        bos_token_id=None,
-        pad_token_id=0,
-    )
+    sizes: dict[str, Any] = {
+        **{"vocab_size": vocab, "hidden_size": hidden, "intermediate_size": 2 * hidden},
+        **{"num_hidden_layers": layers, "num_attention_heads": heads},
+        **{"num_key_value_heads": kv_heads, "max_position_embeddings": 4096},
+    }
+    config = LlamaConfig(**sizes, eos_token_id=0, bos_token_id=None, pad_token_id=0)
     config._attn_implementation = attention
+
     torch.manual_seed(seed)
     return LlamaForCausalLM(config).float().eval().requires_grad_(False)
 
@@ -65,6 +61,15 @@ def tiny_tokenizer() -> TokenizersBackend:
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def chat_ids(tokenizer: Any, style: PromptStyle, seen: Observation) -> list[int]:
+    """An observation's prompt as the tokenizer's own chat template puts it."""
+    chat = style.messages(style.render(seen))
+    ids: list[int] = tokenizer.apply_chat_template(
+        chat, return_dict=False, add_generation_prompt=True
+    )
+    return ids
 
 
 def hollow_files(folder: Path) -> None:

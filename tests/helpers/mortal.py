@@ -71,15 +71,9 @@ def ready(value: object) -> Awaitable[Any]:
 def group(first: int, size: int) -> list[GameSpec]:
     seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=first, group_size=size)
     other = SeatSpec(player=PlayerId("random"), temperature=1.0)
+    same: dict[str, Any] = {"env": "TicTacToe-v0", "seed": first, "purpose": "train"}
     return [
-        GameSpec(
-            game_id=first + member,
-            env="TicTacToe-v0",
-            seed=first,
-            seats=(seat, other),
-            purpose="train",
-            member=member,
-        )
+        GameSpec(game_id=first + member, seats=(seat, other), member=member, **same)
         for member in range(size)
     ]
 

@@ -28,12 +28,6 @@ class Recorder:
 
 def model_player(engine, style="answer", parser="brackets", adapter="main@3", version=3, **changes):
     put = STYLES[style].of_game(GameConfig(parser=parser))
-    fields = {
-        "engine": engine,
-        "adapter": adapter,
-        "version": version,
-        "prompts": PromptBuilder(tiny_tokenizer(), put, {}, 4096),
-        "temperature": 0.7,
-        "max_tokens": 9,
-    }
-    return ModelPlayer(**fields | changes)
+    prompts = PromptBuilder(tiny_tokenizer(), put, {}, 4096)
+    fields = {"engine": engine, "adapter": adapter, "version": version, "prompts": prompts}
+    return ModelPlayer(**fields | {"temperature": 0.7, "max_tokens": 9} | changes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.helpers.learners import make_batch, make_sample, sealed_batch
+from tests.helpers.learners import sealed_batch, unlike_batch
 from unstable.config import ClusterConfig, RunConfig
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -17,19 +17,9 @@ from unstable.runtime.crew import crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.local import LocalLearner
 from unstable.tracking.status import Waits
-from unstable.types import Batch
 
 RANKS = 2
 MODEL = "/tmp/model"
-
-
-def batch_of(version: int) -> Batch:
-    """Eight turns that differ in prompt, answer and reward."""
-    samples = [
-        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i, version=version)
-        for i in range(8)
-    ]
-    return make_batch(samples, version)
 
 
 def config_of(address: str, num: int) -> RunConfig:
@@ -38,12 +28,7 @@ def config_of(address: str, num: int) -> RunConfig:
     return RunConfig.model_validate(
         {
             "model": {"name": MODEL, "dtype": "float32", "adapter": adapter, "init": "fresh"},
-            "learner": {
-                "batch_size": 8,
-                "micro_batch_size": 2,
-                "num": num,
-                "learning_rate": 1e-3,
-            },
+            "learner": {"batch_size": 8, "micro_batch_size": 2, "num": num, "learning_rate": 1e-3},
             "cluster": {"address": address},
         }
     )
@@ -63,7 +48,7 @@ async def both(address: str, scratch: Path) -> tuple[RunFolder, RunFolder]:
         here = LocalLearner(config_of(address, 1), folders[1])
         for learner in (afar, here):
             for version in range(2):
-                await learner.update(sealed_batch(batch_of(version)))
+                await learner.update(sealed_batch(unlike_batch(version)))
             await (await learner.hold()).save()
     return folders
 

@@ -71,12 +71,8 @@ def twice(env: Relay) -> list[int]:
 
 
 GAME = {
-    "env": f"{__name__}:Relay",
-    "name": "Relay",
-    "seats": 4,
-    "teams": [[0, 1], [2, 3]],
-    "seating": f"{__name__}:seating",
-    "legal_moves": f"{__name__}:moves",
-    "prompt": "answer",
+    **{"env": f"{__name__}:Relay", "name": "Relay", "seats": 4, "teams": [[0, 1], [2, 3]]},
+    **{"seating": f"{__name__}:seating", "legal_moves": f"{__name__}:moves", "prompt": "answer"},
 }
+
 """Its entry in a config."""

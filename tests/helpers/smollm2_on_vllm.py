@@ -14,11 +14,8 @@ async def smollm2(tmp_path_factory: pytest.TempPathFactory):
         {
             "model": MODEL.model_dump(),
             "actors": {
-                "engine": "vllm",
-                "games_in_flight": 8,
-                "max_loras": 2,
-                "max_cpu_loras": CACHED,
-                "enforce_eager": True,
+                **{"engine": "vllm", "games_in_flight": 8, "enforce_eager": True},
+                **{"max_loras": 2, "max_cpu_loras": CACHED},
             },
             "sampling": {"max_tokens": 400, "max_prompt_tokens": 112},
             "tracking": {"top_logprobs": LIKELIEST},

@@ -58,14 +58,8 @@ def training_specs() -> list[GameSpec]:
     """Self-play, an opening by version 0, one by any legal moves, and a game that branches."""
 
     def game(game_id: int, *seats: SeatSpec, **fields: Any) -> GameSpec:
-        return GameSpec(
-            game_id=game_id,
-            purpose="train",
-            env="TicTacToe-v0",
-            seed=100 + game_id,
-            seats=seats,
-            **fields,
-        )
+        fields |= {"game_id": game_id, "seed": 100 + game_id, "seats": seats}
+        return GameSpec(purpose="train", env="TicTacToe-v0", **fields)
 
     trained = policy(1, group_id=0)
     return [

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from rich.console import Console
 
+from tests.helpers.builders import completion, game
 from tests.helpers.records import lines as lines
 from unstable.buffers.buffer import Buffer
 from unstable.config import RunConfig, parse
@@ -17,12 +19,10 @@ from unstable.tracking.tracker import Tracker
 from unstable.types import (
     Answer,
     Batch,
-    Completion,
     EvalScore,
     Exploitability,
     GameFailure,
     GameResult,
-    GameSpec,
     Group,
     PlayerId,
     Purpose,
@@ -30,23 +30,15 @@ from unstable.types import (
     Reward,
     Sample,
     SampledTokens,
-    SeatSpec,
     Trajectory,
     Turn,
     Update,
 )
 
 ENGINE = {
-    "requests": 8.0,
-    "prompt_tokens": 100.0,
-    "cached_prompt_tokens": 75.0,
-    "sampled_tokens": 40.0,
-    "decode_steps": 10.0,
-    "prefill_seconds": 0.5,
-    "decode_seconds": 1.5,
-    "running": 3.0,
-    "waiting": 1.0,
-    "games_in_flight": 4.0,
+    **{"requests": 8.0, "prompt_tokens": 100.0, "cached_prompt_tokens": 75.0},
+    **{"sampled_tokens": 40.0, "decode_steps": 10.0, "prefill_seconds": 0.5},
+    **{"decode_seconds": 1.5, "running": 3.0, "waiting": 1.0, "games_in_flight": 4.0},
 }
 
 
@@ -54,20 +46,14 @@ def make_config(**sections: Any) -> RunConfig:
     return parse({"tracking": {"dashboard": "off"}, "loop": {"steps": 3}, **sections})
 
 
-def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = False) -> Turn:
+def make_turn(seat: int, index: int, player: str, tokens: int) -> Turn:
     """A turn whose numbers all depend on its place."""
     who = PlayerId.parse(player)
     ids = list(range(tokens))
+    logprobs = [-0.1 / 3 * (k + 1) for k in ids]
     sampled = SampledTokens(
         prompt_ids=[7, 8, 9][: index + 1],
-        segments=(
-            Completion(
-                token_ids=ids,
-                logprobs=[-0.1 / 3 * (k + 1) for k in ids],
-                finish_reason="stop",
-                adapter=player,
-            ),
-        ),
+        segments=(completion(token_ids=ids, logprobs=logprobs, adapter=player),),
         temperature=1.0,
         version=who.version,
         prompt_cut=5 if index == 2 else 0,
@@ -79,11 +65,11 @@ def make_turn(seat: int, index: int, player: str, tokens: int, invalid: bool = F
             observation=f"The rules.\n\n[0] [1]\nboard {index}",
             text=f"Zug [{index}] ✓" + "!" * index,
             action=f"[{index}]",
-            formatted=not invalid,
+            formatted=True,
             sampled=None if who.version is None else sampled,
             player=who,
         ),
-        invalid=invalid,
+        invalid=False,
         seconds=0.5,
     )
 
@@ -97,35 +83,19 @@ def make_game(
     forfeit: int | None = None,
     purpose: Purpose = "train",
 ) -> GameResult:
-    seats = tuple(
-        SeatSpec(
-            player=PlayerId.parse(player),
-            temperature=1.0,
-            group_id=10 * game_id + seat if seat in trained else None,
-        )
-        for seat, player in enumerate(players)
-    )
-    spec = GameSpec(game_id=game_id, purpose=purpose, env="TicTacToe-v0", seed=4, seats=seats)
-    last = turns - 1
-    return GameResult(
-        spec=spec,
-        turns=[
-            make_turn(
-                index % len(players),
-                index,
-                players[index % len(players)],
-                tokens=2 + index,
-                invalid=forfeit is not None and index == last,
-            )
-            for index in range(turns)
-        ],
-        payoffs=list(outcomes),
-        outcomes=list(outcomes),
-        forfeit=forfeit,
-        truncated=False,
-        reason="three in a row",
-        seconds=2.0,
-    )
+    ids = [10 * game_id + seat for seat in range(len(players))]
+    seats: dict[str, Any] = {"trained": trained, "group_ids": ids, "purpose": purpose}
+    made = game(players, outcomes, turns=0, game_id=game_id, **seats)
+    played = [
+        make_turn(index % len(players), index, players[index % len(players)], tokens=2 + index)
+        for index in range(turns)
+    ]
+    if forfeit is not None:
+        answer = replace(played[-1].answer, formatted=False)
+        played[-1] = replace(played[-1], answer=answer, invalid=True)
+    said = {"reason": "three in a row", "seconds": 2.0}
+    spec = replace(made.spec, seed=4)
+    return replace(made, spec=spec, turns=played, forfeit=forfeit, **said)  # type: ignore[arg-type]
 
 
 def make_trajectories(result: GameResult) -> list[Trajectory]:
@@ -184,52 +154,24 @@ def printed(tracker: Tracker) -> str:
 def make_score(
     version: int, opponent: str = "random", score: float = 0.5, temperature: float = 1.0
 ) -> EvalScore:
-    return EvalScore(
-        version=version,
-        env="TicTacToe-v0",
-        opponent=opponent,
-        temperature=temperature,
-        games=16,
-        distinct=16,
-        wins=6,
-        draws=4,
-        losses=6,
-        forfeits=2,
-        legal_moves=0.9,
-        votes=1,
-        agreement=None,
-        score=score,
-        low=score - 0.2,
-        high=score + 0.2,
-    )
+    counts: dict[str, Any] = {
+        **{"games": 16, "distinct": 16, "wins": 6, "draws": 4, "losses": 6, "forfeits": 2},
+        **{"legal_moves": 0.9, "votes": 1, "agreement": None},
+        **{"score": score, "low": score - 0.2, "high": score + 0.2},
+    }
+    place = {"env": "TicTacToe-v0", "opponent": opponent, "temperature": temperature}
+    return EvalScore(version=version, **place, **counts)  # type: ignore[arg-type]
 
 
 def make_exploitability(version: int, low: float, high: float, env: str = "Nim") -> Exploitability:
-    return Exploitability(
-        version=version,
-        env=env,
-        low=low,
-        high=high,
-        values=(0.25, -0.25),
-        best=(high, high),
-        illegal_mass=0.02,
-        decisions=230,
-        prompts=119,
-        seconds=1.5,
-    )
+    worth: dict[str, Any] = {"values": (0.25, -0.25), "best": (high, high), "illegal_mass": 0.02}
+    counts: dict[str, Any] = {"decisions": 230, "prompts": 119, "seconds": 1.5}
+    return Exploitability(version=version, env=env, low=low, high=high, **worth, **counts)
 
 
 def make_rating(player: str, mu: float) -> Rating:
-    return Rating(
-        player=PlayerId.parse(player),
-        mu=mu,
-        sigma=2.0,
-        games=12,
-        wins=6,
-        draws=2,
-        losses=4,
-        forfeits=1,
-    )
+    counts: dict[str, Any] = {"games": 12, "wins": 6, "draws": 2, "losses": 4, "forfeits": 1}
+    return Rating(player=PlayerId.parse(player), mu=mu, sigma=2.0, **counts)
 
 
 def run_updates(tracker: Tracker, updates: int = 2) -> None:
@@ -243,10 +185,11 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         result = make_game(version, players=(f"main@{version}", "random"))
         mirror = make_game(100 + version, (f"main@{version}",) * 2, (0, 1), (0.0, 0.0))
         groups: list[Group] = []
-        for game in (result, mirror):
-            trajectories = make_trajectories(game)
+        for played in (result, mirror):
+            trajectories = make_trajectories(played)
             groups += [Group(trajectories=(each,)) for each in trajectories]
-            take_in(tracker, game, trajectories, version)
+            take_in(tracker, played, trajectories, version)
+
         tracker.add_failure(GameFailure(spec=result.spec, error="KeyError: 3", traceback="..."))
         tracker.phase("updating")
         metrics = {"learn/loss": 0.042, "learn/grad_norm": None}

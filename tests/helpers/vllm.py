@@ -8,6 +8,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.helpers.recorded_versions import recorded, run_of
 from unstable.config import AdapterConfig, ModelConfig, RunConfig, parse
@@ -57,9 +58,7 @@ class Scorer:
         self.policy.trained.load(adapter or self._base)
         samples = [
             TokenSample(
-                prompt_ids=answer.prompt_ids,
-                segments=(answer.completion,),
-                temperature=temperature,
+                prompt_ids=answer.prompt_ids, segments=(answer.completion,), temperature=temperature
             )
             for answer in answers
         ]
@@ -78,12 +77,7 @@ class Deaf:
 
     async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
         answer = await self._engine.generate(prompt_ids, adapter=None, **request)
-        return Completion(
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            finish_reason=answer.finish_reason,
-            adapter=adapter,
-        )
+        return replace(answer, adapter=adapter)
 
 
 class Served(NamedTuple):

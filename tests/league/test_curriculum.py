@@ -7,7 +7,6 @@ import random
 import statistics
 import sys
 from collections import Counter
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -180,21 +179,14 @@ def nothing(env: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_plays_less_of_what_teaches_nothing(
-    tiny_folder: Path, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_plays_less_of_what_teaches_nothing(tiny_folder, tmp_path, mode, capsys):
+    tied: dict[str, Any]
+    tied = {"env": "TicTacToe-v0", "name": "tied", "payoffs": f"{__name__}:nothing"}
+    tied["invalid_moves"] = {"forfeit_reward": 0.0}
     context = make_context(
         tiny_folder,
         tmp_path / "run",
-        games=[
-            {
-                "env": "TicTacToe-v0",
-                "name": "tied",
-                "payoffs": f"{__name__}:nothing",
-                "invalid_moves": {"forfeit_reward": 0.0},
-            },
-            {"env": "TicTacToe-v0"},
-        ],
+        games=[tied, {"env": "TicTacToe-v0"}],
         curriculum={"rule": "spread"},
         model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
@@ -206,11 +198,13 @@ def test_a_run_plays_less_of_what_teaches_nothing(
     context.folder.config.write_text(dump(context.config), encoding="utf-8")
     rows = read_rows(context.folder.metrics)
     assert rows[0]["curriculum/probability/tied"] == 0.5
-    tied, other = (rows[-1][f"curriculum/probability/{env}"] for env in ("tied", "TicTacToe-v0"))
-    assert (tied, other) == pytest.approx((0.1, 0.9)), "0.8 by the rule, half of 0.2 by weight"
+    found = [rows[-1][f"curriculum/probability/{env}"] for env in ("tied", "TicTacToe-v0")]
+    assert found == pytest.approx([0.1, 0.9]), "0.8 by the rule, half of 0.2 by weight"
+
     assert rows[-1]["curriculum/spread/tied"] == 0 < rows[-1]["curriculum/spread/TicTacToe-v0"]
-    found = {row["env"]: row for row in ratings([context.folder.root], 1.0, as_json=True)["drawn"]}
-    assert found["TicTacToe-v0"]["drawn"] > found["tied"]["drawn"] > 0
+    drawn = {row["env"]: row for row in ratings([context.folder.root], 1.0, as_json=True)["drawn"]}
+    assert drawn["TicTacToe-v0"]["drawn"] > drawn["tied"]["drawn"] > 0
+
     capsys.readouterr()
     ratings([context.folder.root], 1.0)
     assert "Envs drawn" in capsys.readouterr().out

@@ -40,41 +40,26 @@ STEERING = ["warn", "opponents", "rollback", "learning_rate"]
 Row = dict[str, float | None]
 
 
+NAMES = {
+    **{"entropy": "learn/entropy", "actions": "collect/action_entropy/TicTacToe-v0"},
+    **{"kl_sampling": "learn/mismatch_kl", "kl_reference": "learn/kl_reference"},
+    **{"length": "learn/completion_length_mean", "samples": "learn/samples"},
+    **{"truncation": "learn/truncated_share", "groups": "learn/groups"},
+    **{"tied": "learn/tied_groups", "results": "collect/versus/self/games"},
+    **{"draws": "collect/versus/self/draw", "forfeits": "collect/versus/self/forfeit"},
+}
+SOUND: Row = {
+    **{"entropy": 0.5, "actions": 1.8, "kl_sampling": 0.002, "kl_reference": 0.05, "length": 5.0},
+    **{"samples": 128, "truncation": 0.01, "groups": 16, "tied": 3},
+    **{"results": 18, "draws": 0.3, "forfeits": 0.05},
+}
+OTHERS: Row = {"learn/entropy/TicTacToe-v0/0": 0.0, "learn/lone_groups": 0}  # a role is not watched
+OTHERS |= {"collect/versus/others/games": 0, "collect/versus/others/forfeit": None}
+
+
 def row(**changes: float | None) -> Row:
     """An update of a sound run, by short names."""
-    values: dict[str, float | None] = {
-        "entropy": 0.5,
-        "actions": 1.8,
-        "kl_sampling": 0.002,
-        "kl_reference": 0.05,
-        "length": 5.0,
-        "samples": 128,
-        "truncation": 0.01,
-        "groups": 16,
-        "tied": 3,
-        "results": 18,
-        "draws": 0.3,
-        "forfeits": 0.05,
-    }
-    values |= changes
-    return {
-        "learn/entropy": values["entropy"],
-        "learn/entropy/TicTacToe-v0/0": 0.0,  # of a role: not watched
-        "collect/action_entropy/TicTacToe-v0": values["actions"],
-        "learn/mismatch_kl": values["kl_sampling"],
-        "learn/kl_reference": values["kl_reference"],
-        "learn/completion_length_mean": values["length"],
-        "learn/samples": values["samples"],
-        "learn/truncated_share": values["truncation"],
-        "learn/groups": values["groups"],
-        "learn/lone_groups": 0,
-        "learn/tied_groups": values["tied"],
-        "collect/versus/self/games": values["results"],
-        "collect/versus/self/draw": values["draws"],
-        "collect/versus/self/forfeit": values["forfeits"],
-        "collect/versus/others/games": 0,
-        "collect/versus/others/forfeit": None,
-    }
+    return {NAMES[name]: value for name, value in (SOUND | changes).items()} | OTHERS
 
 
 def guard(**changes: Any) -> Guard:
@@ -179,9 +164,7 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
         ("tied", {"tied": 12}, {"tied": 16}),
     ],
 )
-def test_each_rule_speaks_of_its_figure_and_of_nothing_else(
-    rule: str, before: dict[str, float], after: dict[str, float]
-) -> None:
+def test_each_rule_speaks_of_its_figure_and_of_nothing_else(rule, before, after):
     rows = [row(**before)] * 12 + [row(**after)] * 3
     sudden = {"entropy_fall": None} if rule == "entropy" else {}
     found = alarms(guard(**sudden), rows)
@@ -215,18 +198,11 @@ def test_long_answers_may_differ_a_little_at_each_token() -> None:
 @given(
     st.fixed_dictionaries(
         {
-            "entropy": st.floats(1e-6, 10),
-            "actions": st.floats(0, 10),
-            "kl_sampling": st.floats(0, 0.1 / 8),
-            "kl_reference": st.floats(0, 3 / 8),
-            "length": st.floats(1, 1e4),
-            "samples": st.integers(1, 4096),
-            "truncation": st.floats(0, 1),
-            "groups": st.integers(1, 100),
-            "tied": st.just(0),
-            "results": st.integers(1, 500),
-            "draws": st.floats(0, 1),
-            "forfeits": st.floats(0, 1),
+            **{"entropy": st.floats(1e-6, 10), "actions": st.floats(0, 10)},
+            **{"kl_sampling": st.floats(0, 0.1 / 8), "kl_reference": st.floats(0, 3 / 8)},
+            **{"length": st.floats(1, 1e4), "samples": st.integers(1, 4096)},
+            **{"groups": st.integers(1, 100), "tied": st.just(0), "results": st.integers(1, 500)},
+            **dict.fromkeys(("truncation", "draws", "forfeits"), st.floats(0, 1)),
         }
     ),
     st.floats(0, 1),
@@ -262,12 +238,9 @@ def learned(update: int) -> dict[str, float]:
     """What a run's figures come from while it learns: entropy falls, draws and ties rise."""
     done = 1 - math.exp(-update / 60)
     return {
-        "entropy": 0.55 * (1 - 0.6 * done),
-        "actions": 2.1 - 0.3 * done,
-        "draws": 0.12 + 0.5 * done,
-        "forfeits": 0.08 - 0.07 * done,
-        "tied": 0.2 + 0.5 * done,
-        "score": 0.48 + 0.42 * done,
+        **{"entropy": 0.55 * (1 - 0.6 * done), "actions": 2.1 - 0.3 * done},
+        **{"draws": 0.12 + 0.5 * done, "forfeits": 0.08 - 0.07 * done},
+        **{"tied": 0.2 + 0.5 * done, "score": 0.48 + 0.42 * done},
     }
 
 
@@ -452,10 +425,7 @@ def test_games_are_counted_by_what_was_played_against() -> None:
         ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
         ({"guard": {"factor": 1}}, "guard.factor = 1"),
         (
-            {
-                "guard": {"action": ["opponents"]},
-                "opponents": {"fixed": [], "draw": {"fixed": 0}},
-            },
+            {"guard": {"action": ["opponents"]}, "opponents": {"fixed": [], "draw": {"fixed": 0}}},
             "guard.opponents.fixed = 0.25",
         ),
         (
@@ -479,9 +449,7 @@ def test_a_run_that_is_only_warned_needs_nothing_else() -> None:
 # How it is shown
 
 
-def test_alarms_are_counted_shown_and_documented(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     tracker = make_tracker(tmp_path, make_config())
     (alarm,) = alarms(guard(), failing()[:7])
     shares = {"self": 0.25, "past": 0.5, "fixed": 0.25}

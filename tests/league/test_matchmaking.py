@@ -109,9 +109,9 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
     for count, mean in likely:
         assert abs(count - mean) < 5 * math.sqrt(mean)
     shown = schedule.state().met
-    assert {name: count for name, (count, _) in shown.items()} == {
-        player.name: drawn[player] for player in players
-    }
+    counts = {name: count for name, (count, _) in shown.items()}
+    assert counts == {player.name: drawn[player] for player in players}
+
     for player, chance in zip(players, found, strict=True):
         assert shown[player.name][1] == pytest.approx(DRAWS * chance)
 
@@ -304,11 +304,8 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
     favourites = mirror.argmax(axis=1)
     turns = {(int(a), int(b)) for a, b in itertools.pairwise(favourites)}
     assert turns == {(0, 1), (1, 2), (2, 0)}  # the next is what beats the last, for ever
-    for past in (
-        {"rule": "pfsp", "args": {"form": "hard"}},
-        {"rule": "pfsp", "args": {"form": "even"}},
-    ):
-        league = play_on(past, (0, 1))[-30:]
+    for form in ("hard", "even"):
+        league = play_on({"rule": "pfsp", "args": {"form": form}}, (0, 1))[-30:]
         assert league.min() > 0.2
 
 

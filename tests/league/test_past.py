@@ -98,9 +98,7 @@ def of_past(specs: list[GameSpec], version: int) -> dict[int, int]:
         (16, 0, {}),
     ],
 )
-def test_the_budget_is_shared_by_versions_spread_evenly(
-    games: int, past: int, met: dict[int, int]
-) -> None:
+def test_the_budget_is_shared_by_versions_spread_evenly(games, past, met):
     config = parse({"eval": {"games": games, "opponents": ["past"]}})
     assert of_past(evaluation_games(config, 40, versions(*range(past))), 40) == met
 

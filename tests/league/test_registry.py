@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,14 +161,17 @@ def test_state_survives_json() -> None:
     assert past(other) == past(made) == ["main@9", "main@10"]
     assert other.current(MAIN) == made.current(MAIN) == PlayerId.policy(11)
     assert other.state() == made.state() == state
+    for each in (made, other):  # rated on as if nothing had happened
+        add(each, 12)
+        each.record([game(("main@12", "random"), (1.0, -1.0))])
+        each.record([game(("expert", "main@11"), (1.0, -1.0))])
+    assert other.ratings() == made.ratings()
+    assert past(other) == past(made) == ["main@10", "main@11"]
+    assert rating(other, "random")[0] == 25
 
 
-def drawn(
-    game_id: int = 0,
-    players: tuple[str, ...] = ("main@0", "main@0"),
-    env: str = "TicTacToe-v0",
-) -> GameResult:
-    return game(players, (0.0,) * len(players), game_id=game_id, env=env)
+def drawn(game_id: int = 0, players: tuple[str, ...] = ("main@0",) * 2, **spec: Any) -> GameResult:
+    return game(players, (0.0,) * len(players), game_id=game_id, **spec)
 
 
 def test_the_draw_probability_is_that_of_players_with_themselves() -> None:
@@ -221,18 +225,6 @@ def test_a_win_where_all_draw_is_rated() -> None:
         made.record([game(("main@0", "random"), game_id=number)])
         made.record([game(("random", "expert", "main@0"), (1.0, 0.0, 0.0), game_id=number)])
     assert all(-100 < row.mu < 150 for row in made.ratings())
-
-
-def test_who_is_restored_is_rated_on_as_if_nothing_had_happened() -> None:
-    made, other = played_registry(), fresh_registry()
-    other.restore(RegistryState.model_validate_json(made.state().model_dump_json()))
-    for each in (made, other):
-        add(each, 12)
-        each.record([game(("main@12", "random"), (1.0, -1.0))])
-        each.record([game(("expert", "main@11"), (1.0, -1.0))])
-    assert other.ratings() == made.ratings()
-    assert past(other) == past(made) == ["main@10", "main@11"]
-    assert rating(other, "random")[0] == 25
 
 
 def test_the_state_names_players_as_files_do() -> None:

@@ -27,26 +27,13 @@ def config(**changes: object) -> RunConfig:
 
 
 def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [
-        spec
-        for _ in range(count)
-        for spec in schedule.draw_group(
-            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
-        )
-    ]
+    past = [PlayerId.policy(0), PlayerId.policy(1)]
+    return [spec for _ in range(count) for spec in schedule.draw_group(POLICY, past)]
 
 
 def test_the_same_seed_draws_the_same_games_and_another_seed_others() -> None:
     assert draw(Schedule(config()), 50) == draw(Schedule(config()), 50)
     assert draw(Schedule(config()), 50) != draw(Schedule(parse({"seed": 4})), 50)
-
-
-def test_state_continues_the_series() -> None:
-    schedule = Schedule(config())
-    draw(schedule, 20)
-    other = Schedule(config())
-    other.restore(ScheduleState.model_validate_json(schedule.state().model_dump_json()))
-    assert draw(other, 20) == draw(schedule, 20)
 
 
 def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
@@ -162,22 +149,16 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
 
 
 def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
+    first, second = PlayerId.policy(0), PlayerId.policy(1)
+
+    def players(schedule: Schedule, policy: PlayerId, past: list[PlayerId]) -> set[PlayerId]:
+        return {seat.player for seat in schedule.draw_group(policy, past)[0].seats}
+
     schedule = Schedule(config())
-    players = {
-        seat.player
-        for _ in range(300)
-        for seat in schedule.draw_group(PlayerId.policy(0), [])[0].seats
-    }
-    assert players == {PlayerId.policy(0), RANDOM}
+    assert set().union(*(players(schedule, first, []) for _ in range(300))) == {first, RANDOM}
     only_past = Schedule(config(opponents={"draw": {"self": 0, "past": 1, "fixed": 0}}))
-    assert {seat.player for seat in only_past.draw_group(PlayerId.policy(0), [])[0].seats} == {
-        PlayerId.policy(0)
-    }
-    both = {PlayerId.policy(0), PlayerId.policy(1)}
-    assert {
-        seat.player
-        for seat in only_past.draw_group(PlayerId.policy(1), [PlayerId.policy(0)])[0].seats
-    } == both
+    assert players(only_past, first, []) == {first}
+    assert players(only_past, second, [first]) == {first, second}
 
 
 def test_one_and_three_seats() -> None:
@@ -196,16 +177,6 @@ def test_a_fixed_models_own_temperature_is_used() -> None:
     for spec in draw(Schedule(config(opponents=opponents)), 10):
         temperatures = {seat.player: seat.temperature for seat in spec.seats}
         assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}
-
-
-def test_equal_weights_change_nothing() -> None:
-    draw_fixed = {"self": 0.5, "past": 0, "fixed": 1}
-
-    def series(weight: float) -> list[GameSpec]:
-        fixed = [{"kind": kind, "weight": weight} for kind in ("random", "expert")]
-        return draw(Schedule(config(opponents={"draw": draw_fixed, "fixed": fixed})), 50)
-
-    assert series(1.0) == series(0.25)
 
 
 def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:

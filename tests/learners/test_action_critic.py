@@ -11,16 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.helpers.learners import (
-    VOCAB,
-    Made,
-    make_batch,
-    make_learner,
-    make_sample,
-    save_model,
-    spy_on_gradients,
-    token_sample,
-)
+from tests.helpers.learners import VOCAB, Made, make_batch, make_learner, make_sample, token_sample
 from unstable.config import ConfigError
 from unstable.contrib.algorithms.vrpo import Moves, action_advantages
 from unstable.learners.batch import FlatBatch
@@ -32,27 +23,6 @@ ANSWERS = [[word, last] for word in range(VOCAB) for last in range(VOCAB)]
 LEGAL = [12 * word for word in (4, 5, 6)]  # places among them of words that 0 ends
 MOVES = tuple(Move(ANSWERS[place]) for place in LEGAL)
 OWN = {"normalize": "none", "sarsa_lambda": 1.0}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-def test_advantages_of_two_turns_by_hand() -> None:
-    rewards, actions, values = np.array([1.0, 3.0]), np.array([2.0, 5.0]), np.array([1.5, 4.0])
-
-    def found(decay: float, legal: tuple[bool, bool] = (True, True)) -> list[list[float]]:
-        where = np.array(legal), np.zeros(2, int), [0, 2]
-        row = action_advantages(rewards, actions, values, *where, gamma=0.5, decay=decay)
-        return [each.tolist() for each in row]
-
-    # Errors: 1 + 0.5 * 4 - 2 = 1 in the first turn, 3 - 5 = -2 in the second.
-    assert found(0.0) == [[0.5, 1.0], [2 + 1.0, 5 - 2.0]]
-    assert found(1.0) == [[0.5 + 1 - 0.5 * 2, 1.0 - 2.0], [2 + 1 - 0.5 * 2, 3.0]]
-    assert found(0.5) == [[0.5 + 0.5 * (1 - 0.25 * 2), 1.0 - 0.5 * 2.0], [2 + 1 - 0.25 * 2, 3.0]]
-    # The second answer is no legal move: for the first turn it is worth what the others are, 4.
-    assert found(1.0, (True, False)) == [[0.5 + 1 - 0.5 * 1, -1.0], [2 + 1 - 0.5 * 1, 3.0]]
 
 
 ROWS = st.lists(
@@ -145,9 +115,8 @@ def test_the_mean_over_all_games_is_the_true_gradient_whatever_q_says(model, kin
     assert max(each.abs().max() for each in expected) > 1e-2
 
 
-def test_an_updates_gradient_is_that_of_the_expected_reward(model, monkeypatch) -> None:
+def test_an_updates_gradient_is_that_of_the_expected_reward(model, gradients) -> None:
     """One turn, each answer once; importance weights make each as likely as it is."""
-    gradients = spy_on_gradients(monkeypatch)
     algorithm = {"name": "vrpo", "critic": OWN, "importance_cap": 1e9, "aggregation": "turn"}
     learner = make_learner(model, algorithm=algorithm, batch_size=144, micro_batch_size=50)
     spoil(learner)
@@ -159,18 +128,14 @@ def test_an_updates_gradient_is_that_of_the_expected_reward(model, monkeypatch) 
     # The turn's loss is a mean over its two tokens: each weighs 2 x 144 x the answer's probability.
     own_AT = logprobs_AT.detach().double()
     sampled_AT = own_AT - own_AT.sum(1, keepdim=True) - math.log(2 * len(ANSWERS))
+    same: dict[str, Any] = {"temperature": HOT, "moves": MOVES}
     samples = [
-        make_sample(
-            [1, 2],
-            answer,
-            rewards[index],
-            temperature=HOT,
-            game_id=index,
-            moves=MOVES,
-            logprobs=sampled_AT[index].tolist(),
+        make_sample([1, 2], answer, reward, game_id=index, logprobs=own.tolist(), **same)
+        for index, (answer, reward, own) in enumerate(
+            zip(ANSWERS, rewards, sampled_AT, strict=True)
         )
-        for index, answer in enumerate(ANSWERS)
     ]
+
     learner.update(make_batch(samples))
     torch.testing.assert_close(gradients[0][: len(expected)], expected, atol=1e-5, rtol=1e-4)
     assert expected.abs().max() > 1e-2

@@ -82,15 +82,6 @@ def test_baseline_by_hand():
     assert baseline.values[("b", 0)] == 0.5
 
 
-def test_one_game_at_a_time_is_the_exponential_moving_average():
-    baseline = RoleBaseline(decay=0.95)
-    expected = 0.0
-    for game, reward in enumerate([1.0, -1.0, 0.5]):
-        assert baseline_advantages(baseline, [(reward, ("a", 0), game)])[0] == reward - expected
-        expected = 0.95 * expected + 0.05 * reward
-        assert baseline.values[("a", 0)] == pytest.approx(expected, abs=1e-15)
-
-
 def test_baseline_survives_its_state():
     baseline = RoleBaseline(decay=0.9)
     baseline_advantages(baseline, [(1.0, ("a", 0), 0)])
@@ -147,13 +138,6 @@ def test_permuting_the_samples_permutes_the_advantages(rows, random, mode):
     assert baseline.values == other_baseline.values
 
 
-def test_leave_one_out_by_hand():
-    advantages = leave_one_out(np.array([1.0, 0.0, 0.0, 1.0]), [7, 7, 7, 7])
-    assert advantages == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
-    mixed = leave_one_out(np.array([1.0, 5.0, 3.0, 9.0]), [1, 2, 1, 3])
-    assert mixed.tolist() == [-2.0, 0.0, 2.0, 0.0]  # alone in groups 2 and 3
-
-
 def test_group_relative_by_hand():
     rewards = np.array([1.0, 0.0, 0.0, 1.0, 4.0, 4.0, 9.0])
     groups = [0, 0, 0, 0, 1, 1, 2]
@@ -167,23 +151,15 @@ def test_group_relative_by_hand():
 
 
 def test_rounding_is_no_deviation():
-    assert deviation_by(np.array([1.0, 1.0 + 1e-15, 3.0, 5.0]), [0, 0, 1, 1]).tolist() == [
-        1e-6,
-        1e-6,
-        1.0,
-        1.0,
-    ]
+    found = deviation_by(np.array([1.0, 1.0 + 1e-15, 3.0, 5.0]), [0, 0, 1, 1])
+    assert found.tolist() == [1e-6, 1e-6, 1.0, 1.0]
 
 
 def test_a_trajectory_counts_once_however_many_turns_it_has():
     # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
-    samples = [
-        make_sample([1], [2], 0.1, game_id=0, group_id=4),
-        make_sample([1], [2], 0.1, game_id=0, group_id=4),
-        make_sample([1], [2], 0.1, game_id=0, group_id=4),
-        make_sample([1], [2], 0.1, game_id=1, group_id=4),
-        make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5),
-    ]
+    samples = [make_sample([1], [2], 0.1, game_id=game, group_id=4) for game in (0, 0, 0, 1)]
+    samples += [make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5)]
+
     batch = FlatBatch(make_batch(samples))
     assert batch.mean_T(batch.rewards_S).tolist() == [0.1, 0.1, 0.7]
     assert batch.groups_T == [4, 4, 5]
@@ -201,23 +177,14 @@ def test_each_sample_has_what_its_trajectory_says():
     assert batch.envs_T == ["b", "b", "a"]
     assert batch.envs_S == ["b", "b", "a", "a"]
     assert batch.roles_S == [("b", 0), ("b", 0), ("a", 1), ("a", 1)]
-    assert [(owner.game_id, owner.forfeit) for owner in batch.owners_S] == [
-        (3, False),
-        (4, False),
-        (2, True),
-        (2, True),
-    ]
-    assert {role: places.tolist() for role, places in batch.by_role().items()} == {
-        ("a", 1): [2, 3],
-        ("b", 0): [0, 1],
-    }
+    owners = [(owner.game_id, owner.forfeit) for owner in batch.owners_S]
+    assert owners == [(3, False), (4, False), (2, True), (2, True)]
+    by_role = {role: places.tolist() for role, places in batch.by_role().items()}
+    assert by_role == {("a", 1): [2, 3], ("b", 0): [0, 1]}
     assert batch.rewards_S.tolist() == [0.5, 1.0, 1.0, 1.0]
-    assert [logprobs.tolist() for logprobs in batch.behaviour_logprobs] == [
-        [-0.5],
-        [-1.0],
-        [-1.0, -1.0],
-        [-1.0],
-    ]
+    behaviour = [logprobs.tolist() for logprobs in batch.behaviour_logprobs]
+    assert behaviour == [[-0.5], [-1.0], [-1.0, -1.0], [-1.0]]
+
     assert [tokens.prompt_ids for tokens in batch.token_samples] == [[1], [1], [1, 4], [1, 5]]
 
 

@@ -8,26 +8,14 @@ import torch
 from tests.helpers.learners import (
     make_batch,
     make_learner,
-    make_sample,
-    save_model,
-    spy_on_gradients,
     tokens_of,
     trained,
+    unlike_samples,
+    without_speed,
 )
 from unstable.learners.ahead import made_ahead
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model import policy
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-def samples():
-    return [
-        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i) for i in range(9)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +27,9 @@ def samples():
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_packs_made_ahead_are_those_made_when_they_are_needed(model, monkeypatch, algorithm):
+def test_packs_made_ahead_are_those_made_when_they_are_needed(
+    model, monkeypatch, gradients, algorithm
+):
     makers = []
 
     def spy(given):
@@ -49,18 +39,17 @@ def test_packs_made_ahead_are_those_made_when_they_are_needed(model, monkeypatch
 
     made = policy.pack_samples
     monkeypatch.setattr(policy, "pack_samples", spy)
-    seen = spy_on_gradients(monkeypatch)
     found = []
     for ahead in (False, True):
         learner = make_learner(model, algorithm=algorithm, micro_batch_size=2)
         learner.micro_batches.ahead = ahead
-        seen.clear()
+        gradients.clear()
         makers.clear()
-        metrics = [learner.update(make_batch(samples(), version)).metrics for version in (0, 1)]
-        for row in metrics:
-            del row["learn/tokens_per_second"]
-        scores = learner.logprobs(tokens_of(samples()))
-        found.append((metrics, scores, seen.copy(), trained(learner)))
+        batches = [make_batch(unlike_samples(9), version) for version in (0, 1)]
+        metrics = [without_speed(learner.update(batch)) for batch in batches]
+
+        scores = learner.logprobs(tokens_of(unlike_samples(9)))
+        found.append((metrics, scores, gradients.copy(), trained(learner)))
         assert all(name.startswith("ahead") for name in makers) == ahead and len(makers) > 10
     (metrics, scores, gradients, weights), (others, rescored, regradients, reweights) = found
     assert metrics == others and scores == rescored

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.learners import (
+    assert_resumes_to_the_bit,
+    assert_sizes_agree,
     count_forwards,
     make_batch,
     make_learner,
     make_sample,
     play_bandit,
-    save_model,
     solve_bandit,
-    spy_on_gradients,
     tokens_of,
     trained,
 )
@@ -27,21 +27,14 @@ from unstable.learners.losses import value_loss
 from unstable.learners.model.packing import pack_samples
 from unstable.types import Move, Reward
 
-CRITICS = [
-    pytest.param({"name": "ppo"}, id="ppo-head"),
-    pytest.param({"name": "ppo", "critic": {"kind": "adapter"}}, id="ppo-adapter"),
-    pytest.param({"name": "a2c"}, id="a2c-head"),
-    pytest.param({"name": "a2c", "critic": {"kind": "adapter"}}, id="a2c-adapter"),
-]
-MOVES = [
-    pytest.param({"name": "vrpo"}, id="vrpo-head"),
-    pytest.param({"name": "vrpo", "critic": {"kind": "adapter"}}, id="vrpo-adapter"),
-]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
+CRITICS, MOVES = (
+    [
+        pytest.param({"name": name} | critic, id=f"{name}-{kind}")
+        for name in names
+        for kind, critic in (("head", {}), ("adapter", {"critic": {"kind": "adapter"}}))
+    ]
+    for names in (("ppo", "a2c"), ("vrpo",))
+)
 
 
 def make_games(version=0, num_games=6, **changes):
@@ -79,16 +72,6 @@ def critic_parameters(learner):
     return torch.cat([p.detach().flatten() for group in groups for p in group])
 
 
-def test_generalized_advantages_by_hand():
-    rewards = np.array([0.0, 1.0, 2.0, 5.0])
-    values = np.array([0.5, 1.0, 3.0, 4.0])
-    found = generalized_advantages(
-        rewards, values, np.array([0, 0, 0, 1]), [0, 2, 4, 1], gamma=0.5, decay=0.5
-    )
-    # One-step errors: 0 + 0.5 * 1 - 0.5, 1 + 0.5 * 3 - 1, 2 + 0 - 3; each keeps a quarter.
-    assert found.tolist() == [0.0 + 0.25 * 1.25, 1.5 - 0.25 * 1.0, -1.0, 1.0]
-
-
 ROWS = st.lists(
     st.tuples(st.floats(-5, 5), st.floats(-5, 5), st.integers(0, 3)), min_size=1, max_size=16
 )  # reward, value, trajectory
@@ -110,20 +93,6 @@ def test_generalized_advantages_equal_brute_force_in_any_order(rows, gamma, deca
             after = values[rest[k + 1]] if k + 1 < len(rest) else 0.0
             expected += (gamma * decay) ** k * (rewards[i] + gamma * after - values[i])
         assert found[place] == pytest.approx(expected, abs=1e-9)
-
-
-@given(ROWS, st.floats(0.1, 1))
-def test_without_decay_an_advantage_is_the_return_minus_the_value(rows, gamma):
-    rewards, values, trajectories = (np.array(column) for column in zip(*rows, strict=True))
-    order = trajectories, range(len(rows))
-    found = generalized_advantages(rewards, values, *order, gamma=gamma, decay=1.0)
-    returns = generalized_advantages(rewards, 0 * values, *order, gamma=gamma, decay=1.0)
-    assert found + values == pytest.approx(returns, abs=1e-9)
-    # What another seat earns is nothing to this one.
-    other = generalized_advantages(
-        np.where(trajectories == 0, rewards, 7.0), values, *order, gamma=gamma, decay=1.0
-    )
-    assert other[trajectories == 0].tolist() == found[trajectories == 0].tolist()
 
 
 def test_a_terminal_term_is_paid_once_and_a_turn_where_it_is_earned():
@@ -154,26 +123,14 @@ def test_value_loss_by_hand():
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
-def test_micro_batches_do_not_change_the_gradients(model, monkeypatch, algorithm):
-    gradients = spy_on_gradients(monkeypatch)
-    settings = algorithm | {"kl_reward": 0.1, "kl_loss": 0.1}
-    runs = []
-    for size in (12, 5, 1):
-        learner = make_learner(
-            model, algorithm=settings, batch_size=60, micro_batch_size=size, epochs=2
-        )
-        for version in range(2):
-            learner.update(make_games(version, num_games=3))
-        runs.append(torch.cat(gradients))
-        gradients.clear()
-    assert (runs[0] != 0).float().mean() > 0.5
-    torch.testing.assert_close(runs[1], runs[0], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(runs[2], runs[0], atol=1e-5, rtol=1e-4)
+def test_micro_batches_do_not_change_the_gradients(model, gradients, algorithm):
+    options = {"algorithm": algorithm | {"kl_reward": 0.1, "kl_loss": 0.1}, "batch_size": 60}
+    batches = [make_games(version, num_games=3) for version in range(2)]
+    assert_sizes_agree(gradients, model, batches, sizes=(12, 5, 1), epochs=2, **options)
 
 
 @pytest.mark.parametrize("algorithm", CRITICS)
-def test_recomputed_activations_do_not_change_the_gradients(model, monkeypatch, algorithm):
-    gradients = spy_on_gradients(monkeypatch)
+def test_recomputed_activations_do_not_change_the_gradients(model, gradients, algorithm):
     runs, passes = [], []
     for switch in ("off", "on"):
         learner = make_learner(model, algorithm=algorithm, gradient_checkpointing=switch, epochs=2)
@@ -250,27 +207,17 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
 def test_values_become_discounted_returns(model, algorithm):
     decay = "target_lambda" if algorithm["name"] == "vrpo" else "gae_lambda"
     critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, decay: 0.5}
-    learner = make_learner(
-        model,
-        algorithm=algorithm | {"critic": critic},
-        learning_rate=1e-4,
-        epochs=20,
-        updates=8,
-    )
+    options = {"learning_rate": 1e-4, "epochs": 20, "updates": 8}
+    learner = make_learner(model, algorithm=algorithm | {"critic": critic}, **options)
+
     won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
     for version in range(8):
+        same = {"version": version, "moves": (Move([4]),), **won}
         samples = [
-            make_sample(
-                [1, 2 + 3 * turn, 3 + turn],
-                [4],
-                0.0,
-                turn=turn,
-                version=version,
-                moves=(Move([4]),),
-                **won,
-            )
+            make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, **same)
             for turn in range(3)
         ]
+
         metrics = learner.update(make_batch(samples, version)).metrics
     values = values_of(learner, make_batch(samples, 8))
     assert values.tolist() == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
@@ -293,20 +240,7 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm
     def learner():
         return make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=4)
 
-    straight = learner()
-    expected = [straight.update(make_games(version)) for version in range(4)]
-    first = learner()
-    for version in range(2):
-        first.update(make_games(version))
-    first.save(tmp_path / "000002")
-    second = learner()
-    second.load(tmp_path / "000002")
-    for version in (2, 3):
-        update = second.update(make_games(version))
-        assert update.advantages == expected[version].advantages
-        for name in update.metrics.keys() - {"learn/tokens_per_second"}:
-            assert update.metrics[name] == expected[version].metrics[name], name
-    assert torch.equal(trained(second), trained(straight))
+    straight, second, _ = assert_resumes_to_the_bit(learner, make_games, tmp_path)
     assert torch.equal(critic_parameters(second), critic_parameters(straight))
 
 

@@ -7,7 +7,14 @@ import torch
 from safetensors.torch import load
 
 from tests.helpers.families import make_family
-from tests.helpers.learners import make_batch, make_learner, make_sample, save_model, token_sample
+from tests.helpers.learners import (
+    make_batch,
+    make_learner,
+    make_sample,
+    plain_logprobs,
+    save_model,
+    token_sample,
+)
 from tests.helpers.learners import trained as training_weights
 from tests.helpers.models import random_adapter
 from unstable.config import AdapterConfig, ConfigError
@@ -46,17 +53,6 @@ def adapted(kind, attention):
     return peft_model
 
 
-def expected_scores(peft_model):
-    """Log-probabilities by a plain forward of each sample alone, without padding."""
-    found = []
-    for sample in SAMPLES:
-        ids = torch.tensor([sample.prompt_ids + sample.token_ids])
-        logits = peft_model(input_ids=ids, use_cache=False).logits[0, len(sample.prompt_ids) - 1 :]
-        logprobs = (logits[:-1] / sample.temperature).log_softmax(-1)
-        found.append(logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0])
-    return torch.cat(found)
-
-
 def gradients(scores, parameters):
     """Of an arbitrary function of the scores; zeros where it does not depend on them."""
     weights = torch.linspace(-1, 1, len(scores))
@@ -69,8 +65,16 @@ def trained(module):
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def assert_alike(policy, plain):
-    logprobs, expected = policy(policy.inputs(SAMPLES)).logprobs_N, expected_scores(plain)
+def assert_alike(kind, path, own_attention, plain_attention):
+    model = adapted(kind, own_attention)
+    assert support_of(model.get_base_model().config).path == path
+    policy, plain = Policy(model), adapted(kind, plain_attention)
+    assert policy.padded == (path == "padded")
+    logprobs, expected = (
+        policy(policy.inputs(SAMPLES)).logprobs_N,
+        torch.cat([plain_logprobs(plain, each) for each in SAMPLES]),
+    )
+
     assert logprobs.std() > 0.1
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
     own, others = (
@@ -78,15 +82,12 @@ def assert_alike(policy, plain):
         for module, scores in ((policy, logprobs), (plain, expected))
     )
     assert (own - others).norm() < 1e-4 * others.norm()
+    return policy
 
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_packed_families_equal_their_own_forward(kind):
-    model = adapted(kind, ATTENTION)
-    assert support_of(model.get_base_model().config).path == "packed"
-    policy, plain = Policy(model), adapted(kind, "eager")
-    assert not policy.padded
-    assert_alike(policy, plain)
+    assert_alike(kind, "packed", ATTENTION, "eager")
 
 
 def test_one_model_has_the_same_scores_by_both_paths():
@@ -100,14 +101,9 @@ def test_one_model_has_the_same_scores_by_both_paths():
         torch.testing.assert_close(
             getattr(one, name), getattr(other, name), atol=1e-5, rtol=1e-5, msg=name
         )
-    torch.testing.assert_close(
-        *(
-            gradients(scores.logprobs_N, trained(policy))
-            for policy, scores in zip((packed, padded), found, strict=True)
-        ),
-        atol=1e-5,
-        rtol=1e-4,
-    )
+    pairs = zip((packed, padded), found, strict=True)
+    slopes = (gradients(scores.logprobs_N, trained(policy)) for policy, scores in pairs)
+    torch.testing.assert_close(*slopes, atol=1e-5, rtol=1e-4)
 
 
 def test_rows_by_hand():
@@ -187,11 +183,8 @@ def test_a_router_can_be_named_and_experts_cannot():
 
 @pytest.mark.parametrize("kind", PADDED)
 def test_padded_families_equal_their_own_forward(kind):
-    model = adapted(kind, None)
-    assert support_of(model.get_base_model().config).path == "padded"
-    policy, plain = Policy(model), adapted(kind, None)
-    assert policy.padded
-    assert_alike(policy, plain)
+    policy = assert_alike(kind, "padded", None, None)
+
     logprobs = policy(policy.inputs(SAMPLES)).logprobs_N
     policy.recompute_activations()
     again = policy(policy.inputs(SAMPLES)).logprobs_N

@@ -34,9 +34,11 @@ AIMS = {
 
 
 def figures(hidden: Tensor, head: Head, chunk_rows: int = 2) -> Sequence[Tensor]:
+    aims = AIMS | ({} if head.trained else {"its own head's": Aim(OTHER)})
     found = selected_logprobs(
-        hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=AIMS
+        hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims
     )
+
     return found.logprobs_N, found.entropies_N, *found.divergences.values()
 
 
@@ -63,29 +65,33 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
         kl(own, other),
         kl(other, own),
         0.3 * kl(other, mixed) + 0.7 * kl(own, mixed),
+        *([] if head.trained else [kl(own, plain_logprobs(OTHER, head))]),
     )
 
 
+@every_row("chunk_rows", [2, 10, 100])
 @every_row("trained", [False, True])
 @every_row("softcap", [None, 1.5])
 @every_row("bias", [False, True])
 @every_row("scale", [1.0, 0.4])
 def test_figures_and_gradients_are_the_plain_ones(
-    scale: float, bias: bool, softcap: float | None, trained: bool
+    scale: float, bias: bool, softcap: float | None, trained: bool, chunk_rows: int
 ) -> None:
+
     given = [HIDDEN, WEIGHT, *([BIAS] if bias else [])]
     inputs = [each.clone().requires_grad_(i == 0 or trained) for i, each in enumerate(given)]
     head = Head(inputs[1], inputs[2] if bias else None, scale, softcap)
-    found, expected = figures(inputs[0], head), plain_figures(inputs[0], head)
+    found, expected = figures(inputs[0], head, chunk_rows), plain_figures(inputs[0], head)
+
     torch.testing.assert_close(found, expected)
     wanted = inputs if trained else inputs[:1]
     weights = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
-    for own, other in zip(found, expected, strict=True):  # each alone
-        gradients = (
-            torch.autograd.grad((weights * each).sum(), wanted, retain_graph=True)
-            for each in (own, other)
-        )
+    sums = [[(weights * each).sum() for each in of] for of in (found, expected)]
+    together = tuple(torch.stack(each).sum() for each in sums)
+    for pair in [*zip(*sums, strict=True), together]:  # each alone, and all
+        gradients = (torch.autograd.grad(each, wanted, retain_graph=True) for each in pair)
         torch.testing.assert_close(*gradients)
+
     assert torch.autograd.gradcheck(
         lambda hidden, *rest: figures(
             hidden, Head(rest[0], rest[1] if bias else None, scale, softcap)
@@ -100,9 +106,12 @@ def test_without_entropy_a_trained_head_gets_none_of_it() -> None:
     found = selected_logprobs(HIDDEN, Head(weight), TARGETS, TEMPERATURES)
     assert found.logprobs_N.requires_grad and not found.entropies_N.requires_grad
     with torch.no_grad():
-        assert not selected_logprobs(
-            HIDDEN, Head(weight), TARGETS, TEMPERATURES
-        ).logprobs_N.requires_grad
+        found = selected_logprobs(HIDDEN, Head(weight), TARGETS, TEMPERATURES)
+    assert not found.logprobs_N.requires_grad
+    hidden = HIDDEN.clone().requires_grad_()
+    found = selected_logprobs(hidden, Head(WEIGHT), TARGETS, TEMPERATURES)
+    assert not found.divergences and not found.entropies_N.requires_grad
+    assert [each is None for each in found.logprobs_N.grad_fn.saved_tensors] == [False, True]
 
 
 def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:

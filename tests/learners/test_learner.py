@@ -3,6 +3,7 @@ import json
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +15,17 @@ from torch.overrides import TorchFunctionMode
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.learners import (
     VOCAB,
+    assert_resumes_to_the_bit,
     count_compiled,
     count_forwards,
     make_batch,
     make_learner,
     make_sample,
+    mixed_batch,
+    plain_logprobs,
     plain_policy,
     play_bandit,
-    save_model,
     solve_bandit,
-    spy_on_gradients,
     tokens_of,
     trained,
 )
@@ -41,55 +43,12 @@ from unstable.records.games import read_game
 from unstable.types import Reward, Segment
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def step_gradients(monkeypatch):
-    return spy_on_gradients(monkeypatch)
-
-
 def plain(**changes):
     """REINFORCE, its advantages not normalised."""
     return {"name": "reinforce", "normalize": "none"} | changes
 
 
-def mixed_batch(version, size=8, **changes):
-    """Samples that differ in length, reward, role and temperature."""
-    samples = [
-        make_sample(
-            [1, 2, 3, i % 4],
-            [4 + (i + version) % 8] * (1 + i % 3),
-            reward=float(i % 3 - 1),
-            seat=i % 2,
-            game_id=100 * version + i // 2,
-            group_id=100 * version + i,
-            version=version,
-            temperature=1.0 + i % 2,
-            logprobs=[-2.5] * (1 + i % 3),
-            **changes,
-        )
-        for i in range(size)
-    ]
-    return make_batch(samples, version)
-
-
-@pytest.mark.parametrize("aggregation", ["token", "constant"])
-def test_micro_batches_do_not_change_the_gradient(model, step_gradients, aggregation):
-    algorithm = {"name": "reinforce++", "aggregation": aggregation}
-    for size in (8, 4, 1):
-        learner = make_learner(model, micro_batch_size=size, algorithm=algorithm)
-        learner.update(mixed_batch(0))
-        learner.update(mixed_batch(1))  # B is no longer zero, so that A has a gradient as well
-    whole, halves, single = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
-    assert (whole[1] != 0).float().mean() > 0.5
-    torch.testing.assert_close(halves, whole, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
-
-
-def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, step_gradients):
+def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, gradients):
     runs = []
     for changes in ({}, {"micro_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
         learner = make_learner(model, **changes)
@@ -98,31 +57,21 @@ def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, ste
         runs.append(len(forwards))
         learner.update(mixed_batch(1))
     assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
-    whole, twelves, recomputed = (torch.stack(step_gradients[i : i + 2]) for i in (0, 2, 4))
+    whole, twelves, recomputed = (torch.stack(gradients[i : i + 2]) for i in (0, 2, 4))
     torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(recomputed, whole, atol=1e-6, rtol=1e-5)
 
 
-def test_compiling_does_not_change_the_gradient(model, step_gradients, monkeypatch):
+def test_compiling_does_not_change_the_gradient(model, gradients, monkeypatch):
     make_learner(model).update(mixed_batch(0))
     runs = count_compiled(monkeypatch)
     make_learner(model, compile=True).update(mixed_batch(0))
     assert runs
-    torch.testing.assert_close(step_gradients[1], step_gradients[0], atol=1e-6, rtol=1e-5)
-
-
-def test_the_loss_norms_differ_by_the_share_of_tokens(model, step_gradients):
-    batch = mixed_batch(0)
-    for aggregation in ("token", "constant"):
-        algorithm = {"name": "reinforce++", "aggregation": aggregation}
-        make_learner(model, algorithm=algorithm).update(batch)
-    num_tokens = sum(len(sample.tokens.token_ids) for sample in batch.samples)
-    by_tokens, by_constant = step_gradients
-    torch.testing.assert_close(by_tokens * num_tokens, by_constant * len(batch.samples) * 4)
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
 def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled(
-    model, step_gradients, tmp_path
+    model, gradients, tmp_path
 ):
     """The gradient is that of a plain forward in which the inserted tokens have no loss."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
@@ -158,76 +107,48 @@ def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled
     assert update.metrics["learn/mismatch_abs_max"] < 1e-5
     (-(0.5 * logprobs.sum() - 1.0 * others.sum()) / 8).backward()
     expected = [p.grad.flatten() for p in peft_model.parameters() if p.requires_grad]
-    torch.testing.assert_close(step_gradients[0], torch.cat(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradients[0], torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_metrics_say_what_was_trained_on(model):
+    rewards = {"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)}
+    cut: dict[str, Any] = {"finish_reason": "length", "rewards": rewards}
+
     batch = make_batch(
         [
             make_sample([1, 2], [3], 1.0, seat=0, game_id=1, group_id=1, prompt_cut=7),
             make_sample([1, 2, 3], [4, 5], 0.0, seat=1, game_id=1, group_id=2, version=-2),
-            make_sample(
-                [1],
-                [4, 5, 6],
-                game_id=2,
-                group_id=3,
-                finish_reason="length",
-                rewards={"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)},
-                outcome=1.0,
-            ),
+            make_sample([1], [4, 5, 6], game_id=2, group_id=3, outcome=1.0, **cut),
         ]
     )
+
     update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
     metrics = update.metrics
     assert update.version == 1
     assert update.advantages == [1.0, 0.0, 1.5]  # baselines begin at 0
-    expected = {
-        "samples": 3,
-        "groups": 3,
-        "tokens_trained": 6,
-        "reward_mean": 2.5 / 3,
-        "outcome_mean": 2 / 3,
-        "advantage_mean": 2.5 / 3,
-        "sequence_length_mean": 4.0,
-        "sequence_length_max": 5,
-        "completion_length_mean": 2.0,
-        "truncated": 1,
-        "truncated_share": 1 / 3,
-        "prompt_cut_samples": 1,
-        "prompt_cut_tokens": 7,
-        "staleness_mean": 2 / 3,
-        "staleness_max": 2,
-        "optimizer_steps": 1,
-        "skipped_steps": 0,
-        "learning_rate": 1e-2,
-        "baseline/env/0": (1 - 0.95**2) * 1.25,
-        "baseline/env/1": 0.0,
-    }
+    expected = (
+        {"samples": 3, "groups": 3, "tokens_trained": 6, "optimizer_steps": 1, "skipped_steps": 0}
+        | {"reward_mean": 2.5 / 3, "outcome_mean": 2 / 3, "advantage_mean": 2.5 / 3}
+        | {"sequence_length_mean": 4.0, "sequence_length_max": 5, "completion_length_mean": 2.0}
+        | {"truncated": 1, "truncated_share": 1 / 3, "learning_rate": 1e-2}
+        | {"prompt_cut_samples": 1, "prompt_cut_tokens": 7}
+        | {"staleness_mean": 2 / 3, "staleness_max": 2}
+        | {"baseline/env/0": (1 - 0.95**2) * 1.25, "baseline/env/1": 0.0}
+    )
+
     for name, value in expected.items():
         assert metrics[f"learn/{name}"] == pytest.approx(value), name
     assert all(value is None or type(value) is float for value in metrics.values())
 
 
-def plain_logprobs(peft_model, tokens):
-    """Of the sample's tokens, by a plain forward of the model."""
-    ids = torch.tensor([tokens.prompt_ids + tokens.token_ids])
-    logits = peft_model(input_ids=ids).logits[0, len(tokens.prompt_ids) - 1 : -1]
-    logprobs = torch.log_softmax(logits / tokens.temperature, -1)
-    return logprobs.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0]
-
-
 def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
     plain = plain_policy(model)
-    samples = []
-    for tokens in tokens_of(mixed_batch(0).samples):
-        samples.append(
-            make_sample(
-                tokens.prompt_ids,
-                tokens.token_ids,
-                logprobs=plain_logprobs(plain, tokens).tolist(),
-                temperature=tokens.temperature,
-            )
-        )
+    samples = [
+        make_sample(each.prompt_ids, each.token_ids, logprobs=own, temperature=each.temperature)
+        for each in tokens_of(mixed_batch(0).samples)
+        for own in [plain_logprobs(plain, each).tolist()]
+    ]
+
     # Several steps, so that later ones see other weights: the mismatch is that of the first.
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
     metrics = learner.update(make_batch(samples)).metrics
@@ -254,26 +175,13 @@ def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
 
 def test_save_and_load_between_updates_change_nothing(model, tmp_path):
     changes = {"steps_per_batch": 2, "micro_batch_size": 2, "schedule": "cosine", "epochs": 2}
-    straight = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
-    straight_updates = [straight.update(mixed_batch(version)) for version in range(4)]
 
-    first = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
-    for version in range(2):
-        first.update(mixed_batch(version))
-    folder = tmp_path / "checkpoints" / "000002"
-    adapter = first.save(folder)
+    def learner():
+        return make_learner(model, algorithm=plain(normalize="zscore"), **changes)
+
+    *_, adapter = assert_resumes_to_the_bit(learner, mixed_batch, tmp_path / "checkpoints")
     assert adapter.name == "main@2"
-    assert read_adapter(folder, "main@2") == adapter
-
-    second = make_learner(model, algorithm=plain(normalize="zscore"), **changes)
-    second.load(folder)
-    updates = [second.update(mixed_batch(version)) for version in (2, 3)]
-    assert torch.equal(trained(second), trained(straight))
-    for update, expected in zip(updates, straight_updates[2:], strict=True):
-        assert update.version == expected.version
-        assert update.advantages == expected.advantages
-        for name in update.metrics.keys() - {"learn/tokens_per_second"}:
-            assert update.metrics[name] == expected.metrics[name], name
+    assert read_adapter(tmp_path / "checkpoints" / "000002", "main@2") == adapter
 
 
 KILLED = """
@@ -293,11 +201,9 @@ def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     learner.save(tmp_path / "000000")
     assert [path.name for path in tmp_path.iterdir()] == ["000000"]
-    assert sorted(path.name for path in (tmp_path / "000000").iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-        "learner.pt",
-    ]
+    names = sorted(path.name for path in (tmp_path / "000000").iterdir())
+    assert names == ["adapter_config.json", "adapter_model.safetensors", "learner.pt"]
+
     with pytest.raises(FileExistsError, match="000000"):
         learner.save(tmp_path / "000000")
 
@@ -335,10 +241,8 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     with pytest.raises(ConfigError) as error:
         other.load(tmp_path / "000001")
     file = tmp_path / "000001" / STATE_FILE
-    assert str(error.value) == (
-        f"{file}: format = 2 is not the one that this release of unstable "
-        "reads (1); use the release that wrote it"
-    )
+    assert str(error.value).startswith(f"{file}: format = 2 is not the one")
+
     assert other.version == 0 and torch.equal(trained(other), before)
 
 
@@ -490,24 +394,24 @@ def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
     assert len({rate for rate, *_ in whole}) > 2
 
 
-def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(model, step_gradients):
+def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(model, gradients):
     """Also where its rewards would have moved the policy."""
 
-    def gradients(reward, env_weights):
+    def gradient(reward, env_weights):
         rewards = (1.0, -1.0, reward, reward)
         made = [
             make_sample([1, 2], [3 + n], each, env="aabb"[n], game_id=n)
             for n, each in enumerate(rewards)
         ]
         make_learner(model, env_weights=env_weights).update(make_batch(made))
-        return step_gradients.pop()
+        return gradients.pop()
 
-    torch.testing.assert_close(gradients(5.0, "spread"), gradients(0.0, "equal"))
-    assert not torch.allclose(gradients(5.0, "equal"), gradients(0.0, "equal"))
+    torch.testing.assert_close(gradient(5.0, "spread"), gradient(0.0, "equal"))
+    assert not torch.allclose(gradient(5.0, "equal"), gradient(0.0, "equal"))
 
 
 @pytest.mark.parametrize("size", [8, 4, 1])
-def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradients, size):
+def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     samples = tokens_of(mixed_batch(0).samples)
     learner = make_learner(model, adapter=adapter, micro_batch_size=size)
@@ -519,8 +423,8 @@ def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, step_gradie
     loss = -torch.cat([plain_logprobs(plain, tokens) for tokens in samples]).mean()
     loss.backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in parameters])
-    assert len(step_gradients) == 1
-    torch.testing.assert_close(step_gradients[0], expected, atol=1e-5, rtol=1e-4)
+    assert len(gradients) == 1
+    torch.testing.assert_close(gradients[0], expected, atol=1e-5, rtol=1e-4)
     assert update.metrics["learn/loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert update.metrics["learn/grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-4)
     assert update.metrics["learn/tokens_trained"] == sum(len(each.token_ids) for each in samples)
@@ -541,21 +445,6 @@ def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(mo
     resumed.load(tmp_path / "000004")
     both = [each.imitate(samples).metrics["learn/loss"] for each in (learner, resumed)]
     assert both[0] == both[1] < losses[-1]
-
-
-def test_a_supervised_step_is_that_of_rft_on_turns_that_were_all_won(model, step_gradients):
-    imitating = make_learner(model, micro_batch_size=4)
-    winning = make_learner(model, micro_batch_size=4, algorithm={"name": "rft"})
-    for version in range(3):
-        batch = mixed_batch(version, outcome=1.0)
-        update = winning.update(batch)
-        assert update.advantages == [1.0] * 8
-        imitated = imitating.imitate(tokens_of(batch.samples))
-        for name in imitated.metrics.keys() - {"learn/tokens_per_second"}:
-            assert imitated.metrics[name] == pytest.approx(update.metrics[name]), name
-    assert len(step_gradients) == 6
-    torch.testing.assert_close(step_gradients[1::2], step_gradients[::2], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(trained(imitating), trained(winning), atol=1e-6, rtol=1e-5)
 
 
 def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end_it(model):
@@ -579,30 +468,18 @@ def test_a_bandit_is_solved_from_chance(model):
     assert repeated == losses[:5]
 
 
-def test_without_rewards_nothing_is_learned(model):
-    learner = make_learner(model, algorithm=plain(normalize="center"), learning_rate=2e-2)
-    before = trained(learner)
-    losses, _ = play_bandit(learner, model, rewarded=False, updates=4)
-    assert losses == [0.0] * 4
-    assert torch.equal(trained(learner), before)
-
-
 def test_metrics_are_reported_for_each_role_too(model):
     """Two roles of different rewards, lengths and ends; a role's tokens are its own."""
-    samples = [
-        make_sample([1, 2], [3] * (1 + seat), reward=1.0 - seat + 0.1 * game, **role)
-        for game in range(4)
-        for seat in (0, 1)
-        for role in [
-            {
-                "env": "some/env",
-                "seat": seat,
-                "game_id": game,
-                "finish_reason": "length" if seat else "stop",
-                "logprobs": [-2.0 - 2 * seat] * (1 + seat),
-            }
-        ]
+    roles: list[dict[str, Any]] = [
+        {"env": "some/env", "seat": seat, "finish_reason": end, "logprobs": logprobs}
+        for seat, end, logprobs in ((0, "stop", [-2.0]), (1, "length", [-4.0] * 2))
     ]
+    samples = [
+        make_sample([1, 2], [3] * (1 + seat), 1.0 - seat + 0.1 * game, game_id=game, **role)
+        for game in range(4)
+        for seat, role in enumerate(roles)
+    ]
+
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=2)
     metrics = learner.update(make_batch(samples)).metrics
     for seat in (0, 1):

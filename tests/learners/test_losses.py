@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.learners import make_tokens
 from tests.helpers.rows import every_row
 from unstable.config import ReinforceConfig
-from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms.reinforce import Reinforce
 from unstable.learners.losses import (
     clipped_loss,
@@ -30,16 +30,8 @@ LOGPROBS = st.lists(
 def sampled(logprobs, behaviour, advantages, normalizer):
     """A micro-batch of one turn, scored by a policy that has made no step yet."""
     turns = torch.zeros(len(logprobs), dtype=torch.long)
-    return Tokens(
-        logprobs_N=logprobs,
-        old_logprobs_N=logprobs.detach(),
-        behaviour_logprobs_N=behaviour,
-        reference_logprobs_N=None,
-        advantages_N=advantages,
-        normalizers_N=torch.full_like(advantages, normalizer),
-        turns_N=turns,
-        sequences_N=turns,
-    )
+    weights = {"advantages_N": advantages, "normalizers_N": torch.full_like(advantages, normalizer)}
+    return make_tokens(logprobs, turns, behaviour_logprobs_N=behaviour, **weights)
 
 
 def reinforce_loss(tokens, cap):
@@ -130,21 +122,15 @@ def test_clipped_loss_by_hand():
 
 def test_clipped_weight_loss_by_hand():
     logprobs = torch.tensor([-1.0, -2.0, -3.0]).requires_grad_()
-    ratios = torch.tensor([9.0, 0.1, 1.0])
-    loss = clipped_weight_loss(
-        logprobs,
-        ratios,
-        torch.tensor([1.0, -1.0, 2.0]),
-        clip_low=0.5,
-        clip_high=4.0,
-        normalizer=2.0,
-    )
+    given = logprobs, torch.tensor([9.0, 0.1, 1.0]), torch.tensor([1.0, -1.0, 2.0])
+    loss = clipped_weight_loss(*given, clip_low=0.5, clip_high=4.0, normalizer=2.0)
     loss.backward()
     assert loss.item() == pytest.approx(-(5 * -1 + 0.5 * -1 * -2 + 1 * 2 * -3) / 2)
     assert logprobs.grad.tolist() == pytest.approx([-2.5, 0.25, -1.0])  # a clip stops none
 
 
 def test_importance_weights_by_hand():
+
     logs = torch.log(torch.tensor([4.0, 0.1, 0.25]))
     assert truncated_weights(logs, 2.0).tolist() == pytest.approx([2.0, 0.1, 0.25])
     assert masked_weights(logs, 0.2, 2.0).tolist() == pytest.approx([0.0, 0.0, 0.25])
@@ -208,37 +194,6 @@ def plain_logprobs(hidden, head, targets, temperatures):
     logprobs = torch.log_softmax((hidden @ head.T).float() / temperatures[:, None], -1)
     entropies = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(1, targets[:, None])[:, 0], entropies
-
-
-@every_row("chunk_rows", [1, 3, 7, 100])
-def test_chunked_logprobs_equal_log_softmax(chunk_rows):
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(7, 5, generator=generator, requires_grad=True)
-    head = torch.randn(11, 5, generator=generator)
-    targets = torch.randint(0, 11, (7,), generator=generator)
-    temperatures = torch.tensor([1.0, 0.7, 2.0, 1.0, 0.1, 1.5, 1.0])
-    weights = torch.randn(7, generator=generator)
-    logprobs, entropies, _ = selected_logprobs(
-        hidden, Head(head), targets, temperatures, chunk_rows
-    )
-    expected, expected_entropies = plain_logprobs(hidden, head, targets, temperatures)
-    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
-    assert not entropies.requires_grad
-    (grad,) = torch.autograd.grad((logprobs * weights).sum(), hidden)
-    (expected_grad,) = torch.autograd.grad((expected * weights).sum(), hidden)
-    torch.testing.assert_close(grad, expected_grad, atol=1e-5, rtol=1e-5)
-
-
-def test_chunked_logprobs_pass_gradcheck():
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
-    head = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-    targets = torch.randint(0, 9, (5,), generator=generator)
-    temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8], dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda hidden: selected_logprobs(hidden, Head(head), targets, temperatures, 2)[0], (hidden,)
-    )
 
 
 def test_a_sure_tokens_small_gradient_survives_bfloat16():

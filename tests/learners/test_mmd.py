@@ -10,19 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.learners import make_tokens
 from unstable.config import parse
-from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.regularization import coefficients_at, regularized
 
 # Who passes (0) and bets (1) in turn; what the first seat wins, by a showdown or without one.
-LINES: dict[tuple[int, ...], tuple[int, bool]] = {
-    (0, 0): (1, True),
-    (1, 0): (1, False),
-    (1, 1): (2, True),
-    (0, 1, 0): (-1, False),
-    (0, 1, 1): (2, True),
-}
+LINES: dict[tuple[int, ...], tuple[int, bool]]
+LINES = {(0, 0): (1, True), (1, 0): (1, False), (1, 1): (2, True)}
+LINES |= {(0, 1, 0): (-1, False), (0, 1, 1): (2, True)}
+
 DEALS = list(itertools.permutations(range(3), 2))
 PLACES = {key: i for i, key in enumerate(itertools.product(range(3), [(), (0,), (1,), (0, 1)]))}
 
@@ -79,27 +76,17 @@ class Table:
         logprobs, aims = logits.log_softmax(-1), reference.log_softmax(-1)
         logprobs_N = logprobs[self.places_N, self.actions_N]
         chances_G = self.chances(logprobs_N.detach()) / len(DEALS)
-        return Tokens(
-            logprobs_N=logprobs_N,
-            old_logprobs_N=logprobs_N.detach(),
-            behaviour_logprobs_N=logprobs_N.detach(),
-            reference_logprobs_N=None,
-            advantages_N=self.outcomes_N,
-            normalizers_N=1 / chances_G[self.games_N],
-            turns_N=torch.arange(len(self.games_N)),
-            sequences_N=2 * self.games_N + self.seats_N,
-            entropies_N=-(logprobs.exp() * logprobs).sum(-1)[self.places_N],
-            divergences={"reference": (logprobs.exp() * (logprobs - aims)).sum(-1)[self.places_N]},
-        )
+        divergence = (logprobs.exp() * (logprobs - aims)).sum(-1)[self.places_N]
+        turns_N, sequences_N = torch.arange(len(self.games_N)), 2 * self.games_N + self.seats_N
+        weights = {"advantages_N": self.outcomes_N, "normalizers_N": 1 / chances_G[self.games_N]}
+        entropies_N = -(logprobs.exp() * logprobs).sum(-1)[self.places_N]
+        figures = {"entropies_N": entropies_N, "divergences": {"reference": divergence}}
+        return make_tokens(logprobs_N, turns_N, sequences_N, **weights, **figures)
 
 
 PLAIN = {"name": "reinforce", "normalize": "none"}
-MIRROR = PLAIN | {
-    "entropy": 0.05,
-    "kl_loss": 0.2,
-    "reference": {"ema": 0.98},
-    "decay": {"rule": "linear", "to": 0.05},
-}
+MIRROR = PLAIN | {"entropy": 0.05, "kl_loss": 0.2, "reference": {"ema": 0.98}}
+MIRROR |= {"decay": {"rule": "linear", "to": 0.05}}
 
 
 def nash_convs(algorithm, seed, updates=900, rate=2.0):
@@ -129,14 +116,10 @@ def test_nash_conv_by_hand():
     logits = torch.zeros(len(PLACES), 2, dtype=torch.float64)
     assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # of uniform play
     # The equilibrium in which the first seat never bets a jack, or bluffs, at first.
-    bets: dict[tuple[int, tuple[int, ...]], float] = {
-        (0, (1,)): 0,
-        (1, (1,)): 1 / 3,
-        (2, (1,)): 1,
-        (0, (0,)): 1 / 3,
-        (1, (0,)): 0,
-    }
-    bets |= {(2, (0,)): 1, (0, (0, 1)): 0, (1, (0, 1)): 1 / 3, (2, (0, 1)): 1}
+    after: dict[tuple[int, ...], tuple[float, float, float]]  # by the card
+    after = {(1,): (0, 1 / 3, 1), (0,): (1 / 3, 0, 1), (0, 1): (0, 1 / 3, 1)}
+    bets = {(card, line): bet for line, cards in after.items() for card, bet in enumerate(cards)}
+
     for key, place in PLACES.items():
         bet = min(max(bets.get(key, 0), 1e-12), 1 - 1e-12)
         logits[place] = torch.tensor([1 - bet, bet]).double().log()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.helpers.learners import token_sample
+from tests.helpers.learners import plain_logprobs, token_sample
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
@@ -57,15 +57,6 @@ def adapted(attention):
 @pytest.fixture(scope="module")
 def policy():
     return Policy(adapted(ATTENTION))
-
-
-def plain_scores(peft_model, sample):
-    """Logprobs and entropies of one sample, by a plain forward of the model."""
-    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
-    logits = peft_model(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1]
-    logprobs = torch.log_softmax(logits / sample.temperature, -1)
-    chosen = logprobs.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
-    return chosen, -(logprobs.exp() * logprobs).sum(-1)
 
 
 def gradients(module, scores):
@@ -141,28 +132,6 @@ def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
     assert counts == {10: 7, 640: 5}
 
 
-def test_packed_equals_a_plain_forward_one_by_one(policy):
-    shared = list(range(20, 60))
-    samples = [
-        token_sample([*shared, 1, 2, 3], [4, 5, 0]),
-        token_sample([*shared, 1, 2, 3], [4, 6, 0], temperature=0.6),
-        token_sample([*shared, 9], [4]),
-        token_sample(shared, [1, 2, 3, 4, 0]),  # its answer is the others' prompt
-        token_sample([7], [8, 8], temperature=2.0),
-    ]
-    plain = adapted("sdpa")
-    scores = [plain_scores(plain, sample) for sample in samples]
-    expected, expected_entropies = (torch.cat(parts) for parts in zip(*scores, strict=True))
-    pack = pack_samples(samples)
-    assert len(pack.ids_T) < sum(len(s.prompt_ids) for s in samples)
-    logprobs, entropies = policy(pack)[:2]
-    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(
-        gradients(policy, logprobs), gradients(plain, expected), atol=1e-5, rtol=1e-5
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(INTERRUPTED, min_size=1, max_size=8), st.integers(1, 4))
 def test_sharing_changes_neither_logprobs_nor_gradients(policy, samples, min_shared):
@@ -196,7 +165,7 @@ def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_share
     samples = [sample for sample, _ in masked]
     plain = adapted("sdpa")
     expected = torch.cat(
-        [plain_scores(plain, sample)[0][torch.tensor(mask) == 1] for sample, mask in masked]
+        [plain_logprobs(plain, sample)[torch.tensor(mask) == 1] for sample, mask in masked]
     )
     pack = pack_samples(samples, min_shared=min_shared)
     assert pack.targets_N.tolist() == [id for each in samples for id in each.scored_ids]

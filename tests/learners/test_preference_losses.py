@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 import torch
 
+from tests.helpers.learners import make_tokens
 from tests.helpers.rows import every_row
 from unstable.config import DPOConfig, IPOConfig, KTOConfig, SimPOConfig, SLiCConfig
 from unstable.contrib.algorithms.ipo import IPO, ipo_losses
 from unstable.contrib.algorithms.simpo import SimPO, simpo_losses
 from unstable.contrib.algorithms.slic import SLiC, hinge_losses
-from unstable.learners.algorithm import Tokens
 from unstable.learners.algorithms.dpo import DPO
 from unstable.learners.algorithms.kto import KTO
 from unstable.learners.preference_losses import (
@@ -37,10 +37,7 @@ OWN_MARGINS = CHOSEN / CHOSEN_LENGTHS - REJECTED / REJECTED_LENGTHS
     ("losses", "expected"),
     [
         (logistic_losses(0.1 * MARGINS), [0.62095705, 0.71845965, 0.95858909]),
-        (
-            logistic_losses(0.5 * MARGINS, label_smoothing=0.2),
-            [0.53687101, 0.77593942, 1.98893947],
-        ),
+        (logistic_losses(0.5 * MARGINS, label_smoothing=0.2), [0.53687101, 0.77593942, 1.98893947]),
         (hinge_losses(0.3 * MARGINS), [0.55, 1.15, 2.425]),
         (ipo_losses(MEAN_MARGINS, beta=0.4), [0.81, 4.0, 3.28515625]),
         (simpo_losses(OWN_MARGINS, beta=2.0, gamma=1.0), [1.46328247, 0.97407698, 0.97407698]),
@@ -96,16 +93,8 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 def tokens(logprobs):
     """Of an optimizer step that is this micro-batch; pairs count alike, and so do answers."""
     lengths = tensor([3, 3, 3, 4, 4, 4, 4])
-    return Tokens(
-        logprobs_N=logprobs,
-        old_logprobs_N=logprobs.detach(),
-        behaviour_logprobs_N=logprobs.detach(),
-        reference_logprobs_N=REFERENCE,
-        advantages_N=SIGNS,
-        normalizers_N=2 * lengths,
-        turns_N=TURNS,
-        sequences_N=PAIRS,
-    )
+    weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
+    return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)
 
 
 def in_plain_words(name, logprobs):

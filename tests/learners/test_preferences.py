@@ -1,35 +1,28 @@
 """Preference learning: which pairs a batch has, what a step on them is, and what is learned."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from tests.helpers.learners import (
+    assert_resumes_to_the_bit,
+    assert_sizes_agree,
     count_forwards,
     make_batch,
     make_learner,
     make_sample,
-    save_model,
     solve_bandit,
-    spy_on_gradients,
     trained,
 )
-from tests.helpers.rows import every_row
-from unstable.config import ConfigError, load, parse
+from unstable.config import ConfigError, parse
 from unstable.learners.batch import FlatBatch
 from unstable.learners.pairs import group_pairs, position_pairs
 from unstable.learners.regularization import turn_kl
 
 PAIRWISE = ["dpo", "ipo", "slic", "simpo"]
 PREFERENCES = [*PAIRWISE, "kto"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def game(number, reward, *turns, **changes):
@@ -135,17 +128,10 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("algorithm", EVERYTHING, ids=lambda each: "-".join(map(str, each)))
-def test_micro_batches_change_neither_gradient_nor_metrics(model, monkeypatch, algorithm):
-    gradients = spy_on_gradients(monkeypatch)
-    rows = []
-    for size in (64, 3, 1):
-        learner = make_learner(model, algorithm=algorithm, micro_batch_size=size, epochs=2)
-        rows.append([learner.update(games_of(version)).metrics for version in (0, 1)][1])
-        del rows[-1]["learn/tokens_per_second"]
-    whole, thirds, single = (torch.stack(gradients[i : i + 4]) for i in (0, 4, 8))
-    assert (whole[-1] != 0).float().mean() > 0.5
-    torch.testing.assert_close(thirds, whole, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
+def test_micro_batches_change_neither_gradient_nor_metrics(model, gradients, algorithm):
+    options = {"algorithm": algorithm, "epochs": 2}
+    batches = [games_of(version) for version in (0, 1)]
+    rows = assert_sizes_agree(gradients, model, batches, sizes=(64, 3, 1), **options)
     for row in rows[1:]:
         assert row == pytest.approx(rows[0], rel=1e-3, abs=1e-5)
 
@@ -158,9 +144,8 @@ def test_a_pair_goes_through_as_a_whole(model):
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
-def test_the_gradient_is_that_of_finite_differences(model, monkeypatch, name):
+def test_the_gradient_is_that_of_finite_differences(model, monkeypatch, gradients, name):
     """Of the loss that an update reports, along its own gradient through the LoRA."""
-    gradients = spy_on_gradients(monkeypatch)
 
     def loss(shift=None):
         learner = make_learner(model, algorithm={"name": name, "beta": 1.0})
@@ -206,12 +191,6 @@ def test_metrics_are_means_over_pairs(model):
     losses = [math.log1p(math.exp(-margin)) for margin in margins]
     assert metrics["learn/loss"] == pytest.approx(np.mean(losses), abs=1e-6)
     assert metrics["learn/pairs"] == 2 and metrics["learn/pairless_share"] == 0
-
-
-def test_a_fresh_policy_prefers_nothing(model):
-    metrics = make_learner(model, algorithm={"name": "dpo"}).update(games_of()).metrics
-    assert metrics["learn/loss"] == pytest.approx(math.log(2))
-    assert metrics["learn/pair_margin"] == pytest.approx(0, abs=1e-7)
 
 
 @pytest.mark.parametrize("old", ["learner", "engine"])
@@ -264,16 +243,15 @@ def test_a_batch_in_which_nothing_is_better_is_left_out_and_counted(model, tmp_p
 
 
 def test_the_reference_of_a_resumed_run_is_the_start(model, tmp_path):
-    learner = make_learner(model, algorithm={"name": "dpo"})
-    learner.update(games_of(0))
-    learner.save(tmp_path / "000001")
-    resumed = make_learner(model, algorithm={"name": "dpo"})
-    resumed.load(tmp_path / "000001")
-    expected = learner.update(games_of(1)).metrics["learn/pair_margin"]
-    assert resumed.update(games_of(1)).metrics["learn/pair_margin"] == expected != 0
+    def learner():
+        return make_learner(model, algorithm={"name": "dpo"})
+
+    *_, second, _ = assert_resumes_to_the_bit(learner, games_of, tmp_path, saved=1, in_all=2)
+    assert second.update(games_of(2)).metrics["learn/pair_margin"] != 0
 
 
 def test_a_reference_that_moves_forgets_what_was_preferred(model):
+
     algorithm = {"name": "dpo", "reference": {"every": 1}}
     learner = make_learner(model, algorithm=algorithm)
     learner.update(games_of(0))
@@ -312,19 +290,6 @@ def test_a_bandit_is_solved_from_chance(model, name):
 # Settings.
 
 
-@every_row("name", PREFERENCES)
-@every_row("setting", [{"kl_reward": 0.1}, {"top_advantage_fraction": 0.5}])
-def test_what_has_no_meaning_is_refused_in_one_line(name, setting):
-    with pytest.raises(ConfigError) as error:
-        parse({"learner": {"algorithm": {"name": name} | setting}})
-    (field,) = setting
-    message = str(error.value)
-    assert message.startswith(
-        f"learner.algorithm.{field} = {setting[field]} does nothing in {name}"
-    )
-    assert "\n" not in message and (" set " in message or "leave it out" in message)
-
-
 def test_what_compares_no_groups_needs_none():
     for algorithm, size in (
         ({"name": "dpo"}, 8),
@@ -338,14 +303,6 @@ def test_what_compares_no_groups_needs_none():
     with pytest.raises(ConfigError, match="desirable_weight = 0 and undesirable_weight = 0"):
         weights = {"desirable_weight": 0, "undesirable_weight": 0}
         parse({"learner": {"algorithm": {"name": "kto", **weights}}})
-
-
-def test_the_page_shows_a_config_that_reads(tmp_path):
-    text = (Path(__file__).parent.parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
-    block = text.partition("## Preferences")[2].split("```")[1]
-    (tmp_path / "config.yaml").write_text(block, encoding="utf-8")
-    config = load(str(tmp_path / "config.yaml"))
-    assert config.groups.by == "branch" and config.learner.algorithm.sft_weight
 
 
 def test_only_a_loss_that_reads_a_reference_has_one(model):

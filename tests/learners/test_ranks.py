@@ -24,12 +24,12 @@ from tests.helpers.learners import (
     make_batch,
     make_learner,
     make_sample,
-    save_model,
     save_teacher,
     spy_on_gradients,
     tokens_of,
     trained,
     with_moves,
+    without_speed,
 )
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.cli import run
@@ -40,11 +40,6 @@ from unstable.models.adapters import read_adapter
 
 RANKS = 2
 PARALLEL = ("ddp", "fsdp")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 class Pair:
@@ -124,11 +119,9 @@ def updates(ranks, model, batches, folder=None, **options):
     with pytest.MonkeyPatch.context() as monkeypatch:
         gradients = spy_on_gradients(monkeypatch)
         learner = make_learner(model, ranks=ranks, **options)
-        metrics = [learner.update(batch).metrics for batch in batches]
+        metrics = [without_speed(learner.update(batch)) for batch in batches]
     if folder is not None and ranks.index == 0:
         learner.save(folder)
-    for row in metrics:
-        del row["learn/tokens_per_second"]
     return gradients, trained(learner), metrics
 
 
@@ -141,11 +134,10 @@ def whole_updates(ranks, model, batches, folder=None, **options):
     learner = make_learner(model, ranks=ranks, **options)
     if folder is not None:
         learner.load(folder)
-    metrics = [learner.update(batch).metrics for batch in batches]
+    metrics = [without_speed(learner.update(batch)) for batch in batches]
     held = sum(each.numel() for each in learner.optimizer.parameters)
     snapshot = learner.snapshot()
-    for row in metrics:
-        del row["learn/tokens_per_second"]
+
     if ranks.index:
         return None, None, metrics, held
     moments = snapshot.state["optimizer"]["adamw"]["state"]
@@ -162,7 +154,19 @@ def forwards(ranks, model, batches, **options):
     return len(runs)
 
 
+def assert_both_as_one(pair, steps, model, batches, whole, metrics, **options):
+    """Two ranks have the gradients and the metrics of one, and the same weights."""
+    for parallel in PARALLEL:
+        given = {"micro_batch_size": 4, "parallel": parallel} | options
+        both = pair.run(steps, model, batches, **given)
+        for gradients, weights, rows in both:
+            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
+            assert torch.equal(weights, both[0][1])
+            assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+
+
 REINFORCE = {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.05}
+
 RLOO = {"name": "rloo", "ratio": "sequence", "kl_reward": 0.1}
 GRPO = {"name": "grpo", "kl_loss": 0.1, "kl_estimator": "k3", "aggregation": "sequence"}
 PPO = {"name": "ppo", "critic": {"kind": "adapter"}}
@@ -181,13 +185,7 @@ def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm):
     single, *_ = updates(Ranks(), model, batches, micro_batch_size=1, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
     torch.testing.assert_close(single, whole, atol=1e-5, rtol=1e-4)
-    for parallel in PARALLEL:
-        both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
-        for gradients, own_weights, rows in both:
-            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-            assert torch.equal(own_weights, both[0][1])
-            for own, expected in zip(rows, metrics, strict=True):
-                assert own == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert_both_as_one(pair, updates, model, batches, whole, metrics, **options)
 
 
 @pytest.mark.parametrize("by", ["adapter", "expert"])
@@ -197,12 +195,7 @@ def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, b
     batches = [with_moves(batch_of(version)) for version in (0, 1)]
     whole, _, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
     assert (torch.cat(whole) != 0).float().mean() > 0.3
-    for parallel in PARALLEL:
-        both = pair.run(updates, model, batches, micro_batch_size=4, parallel=parallel, **options)
-        for gradients, own_weights, rows in both:
-            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-            assert torch.equal(own_weights, both[0][1])
-            assert rows[1] == pytest.approx(metrics[1], rel=1e-3, abs=1e-5)
+    assert_both_as_one(pair, updates, model, batches, whole, metrics, **options)
 
 
 WHOLE = [
@@ -292,12 +285,7 @@ def test_two_ranks_make_the_supervised_step_of_one(pair, model):
     samples = tokens_of(samples_of(0))
     parts = [samples, samples[:1], samples[1:]]  # of one sample there is nothing to share out
     whole, _, expected = supervised_steps(Ranks(), model, parts)
-    for parallel in PARALLEL:
-        both = pair.run(supervised_steps, model, parts, micro_batch_size=4, parallel=parallel)
-        for gradients, weights, losses in both:
-            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-            assert torch.equal(weights, both[0][1])
-            assert losses == pytest.approx(expected, rel=1e-4)
+    assert_both_as_one(pair, supervised_steps, model, parts, whole, expected)
 
 
 def scores_under(ranks, model, adapter, samples, **options):
@@ -336,10 +324,7 @@ def test_a_rank_without_work_of_its_own_keeps_step(pair, model):
     batches = [make_batch(samples_of(0)[:3], 0), make_batch(samples_of(1)[:1], 1)]
     options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
     whole, _, metrics = updates(Ranks(), model, batches, **options)
-    for parallel in PARALLEL:
-        for gradients, _, rows in pair.run(updates, model, batches, parallel=parallel, **options):
-            torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
-            assert rows == [pytest.approx(expected, rel=1e-3, abs=1e-5) for expected in metrics]
+    assert_both_as_one(pair, updates, model, batches, whole, metrics, **options)
 
 
 def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
@@ -468,21 +453,12 @@ def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
 
 @pytest.mark.slow
 def test_a_run_with_two_ranks(tiny_folder, tmp_path, monkeypatch):
-    options = {
-        "--model": tiny_folder,
-        "--run_dir": "run",
-        "--num_learners": RANKS,
-        "--num_actors": 1,
-        "--steps": 2,
-        "--loop.mode": "sync",
-        "--model.dtype": "float32",
-        "--init": "fresh",
-        "--sampling.max_tokens": 4,
-        "--learner.batch_size": 16,
-        "--learner.micro_batch_size": 8,
-        "--eval.every": 0,
-    }
-    arguments = [str(word) for option in options.items() for word in option]
+    arguments = (
+        f"--model {tiny_folder} --run_dir run --num_learners {RANKS} --num_actors 1 --steps 2 "
+        "--loop.mode sync --model.dtype float32 --init fresh --sampling.max_tokens 4 "
+        "--learner.batch_size 16 --learner.micro_batch_size 8 --eval.every 0"
+    ).split()
+
     monkeypatch.chdir(tmp_path)
     assert run(["train", *arguments]) == 0
     rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -1,6 +1,5 @@
 """Entropy and KL of a move: their gradients by enumeration, their weights, and R-NaD's rewards."""
 
-import itertools
 import math
 
 import numpy as np
@@ -18,22 +17,20 @@ from tests.helpers.enumerated import (
     scored,
 )
 from tests.helpers.learners import (
+    assert_sizes_agree,
     count_forwards,
     make_batch,
     make_learner,
     make_sample,
-    save_model,
+    make_tokens,
     solve_bandit,
-    spy_on_gradients,
     tokens_of,
 )
 from tests.helpers.rows import every_row
 from unstable.config import parse
-from unstable.learners.algorithm import Tokens
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
-from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim, selected_logprobs
+from unstable.learners.model.logprobs import Aim
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.regularization import (
     Coefficients,
@@ -44,77 +41,9 @@ from unstable.learners.regularization import (
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
 def settings(**algorithm):
     """An algorithm's section."""
     return parse({"learner": {"algorithm": {"name": "reinforce"} | algorithm}}).learner.algorithm
-
-
-def rows(dtype=torch.float64):
-    generator = torch.Generator().manual_seed(0)
-    hidden, reference = (torch.randn(7, 4, generator=generator, dtype=dtype) for _ in range(2))
-    head = torch.randn(9, 4, generator=generator, dtype=dtype)
-    targets = torch.randint(0, 9, (7,), generator=generator)
-    temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8, 0.1, 1.0], dtype=dtype)
-    return hidden.requires_grad_(), head, targets, temperatures, reference
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-def test_entropies_and_kl_have_the_gradients_of_plain_ones(chunk_rows):
-    hidden, head, targets, temperatures, reference = rows()
-    selected = selected_logprobs(
-        hidden,
-        Head(head),
-        targets,
-        temperatures,
-        chunk_rows,
-        entropy=True,
-        aims={"reference": Aim(reference)},
-    )
-    found = (selected.logprobs_N, selected.entropies_N, selected.divergences["reference"])
-    logprobs, aims = (
-        ((each @ head.T) / temperatures[:, None]).log_softmax(-1) for each in (hidden, reference)
-    )
-    probabilities = logprobs.exp()
-    expected = (
-        logprobs.gather(1, targets[:, None])[:, 0],
-        -(probabilities * logprobs).sum(-1),
-        (probabilities * (logprobs - aims)).sum(-1),
-    )
-    torch.testing.assert_close(found, expected)
-    weights = torch.linspace(-1, 2, 7, dtype=torch.float64)
-    for parts in itertools.product((0, 1), repeat=3):
-        if any(parts):
-            grads = [
-                torch.autograd.grad(
-                    sum((weights * (1 + i) * each).sum() for i, each in enumerate(of) if parts[i]),
-                    hidden,
-                    retain_graph=True,
-                )
-                for of in (found, expected)
-            ]
-            torch.testing.assert_close(*grads)
-
-
-def test_what_is_not_asked_for_has_no_gradient():
-    hidden, head, targets, temperatures, reference = rows()
-    plain = selected_logprobs(hidden, Head(head), targets, temperatures)
-    assert not plain.divergences and not plain.entropies_N.requires_grad
-    assert [each is None for each in plain.logprobs_N.grad_fn.saved_tensors] == [False, True]
-    with torch.no_grad():
-        both = selected_logprobs(
-            hidden,
-            Head(head),
-            targets,
-            temperatures,
-            entropy=True,
-            aims={"reference": Aim(reference)},
-        )
-    assert not both.divergences["reference"].requires_grad and not both.entropies_N.requires_grad
 
 
 def test_answers_are_all_that_there_are():
@@ -149,18 +78,10 @@ def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
     generator = torch.Generator().manual_seed(0)
     logits, aims = torch.randn(2, 5, generator=generator, dtype=torch.float64).unbind()
     own, aims = logits.requires_grad_().log_softmax(-1), aims.log_softmax(-1)
-    words = torch.arange(5)
-    tokens = Tokens(
-        logprobs_N=own,
-        old_logprobs_N=own.detach(),
-        behaviour_logprobs_N=own.detach(),
-        reference_logprobs_N=aims,
-        advantages_N=torch.zeros(5),
-        normalizers_N=1 / own.detach().exp(),
-        turns_N=words,
-        sequences_N=words,
-    )
+    likely = 1 / own.detach().exp()
+    tokens = make_tokens(own, torch.arange(5), reference=aims, normalizers_N=likely)
     value = regularized(no_loss(tokens), tokens, Coefficients(0.0, 1.0, 0.0), 2.0).value
+
     kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
     assert value.item() == pytest.approx(kl.item())
     found, forward, backward = (
@@ -201,28 +122,16 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("algorithm", SEVERAL)
-def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, algorithm):
-    gradients = spy_on_gradients(monkeypatch)
-    runs = []
-    for size in (16, 3, 1):
-        learner = make_learner(
-            model, algorithm=algorithm | TERMS, batch_size=48, micro_batch_size=size, epochs=2
-        )
-        for version in (0, 1):
-            learner.update(mixed(version))
-        runs.append(torch.cat(gradients))
-        gradients.clear()
-    assert (runs[0] != 0).float().mean() > 0.5
-    for run in runs[1:]:
-        torch.testing.assert_close(run, runs[0], atol=1e-5, rtol=1e-4)
+def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
+    options = {"algorithm": algorithm | TERMS, "batch_size": 48, "epochs": 2}
+    assert_sizes_agree(gradients, model, [mixed(0), mixed(1)], **options)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
 def test_a_weight_is_in_reward_a_move_whatever_the_loss_is_a_mean_over(
-    model, monkeypatch, aggregation
+    model, gradients, aggregation
 ):
     """A cost of c in each token is, on policy, a move's reward less by c x its length."""
-    gradients = spy_on_gradients(monkeypatch)
     for weight in (0.0, 0.5):
         algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}
         learner = make_learner(model, algorithm=algorithm, batch_size=16)
@@ -340,24 +249,24 @@ def test_weights_of_what_is_asked_for_are_reported(model):
 
 def rounds(turns):
     """Turns of (game, seat, index), a trajectory's together."""
-    return FlatBatch(
-        make_batch(
-            [
-                make_sample([1], [2], game_id=game, seat=seat, turn=index, group_id=9 * game + seat)
-                for game, seat, index in turns
-            ]
-        )
-    )
+    samples = [
+        make_sample([1], [2], game_id=game, seat=seat, turn=index, group_id=9 * game + seat)
+        for game, seat, index in turns
+    ]
+    return FlatBatch(make_batch(samples))
+
+
+# Game 0: seat 1 begins and moves at 0, 2 and 5, seat 0 at 1, 3 and 4. Game 1: seat 0 alone.
+TURNS = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
+KL = [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
 
 
 def test_the_opponents_kl_by_hand():
-    # Game 0: seat 1 begins and moves at 0, 2 and 5, seat 0 at 1, 3 and 4. Game 1: seat 0 alone.
-    turns = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
-    kl = np.array([1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25])
-    to_go = opponents_kl(rounds(turns), kl, per_turn=False)
+    to_go = opponents_kl(rounds(TURNS), np.array(KL), per_turn=False)
+
     expected = [7 - 60, 6 - 40, 4 - 40, 70 - 7, 60 - 6, 40, 0.75, 0.25]
     assert to_go.tolist() == pytest.approx(expected)
-    own = opponents_kl(rounds(turns), kl, per_turn=True)
+    own = opponents_kl(rounds(TURNS), np.array(KL), per_turn=True)
     assert own.tolist() == pytest.approx([1 - 20, 2, 4 - 40, 10 - 1, 20 - 6, 40, 0.5, 0.25])
     # What each turn costs, from it on, is what is left to go.
     assert own[:3][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[:3])
@@ -381,16 +290,11 @@ def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
 
 
 def test_a_group_compares_the_sum_of_the_opponents_kl_too():
-    turns = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
-    batch, kl = rounds(turns), [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
-    shaped = shaped_rewards(
-        batch,
-        settings(name="rloo", kl_reward=1.0, kl_opponents=True),
-        1.0,
-        [torch.tensor([each]) for each in kl],
-        [torch.zeros(1)] * len(kl),
-        per_turn=False,
-    )
+    batch = rounds(TURNS)
+    old, reference = [torch.tensor([each]) for each in KL], [torch.zeros(1)] * len(KL)
+    section = settings(name="rloo", kl_reward=1.0, kl_opponents=True)
+    shaped = shaped_rewards(batch, section, 1.0, old, reference, per_turn=False)
+
     # What a seat pays from its first turn on, and gains by the other's turns after that.
     assert batch.mean_T(shaped) == pytest.approx([1 - 7 + 60, 1 - 70 + 7, 0.25])
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from ray import ObjectRef
 
-from tests.helpers.learners import VOCAB, make_batch, make_sample, save_model, sealed_batch
+from tests.helpers.learners import VOCAB, sealed_batch, unlike_batch
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFailedError
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
@@ -28,30 +28,15 @@ from unstable.runtime import learner_ranks
 from unstable.runtime.cluster import cluster
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.local import LocalLearner
-from unstable.types import Batch
 
 RANKS = 2
 HERE = [Placement(LOOPBACK)] * RANKS
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     with cluster(RANKS):
         yield
-
-
-def batch_of(version: int) -> Batch:
-    """Eight turns that differ in prompt, answer and reward."""
-    samples = [
-        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i, version=version)
-        for i in range(8)
-    ]
-    return make_batch(samples, version)
 
 
 def config_of(model: ModelConfig, **changes: Any) -> RunConfig:
@@ -138,7 +123,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     assert reachable_from_elsewhere() == []
     alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
 
-    batch = batch_of(0)
+    batch = unlike_batch(0)
     samples = [sample.tokens for sample in batch.samples]
     update, expected = await remote.update(sealed_batch(batch)), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
@@ -167,7 +152,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     assert scored == pytest.approx(np.concatenate(alone.logprobs_under(adapter, samples)), abs=1e-4)
 
     # Rank 0 waits for rank 1, which breaks the connection when it dies.
-    lost = asyncio.ensure_future(remote.update(sealed_batch(batch_of(2))))
+    lost = asyncio.ensure_future(remote.update(sealed_batch(unlike_batch(2))))
     await asyncio.sleep(0.5)
     assert not lost.done()
     family[1].send_signal(signal.SIGKILL)
@@ -187,7 +172,7 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
     family = rank_processes()
     assert len(family) == RANKS
     with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
-        await asyncio.wait_for(remote.update(sealed_batch(batch_of(0))), timeout=300)
+        await asyncio.wait_for(remote.update(sealed_batch(unlike_batch(0))), timeout=300)
     assert_ended(family)
 
 
@@ -203,10 +188,10 @@ async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
     alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
     await remote.start()
     family = rank_processes()
-    samples = [sample.tokens for sample in batch_of(0).samples]
+    samples = [sample.tokens for sample in unlike_batch(0).samples]
     assert (await remote.imitate(samples)).version == alone.imitate(samples).version == 1
     for version in (1, 2):
-        batch = batch_of(version)
+        batch = unlike_batch(version)
         update = await asyncio.wait_for(remote.update(sealed_batch(batch)), timeout=120)
         expected = alone.update(batch)
         assert update.version == expected.version == version + 1
@@ -230,7 +215,7 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     cached: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
     local.learner.policy.register_forward_hook(lambda *_: cached.append("activations"))
-    batch = batch_of(0)
+    batch = unlike_batch(0)
     samples = [sample.tokens for sample in batch.samples]
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
     calls = {

@@ -13,9 +13,7 @@ from tests.helpers.learners import (
     make_learner,
     make_sample,
     play_bandit,
-    save_model,
     solve_bandit,
-    spy_on_gradients,
     trained,
 )
 from unstable.config import RFTConfig
@@ -25,11 +23,6 @@ from unstable.learners.losses import likelihood_loss
 from unstable.types import Batch, Group
 
 RFT = {"name": "rft"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def make_games(version=0, won=1.0):
@@ -87,24 +80,21 @@ def test_likelihood_loss_by_hand():
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
-def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, monkeypatch, aggregation):
-    gradients = spy_on_gradients(monkeypatch)
+def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, gradients, aggregation):
     batch = make_games()
     update = make_learner(model, algorithm=RFT | {"aggregation": aggregation}).update(batch)
     assert update.advantages == [1, 1, 0, 0, 0, 1, 0, 0]
     assert update.metrics["learn/rft_kept"] == 3
     kept = only(batch, np.flatnonzero(update.advantages))
+    algorithm = RFT | {"aggregation": aggregation}
     for size in (8, 1):
-        learner = make_learner(
-            model, algorithm=RFT | {"aggregation": aggregation}, micro_batch_size=size
-        )
-        alone = learner.update(kept)
+        alone = make_learner(model, algorithm=algorithm, micro_batch_size=size).update(kept)
+
         assert alone.metrics["learn/loss"] == pytest.approx(update.metrics["learn/loss"])
         torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
-def test_only_what_is_imitated_is_scored_under_the_reference(model, monkeypatch):
-    gradients = spy_on_gradients(monkeypatch)
+def test_only_what_is_imitated_is_scored_under_the_reference(model, gradients):
     settings = {"algorithm": RFT | {"kl_loss": 0.5}, "micro_batch_size": 1}
     learner = make_learner(model, **settings)
     packs = count_forwards(learner.policy)

@@ -15,15 +15,14 @@ from tests.helpers.enumerated import gradient, mixed, no_loss, peft_model, sampl
 from tests.helpers.learners import (
     BANDIT_TEMPERATURE,
     VOCAB,
+    assert_resumes_to_the_bit,
+    assert_sizes_agree,
     make_batch,
     make_learner,
     make_sample,
     plain_policy,
     play_bandit,
-    save_model,
-    save_teacher,
     solve_bandit,
-    spy_on_gradients,
     token_sample,
     trained,
     with_moves,
@@ -31,24 +30,13 @@ from tests.helpers.learners import (
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check
-from unstable.config import ConfigError, Divergence, parse
+from unstable.config import ConfigError, parse
 from unstable.learners.model.head import Head
 from unstable.learners.model.logprobs import Aim, selected_logprobs
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.regularization import Coefficients, coefficients_at, regularized
 from unstable.models.adapters import read_adapter
 from unstable.types import Move
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    return save_teacher(tmp_path_factory.mktemp("teacher"))
-
 
 # What a divergence is.
 
@@ -82,22 +70,13 @@ TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's
 def test_divergences_are_those_of_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
-    head, three = (
-        torch.eye(5, dtype=torch.float64),
-        torch.full((3,), temperature, dtype=torch.float64),
-    )
-    found = selected_logprobs(
-        own.requires_grad_(),
-        Head(head),
-        torch.tensor([0, 1, 2]),
-        three,
-        aims={"teacher": Aim(other, divergence, beta)},
-    ).divergences["teacher"]
+    head, three = Head(torch.eye(5).double()), torch.full((3,), temperature).double()
+    aims = {"teacher": Aim(other, divergence, beta)}
+    selected = selected_logprobs(own.requires_grad_(), head, torch.arange(3), three, aims=aims)
+    found = selected.divergences["teacher"]
     found.sum().backward()
-    assert found.tolist() == pytest.approx(values, rel=1e-12)
-    assert own.grad is not None and own.grad[1].tolist() == pytest.approx(
-        slopes, rel=1e-9, abs=1e-12
-    )
+    assert found.tolist() == pytest.approx(values, rel=1e-7)
+    assert own.grad.tolist()[1] == pytest.approx(slopes, rel=1e-7)
 
 
 def plain_divergence(own, other, divergence, beta):
@@ -110,45 +89,6 @@ def plain_divergence(own, other, divergence, beta):
         mixture = (beta * other.exp() + (1 - beta) * own.exp()).log()
         return beta * kl(other, mixture) + (1 - beta) * kl(own, mixture)
     return kl(own, other) if divergence == "reverse" else kl(other, own)
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 5, 100])
-def test_a_reference_and_a_teacher_each_have_their_gradient(chunk_rows):
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    hidden, reference, other = (normal(7, 4) for _ in range(3))
-    head, targets = normal(9, 4), torch.arange(7)
-    temperatures = torch.tensor([1.0, 0.5, 2.0, 1.0, 0.8, 0.1, 1.0], dtype=torch.float64)
-    hidden.requires_grad_()
-    chosen: list[tuple[Divergence, float]]
-    chosen = [("forward", 0.5), ("reverse", 0.5), ("jsd", 0.25), ("jsd", 0.9)]
-    for divergence, beta in chosen:
-        aims = {"reference": Aim(reference), "teacher": Aim(other, divergence, beta)}
-        found = selected_logprobs(
-            hidden, Head(head), targets, temperatures, chunk_rows, entropy=True, aims=aims
-        )
-        own, first, second = (
-            (each @ head.T / temperatures[:, None]).log_softmax(-1)
-            for each in (hidden, reference, other)
-        )
-        expected = (
-            own.gather(1, targets[:, None])[:, 0],
-            plain_divergence(own, first, "reverse", 0.5),
-            plain_divergence(own, second, divergence, beta),
-        )
-        figures = (found.logprobs_N, *found.divergences.values())
-        torch.testing.assert_close(figures, expected)
-        weights = torch.linspace(-1, 2, 7, dtype=torch.float64)
-        slopes = [
-            torch.autograd.grad(
-                sum((weights * (1 + i) * each).sum() for i, each in enumerate(of)), hidden
-            )
-            for of in (figures, expected)
-        ]
-        torch.testing.assert_close(*slopes)
 
 
 @every_row("divergence", ["reverse", "forward", "jsd"])
@@ -216,8 +156,7 @@ def test_of_whole_answers_the_reverse_one_is_the_kl_of_the_answer():
 
 
 @pytest.mark.parametrize("divergence", ["reverse", "forward", "jsd"])
-def test_a_teacher_that_is_the_policy_teaches_nothing(model, monkeypatch, teacher, divergence):
-    gradients = spy_on_gradients(monkeypatch)
+def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher, divergence):
     adapter = read_adapter(Path(teacher), "start")
     given = {"adapter": teacher, "divergence": divergence}
     learner = make_learner(
@@ -228,9 +167,8 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model, monkeypatch, teache
     assert gradients[0].abs().max() < 1e-6
 
 
-def test_each_has_its_weight_beside_the_other(model, monkeypatch, teacher):
+def test_each_has_its_weight_beside_the_other(model, gradients, teacher):
     """A KL to the reference, a teacher's and a loss add up; `decay` lowers the two together."""
-    gradients = spy_on_gradients(monkeypatch)
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=7)
 
     def step(**algorithm):
@@ -257,8 +195,7 @@ def test_each_has_its_weight_beside_the_other(model, monkeypatch, teacher):
     assert (last.kl_loss, last.teacher) == pytest.approx((0.1, 0.15))
 
 
-def test_the_experts_loss_is_the_kl_of_its_mix_to_the_policys(model, monkeypatch):
-    gradients = spy_on_gradients(monkeypatch)
+def test_the_experts_loss_is_the_kl_of_its_mix_to_the_policys(model, gradients):
     batch = with_moves(mixed())
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=7)
     policy = plain_policy(model)
@@ -292,20 +229,10 @@ def cases(teacher):
 
 
 @pytest.mark.parametrize("case", ["adapter", "expert", "beside"])
-def test_micro_batches_do_not_change_the_gradient(model, monkeypatch, teacher, case):
-    gradients = spy_on_gradients(monkeypatch)
-    runs = []
-    for size in (16, 3, 1):
-        learner = make_learner(
-            model, algorithm=cases(teacher)[case], batch_size=16, micro_batch_size=size, epochs=2
-        )
-        for version in (0, 1):
-            learner.update(with_moves(mixed(version)))
-        runs.append(torch.cat(gradients))
-        gradients.clear()
-    assert (runs[0] != 0).float().mean() > 0.5
-    for run in runs[1:]:
-        torch.testing.assert_close(run, runs[0], atol=1e-5, rtol=1e-4)
+def test_micro_batches_do_not_change_the_gradient(model, gradients, teacher, case):
+    options = {"algorithm": cases(teacher)[case], "batch_size": 16, "epochs": 2}
+    batches = [with_moves(mixed(version)) for version in (0, 1)]
+    assert_sizes_agree(gradients, model, batches, **options)
 
 
 @pytest.mark.parametrize("case", ["adapter", "expert", "beside"])
@@ -313,14 +240,7 @@ def test_a_resumed_learner_goes_on_to_the_bit(model, tmp_path, teacher, case):
     def learner():
         return make_learner(model, algorithm=cases(teacher)[case], batch_size=16, epochs=2)
 
-    first, again = learner(), learner()
-    first.update(with_moves(mixed(0)))
-    first.save(tmp_path / "1")
-    again.load(tmp_path / "1")
-    expected, found = (each.update(with_moves(mixed(1))).metrics for each in (first, again))
-    del expected["learn/tokens_per_second"], found["learn/tokens_per_second"]
-    assert found == expected
-    assert torch.equal(trained(again), trained(first))
+    assert_resumes_to_the_bit(learner, lambda version: with_moves(mixed(version)), tmp_path, 1, 2)
 
 
 def test_a_position_without_moves_is_left_out(model):
@@ -375,38 +295,7 @@ def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
     assert chances == pytest.approx(shares, abs=0.05)
 
 
-# What is refused, in one line, before a model is loaded.
-
-
-@every_row(
-    ("algorithm", "message"),
-    [
-        (
-            {"name": "grpo", "teacher": {"weight": 2.0}},
-            "algorithm.teacher.weight = 2.0 is for an adapter; name it as "
-            "learner.algorithm.teacher.adapter",
-        ),
-        (
-            {"name": "grpo", "teacher": {"adapter": "x", "beta": 0.1}},
-            "algorithm.teacher.beta = 0.1 is for jsd alone; set learner.algorithm.teacher."
-            "divergence to jsd, or leave it out",
-        ),
-        (
-            {"name": "distill", "kl_loss": 0.1},
-            "algorithm.kl_loss = 0.1 is for turns that were sampled, and an expert's moves were "
-            "not; name a policy as learner.algorithm.teacher.adapter, or leave it out",
-        ),
-        (
-            {"name": "distill", "kl_reward": 0.1},
-            "algorithm.kl_reward = 0.1 does nothing in distill, which earns nothing; set "
-            "learner.algorithm.kl_loss instead",
-        ),
-    ],
-)
-def test_what_has_no_meaning_is_refused_in_one_line(algorithm, message):
-    with pytest.raises(ConfigError) as error:
-        parse({"learner": {"algorithm": algorithm}})
-    assert str(error.value) == f"learner.{message}"
+# What is refused, before a model is loaded.
 
 
 def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher):

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.builders import answering, game
-from tests.helpers.learners import make_learner, save_model
+from tests.helpers.learners import make_learner
 from unstable.config import ALGORITHMS, RewardConfig
 from unstable.rewards.terms import Rewards
 from unstable.types import Batch, GameFailure, GameResult, Group, Move, Turn
@@ -51,9 +51,7 @@ def group_zscores():
     return per_turn(zscore(WORTH))
 
 
-CASES: list[
-    tuple[dict[str, Any], Any]
-] = [  # with the advantages that follow by hand from the weights
+CASES: list[tuple[dict[str, Any], Any]] = [  # with the advantages that follow by hand
     ({"name": "reinforce", "normalize": "none"}, turn_rewards),
     ({"name": "reinforce++"}, lambda: zscore(turn_rewards())),
     ({"name": "rloo"}, lambda: per_turn(4 / 3 * (WORTH - WORTH.mean()))),
@@ -64,13 +62,7 @@ CASES: list[
     ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
-    (
-        {
-            "name": "vrpo",
-            "critic": {"sarsa_lambda": 1.0, "normalize": "none"},
-        },  # as values begin at 0
-        turn_rewards,
-    ),
+    ({"name": "vrpo", "critic": {"sarsa_lambda": 1.0, "normalize": "none"}}, turn_rewards),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # it earns nothing
     *(
@@ -78,11 +70,6 @@ CASES: list[
         for name in ("dpo", "ipo", "slic", "simpo", "kto")
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def with_moves(turn):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
-from tests.helpers.learners import make_batch, make_learner, make_sample, save_model, trained
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.commands import prepare as preparing
@@ -270,25 +269,3 @@ def test_two_first_starts_unpack_once(adapter, model, tmp_path):
         (folder / "mine").touch()
     assert other.wait(timeout=60) == 0
     assert (folder / "mine").exists()
-
-
-def test_the_kl_of_a_warm_started_run_refers_to_the_zips_adapter(tmp_path):
-    model = save_model(tmp_path / "model")
-    start = random_adapter(tiny_model(vocab=12), "start", seed=3)
-    unpack(packed(start, tmp_path / "a.zip", model), tmp_path / "lora")
-    warm = read_adapter(tmp_path / "lora", "start")
-    algorithm = {"normalize": "none", "kl_loss": 0.1}
-    learner = make_learner(model, warm, algorithm=algorithm)
-    rounded = [tensor.float() for tensor in load(warm.weights).values()]
-    assert trained(learner).norm() == pytest.approx(
-        float(torch.cat([tensor.flatten() for tensor in rounded]).norm()), rel=1e-6
-    )
-    samples = [make_sample([1, i], [2, 3], game_id=i) for i in range(4, 12)]
-
-    def kl(version: int) -> float:
-        update = learner.update(make_batch(samples, version))
-        return update.metrics["learn/kl_reference"]
-
-    # From the bare base model a random LoRA is far away, from itself it is not.
-    assert kl(0) == 0.0
-    assert kl(1) > 0.0

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
+from tests.helpers.learners import plain_logprobs
 from tests.helpers.loop import make_context
 from tests.helpers.models import random_adapter
 from tests.helpers.recorded_versions import KINDS, parity, recorded, run_of
@@ -48,14 +49,6 @@ def plain(folder: Path, adapter: Adapter | None) -> torch.nn.Module:
     return wrapped.eval()
 
 
-def logprobs_of(model: torch.nn.Module, sample: TokenSample) -> Tensor:
-    """Log-probabilities [N] of a sample's tokens, by one forward of the sample alone."""
-    ids = torch.tensor([[*sample.prompt_ids, *sample.token_ids]])
-    logits = model(input_ids=ids, use_cache=False).logits[0].float()
-    rows = logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)
-    return rows.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
-
-
 def make_samples() -> list[TokenSample]:
     """Unlike lengths, two with a long prefix in common; all are longer than a window."""
     generator = torch.Generator().manual_seed(0)
@@ -73,7 +66,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> None:
     reference = plain(folder, adapter)
-    expected = torch.cat([logprobs_of(reference, sample) for sample in samples])
+    expected = torch.cat([plain_logprobs(reference, sample) for sample in samples])
     weights = torch.linspace(-1, 2, len(expected))
     (expected * weights).sum().backward()
     trained = [each for each in reference.parameters() if each.requires_grad]
@@ -120,9 +113,9 @@ def check_engine(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> 
         for sample, name, answer in zip(samples, names, answered, strict=True):
             segment = Segment(token_ids=answer.token_ids)
             whole = TokenSample(prompt_ids=sample.prompt_ids, segments=(segment,))
-            expected = logprobs_of(models[name], whole)
+            expected = plain_logprobs(models[name], whole)
             assert (torch.tensor(answer.logprobs) - expected).abs().max() <= LOGPROBS
-        expected = logprobs_of(models[adapter.name], samples[0])
+        expected = plain_logprobs(models[adapter.name], samples[0])
     assert (torch.tensor(scored) - expected).abs().max() <= LOGPROBS
 
 
@@ -178,9 +171,7 @@ async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path
         [("gemma3_text", False), ("qwen3", True)],
     ),
 )
-async def test_others_load_a_version_that_says_what_the_run_recorded(
-    kind: str, whole: bool, tmp_path: Path
-) -> None:
+async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole, tmp_path):
     """PEFT a LoRA's checkpoint, transformers a whole model's export."""
     folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
     if whole:
@@ -195,7 +186,7 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(
         for turn in recorded(folder, 1):
             segment = Segment(token_ids=turn.token_ids)
             sample = TokenSample(prompt_ids=turn.prompt_ids, segments=(segment,))
-            found = logprobs_of(loaded, sample).tolist()
+            found = plain_logprobs(loaded, sample).tolist()
             assert found == pytest.approx(turn.logprobs, abs=LOGPROBS)
 
 

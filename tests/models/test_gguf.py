@@ -75,9 +75,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_folder_and_its_file_are_one_model(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_and_its_file_are_one_model(file, capsys):
     header = read_header([file])
     assert (header.architecture, header.adds_bos) == ("llama", True)
     check_model(ModelConfig(name=str(file)))

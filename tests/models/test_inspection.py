@@ -21,6 +21,7 @@ from unstable.models.base import load_model
 from unstable.models.inspection import check_start, inspect
 
 ROOT = Path(__file__).parent.parent.parent
+DEEP = b"[" * 100_000
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
 
@@ -71,16 +72,13 @@ def fewer(tensors) -> None:
 
 
 BAD_ANYWHERE = {
-    "its peft_type is 'LOHA'": {"peft_type": "LOHA"},
-    "its use_dora is True": {"use_dora": True},
-    "its bias is 'all'": {"bias": "all"},
-    "its rank_pattern is {'q_proj': 8}": {"rank_pattern": {"q_proj": 8}},
-    "its modules_to_save is ['lm_head']": {"modules_to_save": ["lm_head"]},
-    "its init_lora_weights is 'pissa'": {"init_lora_weights": "pissa"},
-    "its r is -4": {"r": -4},
-    "its r is '4'": {"r": "4"},
-    "its lora_alpha is 'much'": {"lora_alpha": "much"},
-    "its lora_alpha is nan": {"lora_alpha": math.nan},
+    f"its {name} is {value!r}": {name: value}
+    for name, value in [
+        *(("peft_type", "LOHA"), ("use_dora", True), ("bias", "all"), ("r", -4), ("r", "4")),
+        *(("rank_pattern", {"q_proj": 8}), ("modules_to_save", ["lm_head"])),
+        *(("init_lora_weights", "pissa"), ("lora_alpha", "much"), ("lora_alpha", math.nan)),
+    ]
+} | {
     "not of its rank 8": {"r": 8},
     "its base is 'Other/Model-7B'": {"base_model_name_or_path": "Other/Model-7B"},
     "q_proj.lora_A.weight is not finite": other_values(math.nan),
@@ -165,17 +163,30 @@ def test_what_an_evaluation_meets_is_read_before_a_model_loads(
     assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is not met
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00."])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00.", DEEP])
 @pytest.mark.parametrize("file", [CONFIG_FILE, WEIGHTS_FILE])
 def test_broken_files_are_one_line(content, file, model, folder):
-    (folder / file).write_bytes(content)
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(content)
+
     for config in (as_start(model, folder), as_opponent(model, folder)):
         with pytest.raises(ConfigError, match=file) as caught:
             check(config)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["no JSON", "{}", "[]", '{"name": 3, "adapter": 4}'])
+def test_half_of_the_weights_is_one_line(model, folder):
+    whole = (folder / WEIGHTS_FILE).read_bytes()
+    (folder / WEIGHTS_FILE).write_bytes(whole[:-4])
+    with pytest.raises(ConfigError, match="cannot be read .*; save it again$"):
+        check(as_start(model, folder))
+
+
+@pytest.mark.parametrize(
+    "content", ["no JSON", "{}", "[]", "[" * 100_000, '{"name": 3, "adapter": 4}']
+)
 def test_a_broken_base_json_is_a_misfit(content, model, folder):
     (folder / BASE_FILE).write_text(content)
     assert "base.json" in (misfit(folder, model) or "")

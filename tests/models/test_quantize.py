@@ -76,9 +76,7 @@ def gradients(policy: Policy) -> list[torch.Tensor | None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("checkpointing", ["off", "on"])
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
-def test_gradients_are_those_of_the_dense_weights(
-    folder: Path, kind: str, targets: str | list[str], checkpointing: str
-) -> None:
+def test_gradients_are_those_of_the_dense_weights(folder, kind, targets, checkpointing):
     learner = LearnerConfig(gradient_checkpointing=checkpointing)
     policy = policy_of(folder, kind, targets, learner)
     plain = policy_of(folder, "none", targets, learner)

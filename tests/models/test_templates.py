@@ -60,9 +60,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
 
 
 @every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", LAST])
-def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(
-    template: str | None, tmp_path: Path
-) -> None:
+def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(template, tmp_path):
     ids = prompt(saved(tmp_path / "with", base_tokenizer(bos=True, template=template)))
     assert ids[0] == 2 and ids.count(2) == 1
     assert 2 not in prompt(saved(tmp_path / "without", base_tokenizer()))
@@ -118,9 +116,7 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
         ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_a_line(
-    asked: str | dict[str, Any], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
@@ -140,9 +136,7 @@ def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
 
 
-def test_a_token_without_a_row_in_the_embedding_is_a_line(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_a_token_without_a_row_in_the_embedding_is_a_line(tiny_folder, tmp_path):
     """Fine-tuners add tokens and forget to resize the embedding."""
     shutil.copytree(tiny_folder, tmp_path / "model")
     tokenizer = tiny_tokenizer()

@@ -47,15 +47,13 @@ def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
     command = child(tmp_path, "sys.exit('401 Client Error: it is gated')")
     with pytest.raises(ConfigError) as error:
         ready_weights(ModelConfig(name=NAME), lambda *_: None, command)
-    assert str(error.value) == (
+    said = (
         f"model.name = '{NAME}': its weights cannot be downloaded (401 Client Error: it is gated); "
-        "check the network, or give the folder of a model"
     )
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
-def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1_000_000})
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ConfigError, match="take 0.5 GB, and 0.0 are free in .* set HF_HOME"):
@@ -80,9 +78,7 @@ def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
         (["config.json"], False),
     ],
 )
-def test_weights_that_are_there_are_not_asked_for(
-    there: list[str], cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_there_are_not_asked_for(there, cached, tmp_path, monkeypatch):
     for name in there:
         shards = {"one": "a.safetensors", "two": "b.safetensors"}
         (tmp_path / name).write_text(json.dumps({"weight_map": shards}))

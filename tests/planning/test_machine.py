@@ -1,8 +1,8 @@
 """What a machine has: read without torch, and as CUDA would show it."""
 
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -34,14 +34,7 @@ def test_this_machine_has_what_its_system_says() -> None:
         ("1000", 20, 0, (100, 70)),
     ],
 )
-def test_a_containers_memory_counts(
-    limit: str | None,
-    used: int,
-    cached: int,
-    expected: tuple[int, int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     memory = SimpleNamespace(total=100, available=70)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
@@ -64,9 +57,7 @@ def test_a_containers_memory_counts(
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
     ],
 )
-def test_a_containers_quota_of_time_counts(
-    files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     monkeypatch.setattr(machine_module.os, "sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "cpu").mkdir()
@@ -75,9 +66,7 @@ def test_a_containers_quota_of_time_counts(
     assert machine_module._cores() == expected
 
 
-def test_packages_are_those_that_python_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
     for path, name, metadata in (
         ("first", "some_thing-2.0", "Name: Some.Thing\nVersion: 2.0\n"),
         ("first", "broken-1.0", None),
@@ -102,9 +91,7 @@ def test_packages_are_those_that_python_imports(
         ("GPU-ab,1", ["GPU-ab", "1"]),
     ],
 )
-def test_cards_are_those_that_cuda_would_show(
-    chosen: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cards_are_those_that_cuda_would_show(chosen, expected, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -131,20 +118,19 @@ def nvml(**fails: Exception) -> ModuleType:
 
     module = ModuleType("pynvml")
     memory = SimpleNamespace(total=24_000_000_000, free=23_000_000_000)
-    vars(module).update(
-        NVMLError=NVMLError,
-        NVMLError_DriverNotLoaded=NoDriverError,
-        NVMLError_LibraryNotFound=NoLibraryError,
-        nvmlInit=lambda: None,
-        nvmlSystemGetCudaDriverVersion_v2=lambda: 13020,
-        nvmlSystemGetDriverVersion=lambda: "580.82.07",
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=lambda handle: memory,
-        nvmlDeviceGetCudaComputeCapability=lambda handle: (7, 5),
-        nvmlDeviceGetName=lambda handle: "Tesla T4",
-        nvmlDeviceGetComputeMode=lambda handle: 3,
-    )
+    errors = {"DriverNotLoaded": NoDriverError, "LibraryNotFound": NoLibraryError}
+    vars(module).update({f"NVMLError_{name}": error for name, error in errors.items()})
+    answers: dict[str, Any] = {
+        **{"Init": None, "SystemGetCudaDriverVersion_v2": 13020},
+        **{"SystemGetDriverVersion": "580.82.07", "DeviceGetCount": 1},
+        **{"DeviceGetHandleByIndex": 0, "DeviceGetMemoryInfo": memory},
+        **{"DeviceGetCudaComputeCapability": (7, 5), "DeviceGetName": "Tesla T4"},
+        **{"DeviceGetComputeMode": 3},
+    }
+    for name, answer in answers.items():
+        setattr(module, f"nvml{name}", lambda *_, answer=answer: answer)
+    vars(module)["NVMLError"] = NVMLError
+
     for name, error in fails.items():
         setattr(module, name, lambda *_, error=error: fail(error))
     return module
@@ -162,9 +148,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_row("error", [NoDriverError(), NoLibraryError()])
-def test_without_a_driver_there_is_no_card(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
     here = this_machine()
@@ -172,9 +156,7 @@ def test_without_a_driver_there_is_no_card(
 
 
 @pytest.mark.parametrize("asked", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
-def test_cards_that_do_not_answer_are_no_silent_absence(
-    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     failing = nvml(**{asked: NVMLError("GPU is lost")})
     monkeypatch.setitem(sys.modules, "pynvml", failing)
@@ -191,9 +173,7 @@ def test_cards_that_do_not_answer_are_no_silent_absence(
 
 
 @every_row("chosen", [None, ""])
-def test_a_card_that_nothing_can_ask_is_no_silent_absence(
-    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monkeypatch):
     """As without nvidia-ml-py; who hides all cards has said so."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,14 +40,10 @@ from unstable.planning.memory import activation_bytes, learner_memory, logits_by
 
 LORA = AdapterConfig(rank=8)
 SMALL: dict[str, Any] = {
-    "vocab_size": 512,
-    "hidden_size": 256,
-    "intermediate_size": 640,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 80,
+    **{"vocab_size": 512, "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 3},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 80},
 }
+
 CONFIGS = [
     LlamaConfig(**SMALL),
     Qwen3Config(**SMALL),
@@ -59,9 +54,7 @@ QWEN_SHAPE = read_shape(ModelConfig(name=str(QWEN)))
 
 @every_row("config", CONFIGS)
 @every_row("targets", ["all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj"])
-def test_parameters_are_those_of_the_real_model(
-    config: PretrainedConfig, targets: str | list[str]
-) -> None:
+def test_parameters_are_those_of_the_real_model(config, targets):
     model = AutoModelForCausalLM.from_config(config)
     shape = shape_of(config)
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -75,15 +68,9 @@ def test_known_models_have_their_known_sizes() -> None:
     assert QWEN_SHAPE.parameters == 1_720_574_976
     assert (QWEN_SHAPE.queries, QWEN_SHAPE.keys, QWEN_SHAPE.normalized_heads) == (2048, 1024, True)
     # Keys and values: 2 x 28 layers x 1024 x 2 bytes.
-    engine = vllm_memory(
-        QWEN_SHAPE,
-        "bfloat16",
-        max_rank=8,
-        max_loras=1,
-        max_requests=1,
-        graphs=False,
-    )
-    assert engine.token_bytes == 114_688
+    options: dict[str, Any]
+    options = {"max_rank": 8, "max_loras": 1, "max_requests": 1, "graphs": False}
+    assert vllm_memory(QWEN_SHAPE, "bfloat16", **options).token_bytes == 114_688
 
 
 def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
@@ -120,15 +107,11 @@ def test_a_model_of_few_fields_has_a_shape() -> None:
     mamba = shape_of(MambaConfig(num_hidden_layers=1, hidden_size=64))
     assert (mamba.layers, mamba.queries, mamba.keys) == (1, 0, 0)
     assert mamba.max_length > 100_000
-    assert [each.name.rpartition(".")[2] for each in mamba.linears if each.spared] == [
-        "dt_proj",
-        "out_proj",
-    ]
+    spared = [each.name.rpartition(".")[2] for each in mamba.linears if each.spared]
+    assert spared == ["dt_proj", "out_proj"]
 
 
-def test_the_shape_is_read_where_the_model_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shape_is_read_where_the_model_is_found(tmp_path, monkeypatch):
     shutil.copytree(QWEN, tmp_path / "models/x")
     hollow_files(tmp_path / "models/x")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -157,9 +140,7 @@ def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
-def test_activations_are_those_that_a_real_pass_keeps(
-    kind: type[PretrainedConfig], dtype: str
-) -> None:
+def test_activations_are_those_that_a_real_pass_keeps(kind, dtype):
     pack = pack_samples([token_sample(list(range(400)), [1, 2, 3])])
     tokens = len(pack.ids_T)
     few, many = (kind(**SMALL | {"num_hidden_layers": layers}) for layers in (2, 4))
@@ -212,13 +193,10 @@ for exact_kl in (False, True):
 def test_logits_take_what_the_learner_was_seen_to_take() -> None:
     """Peak resident memory of a process that scores three chunks of rows, fp32 and bf16."""
     given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is no longer resident
-    done = subprocess.run(
-        [sys.executable, "-c", LOGITS],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | given_back,
-    )
+    command = [sys.executable, "-c", LOGITS]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(command, env=os.environ | given_back, **options)
+
     for exact_kl, line in zip((False, True), done.stdout.splitlines(), strict=True):
         estimate = logits_bytes(QWEN_SHAPE, exact_kl=exact_kl)
         for each in line.split():
@@ -228,14 +206,9 @@ def test_logits_take_what_the_learner_was_seen_to_take() -> None:
 
 def test_gpus_share_one_half_of_each_lora() -> None:
     def slots(tensor_parallel: int) -> float:
-        memory = vllm_memory(
-            QWEN_SHAPE,
-            "bfloat16",
-            max_rank=16,
-            max_loras=1,
-            max_requests=1,
-            tensor_parallel=tensor_parallel,
-        )
+        options: dict[str, Any] = {"max_rank": 16, "max_loras": 1, "max_requests": 1}
+        options["tensor_parallel"] = tensor_parallel
+        memory = vllm_memory(QWEN_SHAPE, "bfloat16", **options)
         return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
 
     hidden, queries, keys, inner = 2048, 2048, 1024, 6144
@@ -247,9 +220,7 @@ def test_gpus_share_one_half_of_each_lora() -> None:
 
 
 @given(tokens=st.integers(0, 10**6), checkpointing=st.booleans(), on_gpu=st.booleans())
-def test_what_fits_is_the_inverse_of_what_is_taken(
-    tokens: int, checkpointing: bool, on_gpu: bool
-) -> None:
+def test_what_fits_is_the_inverse_of_what_is_taken(tokens, checkpointing, on_gpu):
     learner = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=on_gpu)
     assert learner.tokens(learner.total(tokens, checkpointing), checkpointing) == tokens
     assert learner.tokens(learner.total(tokens, checkpointing) - 1, checkpointing) == tokens - 1
@@ -269,14 +240,9 @@ def test_what_saves_memory_is_estimated_to_save_memory() -> None:
         options = {"max_rank": 16, "max_loras": 8, "max_requests": 64} | changes
         return vllm_memory(QWEN_SHAPE, "bfloat16", **options).total(10_000)
 
-    for cheaper in (
-        {"max_rank": 8},
-        {"max_loras": 1},
-        {"graphs": False},
-        {"tensor_parallel": 2},
-        {"max_requests": 8},
-    ):
-        assert engine(**cheaper) < engine()
+    cheaper = {"max_rank": 8, "max_loras": 1, "graphs": False, "tensor_parallel": 2}
+    for name, value in {**cheaper, "max_requests": 8}.items():
+        assert engine(**{name: value}) < engine()
 
 
 def test_what_stands_at_both_ends_is_whole_on_each_rank() -> None:

@@ -33,12 +33,9 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     options = LARGE | {"learner.num": 2}
     chosen = planned(options, node("a", 2), node("driver", 4))
     assert chosen.learners == (Placement("driver", ("2",)), Placement("driver", ("3",)))
-    assert chosen.actors == (
-        Placement("a", ("0",)),
-        Placement("a", ("1",)),
-        Placement("driver", ("0",)),
-        Placement("driver", ("1",)),
-    )
+    places = ((name, card) for name in ("a", "driver") for card in "01")
+    assert chosen.actors == tuple(Placement(name, (card,)) for name, card in places)
+
     assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 

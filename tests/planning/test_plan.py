@@ -44,9 +44,7 @@ def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
     [(1, "auto", ("sync", 1)), (2, "auto", ("async", 1)), (8, "auto", ("async", 4))]
     + [(2, "sync", ("sync", 2)), (1, "async", ("async", 1)), (8, "sync", ("sync", 8))],
 )
-def test_without_a_gpu_all_runs_on_the_processor(
-    cores: int, mode: str, expected: tuple[str, int]
-) -> None:
+def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
     chosen = planned(machine(cores=cores), SMALL | {"loop.mode": mode})
     assert (chosen.mode, len(chosen.actors)) == expected
     assert (chosen.engine, chosen.games_in_flight, chosen.share) == ("embedded", 32, "off")
@@ -134,9 +132,7 @@ def test_engines_and_ranks_may_span_cards() -> None:
         (80, {}, ("split", "async")),
     ],
 )
-def test_one_card_is_shared(
-    gigabytes: float, options: dict[str, Any], expected: tuple[str, str]
-) -> None:
+def test_one_card_is_shared(gigabytes, options, expected):
     chosen = planned(machine(1, gigabytes), LARGE | options)
     assert (chosen.share, chosen.mode) == expected
     assert chosen.actors == chosen.learners == at(("0",))
@@ -168,20 +164,14 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
         (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
         (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
         (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
-        (
-            machine(4),
-            {"learner.num": 1},
-            5,
-        ),  # three actors' processes feed GPUs, and take a core each
+        (machine(4), {"learner.num": 1}, 5),  # three actors feed GPUs, and take a core each
         (machine(4), {"loop.mode": "sync"}, 8),
         (machine(1), {"actors.share_gpu": "sleep"}, 8),
         (machine(1), {"actors.share_gpu": "split"}, 7),
         (machine(4), {"learner.num": 2}, 6),  # for both ranks together
     ],
 )
-def test_the_learner_has_the_threads_that_play_leaves(
-    here: Machine, options: dict[str, Any], threads: int
-) -> None:
+def test_the_learner_has_the_threads_that_play_leaves(here, options, threads):
     chosen = planned(here, SMALL | options)
     assert chosen.learner_threads == threads
 
@@ -301,10 +291,9 @@ def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
         assert (chosen.learners, chosen.share, chosen.gpu_memory) == ((), "off", 0.9)
         assert [use.process for use in chosen.uses] == ["actor"]
         assert "learner" not in chosen.text()
-    shared = plan(
-        load("default", LARGE | {"actors.share_gpu": "sleep"}), [machine(1)], NEEDS, learner=False
-    )
-    assert shared.share == "off"
+    asleep = load("default", LARGE | {"actors.share_gpu": "sleep"})
+    assert plan(asleep, [machine(1)], NEEDS, learner=False).share == "off"
+
     laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
     with pytest.raises(ConfigError):
         planned(laptop, trained)
@@ -339,9 +328,7 @@ def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_the_machine_lacks_is_one_line(
-    cards: int, options: dict[str, Any], words: list[str]
-) -> None:
+def test_what_the_machine_lacks_is_one_line(cards, options, words):
     packages = VERSIONS if cards else {"torch": "2.13.0"}
     with pytest.raises(ConfigError) as raised:
         planned(machine(cards, packages=packages), SMALL | options)
@@ -372,9 +359,7 @@ def test_what_the_machine_lacks_is_one_line(
         ),
     ],
 )
-def test_what_does_not_fit_names_a_number_that_does(
-    here: Machine, options: dict[str, Any], path: str
-) -> None:
+def test_what_does_not_fit_names_a_number_that_does(here, options, path):
     with pytest.raises(ConfigError) as raised:
         planned(here, LARGE | options)
     assert "\n" not in str(raised.value)
@@ -416,9 +401,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=150)
 @given(here=MACHINES, options=OPTIONS, learner=st.booleans())
-def test_every_plan_fits_and_runs_again_as_it_is(
-    here: Machine, options: dict[str, Any], learner: bool
-) -> None:
+def test_every_plan_fits_and_runs_again_as_it_is(here, options, learner):
     config = load("default", options)
     try:
         chosen = plan(config, [here], NEEDS, learner=learner)
@@ -438,9 +421,8 @@ def test_every_plan_fits_and_runs_again_as_it_is(
     resolved = resolve(config, chosen, "fresh")
     assert "auto" not in resolved.actors.model_dump().values()
     assert "auto" not in resolved.learner.model_dump(exclude={"micro_batch_size"}).values()
-    assert (
-        resolve(resolved, plan(resolved, [here], NEEDS, learner=learner), "elsewhere") == resolved
-    )
+    again = plan(resolved, [here], NEEDS, learner=learner)
+    assert resolve(resolved, again, "elsewhere") == resolved
 
 
 def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
@@ -472,9 +454,7 @@ ROWS = re.findall(
 
 
 @every_row(("cards", "arguments", "actors", "learner"), ROWS)
-def test_the_24_gb_config_runs_as_each_row_of_the_page_says(
-    cards: str, arguments: str, actors: str, learner: str
-) -> None:
+def test_the_24_gb_config_runs_as_each_row_of_the_page_says(cards, arguments, actors, learner):
     chosen = fits_24gb(int(cards), parse_options(arguments.split(), {}))[1]
     each = "each " if len(chosen.actors) > 1 else ""
     assert actors == f"{len(chosen.actors)}, {each}{chosen.games_in_flight} games"

@@ -51,9 +51,7 @@ def test_linear_layers_alone_are_counted_in_fewer_bits() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(
-    kind: str, packages: dict[str, str], cards: int, options: dict[str, object], message: str
-) -> None:
+def test_what_cannot_be_is_said_in_one_line(kind, packages, cards, options, message):
     with pytest.raises(ConfigError, match=message) as error:
         planned(kind, packages, cards, **options)
     assert "\n" not in str(error.value)
@@ -69,9 +67,7 @@ def test_what_cannot_be_is_said_in_one_line(
         ("4bit", NO_PLUGIN, 0, "embedded"),
     ],
 )
-def test_what_can_be_is_planned(
-    kind: str, packages: dict[str, str], cards: int, engine: str
-) -> None:
+def test_what_can_be_is_planned(kind, packages, cards, engine):
     assert planned(kind, packages, cards).engine == engine
 
 

@@ -83,10 +83,9 @@ def test_a_fold_moves_the_lead():
 def test_pig_shows_each_seat_its_own_score_first():
     game = after(GAMES["Pig"])
     while not game.done:
-        scores, total = (
-            game.env.raw.state.game_state["scores"],
-            game.env.raw.state.game_state["turn_total"],
-        )
+        state = game.env.raw.state.game_state
+        scores, total = state["scores"], state["turn_total"]
+
         own, other = scores[game.seat], scores[1 - game.seat]
         assert game.observe().position == f"{own} {other} {total} 50"
         game.step("[hold]" if total > 5 else "[roll]")

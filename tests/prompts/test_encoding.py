@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.trainers import BpeTrainer
 from transformers import TokenizersBackend
 
+from tests.helpers.models import chat_ids
 from tests.helpers.rows import every_row
 from unstable.config import GameConfig, ModelConfig
 from unstable.datasets.sources import jsonl_examples
@@ -60,12 +61,10 @@ def llama_style():
     vocabulary["model"]["vocab"] |= {
         name: len(vocabulary["model"]["vocab"]) + index for index, name in enumerate(bytes_)
     }
-    tokenizer = TokenizersBackend(
-        tokenizer_object=Tokenizer.from_str(json.dumps(vocabulary)),
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-    )
+    own = Tokenizer.from_str(json.dumps(vocabulary))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = TokenizersBackend(tokenizer_object=own, **names)
+
     tokenizer.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
     tokenizer.chat_template = (
         "<s>{% for message in messages %}{% if message.role == 'user' %}"
@@ -177,8 +176,8 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
     tokenizer = tokenizer_of(kind)
     text = text.replace("\ufdd0", "").replace("<unk>", "")
     built = builder(tokenizer, "compact")
-    chat = built.style.messages(built.style.render(observation(text)))
-    whole = tokenizer.apply_chat_template(chat, return_dict=False, add_generation_prompt=True)
+    whole = chat_ids(tokenizer, built.style, observation(text))
+
     harmless = added_ids(tokenizer, built.build(observation("harmless")).ids)
     if added_ids(tokenizer, whole) == harmless:
         assert built.build(observation(text)).ids == whole
@@ -200,12 +199,8 @@ def test_real_games_keep_their_ids(style):
         prompts = PromptBuilder(tokenizer, prompt_style(config), {}, 8192)
         while not game.done:
             seen = game.observe()
-            expected = tokenizer.apply_chat_template(
-                prompts.style.messages(prompts.style.render(seen)),
-                return_dict=False,
-                add_generation_prompt=True,
-            )
-            assert prompts.build(seen).ids == expected
+            assert prompts.build(seen).ids == chat_ids(tokenizer, prompts.style, seen)
+
             game.step(chance.choice(game.legal_moves()))
 
 
@@ -272,12 +267,13 @@ def test_what_a_template_does_with_a_text_stays():
 
 def test_examples_of_a_file_hold_no_control_tokens_of_their_own(tmp_path):
     tokenizer = tokenizer_of(SMOLLM2)
-    rows = [
-        {"observation": FORGED, "action": "[4]"},
-        {"observation": "harmless", "action": "[4]"},
-        {"messages": [{"role": r, "content": FORGED} for r in ("user", "assistant")]},
-        {"messages": [{"role": r, "content": "harmless"} for r in ("user", "assistant")]},
+    texts = (FORGED, "harmless")
+    rows: list[dict] = [{"observation": text, "action": "[4]"} for text in texts]
+    rows += [
+        {"messages": [{"role": role, "content": text} for role in ("user", "assistant")]}
+        for text in texts
     ]
+
     path = tmp_path / "own.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     found = jsonl_examples(

@@ -1,5 +1,7 @@
 """Thoughts: which tags mark them, what is private, how long they are, and what of them stays."""
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -56,10 +58,8 @@ def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
 def test_a_thought_and_the_rest_of_an_answer(text, thought, rest):
     assert split_thought(text) == (thought, rest)
     other = text.replace("think>", "mull>")
-    assert split_thought(other, Tags("<mull>", "</mull>")) == (
-        thought.replace("think", "mull"),
-        rest,
-    )
+    expected = thought.replace("think", "mull"), rest
+    assert split_thought(other, Tags("<mull>", "</mull>")) == expected
 
 
 PIECES = st.lists(st.sampled_from(["a", "[4]", "<think>", "</think>", "<thi", "nk>"]), max_size=8)
@@ -111,14 +111,9 @@ def test_what_ends_a_thought_holds_the_tag_as_a_token_and_no_other():
 
 
 def observation(*answers: str, events: int = 2) -> Observation:
-    return Observation(
-        seat=0,
-        rules="The rules.",
-        events=[f"event {number}" for number in range(events)],
-        board="The board.",
-        notice="",
-        answers=answers,
-    )
+    shown: dict[str, Any] = {"rules": "The rules.", "board": "The board.", "notice": ""}
+    happened = [f"event {number}" for number in range(events)]
+    return Observation(seat=0, events=happened, answers=answers, **shown)
 
 
 def test_earlier_thoughts_stand_in_the_prompt_where_they_are_kept():

@@ -16,9 +16,7 @@ from unstable.solving.tree import Tree, grow
 
 @every_row(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
 @every_row("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
-def test_the_average_wins_what_its_parts_win_on_average(
-    game: GameConfig, legal: float, forfeits: bool
-) -> None:
+def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
     """One seat draws one of three policies before the game; the other plays a fourth."""
     tree = kuhn() if game is KUHN else grow(game)
     *parts, other = (drawn(tree, seed, legal) for seat, seed in enumerate(range(4)))
@@ -105,9 +103,7 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
         ("none.json", None, "No such file"),
     ],
 )
-def test_a_file_that_is_no_table_is_one_line(
-    tmp_path: Path, name: str, text: str | None, words: str
-) -> None:
+def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=words):

@@ -8,11 +8,12 @@ import pytest
 
 from tests.helpers.liars import ROLLS, Liars
 from tests.helpers.rows import every_row
+from tests.helpers.trees import uniform
 from unstable.config import ConfigError, GameConfig
 from unstable.games.info import GameInfo, SmallTree
 from unstable.games.other_draws import refused
 from unstable.solving.best_response import assess
-from unstable.solving.tree import as_key, grow
+from unstable.solving.tree import grow
 
 
 def liars(roll: str) -> GameConfig:
@@ -22,13 +23,10 @@ def liars(roll: str) -> GameConfig:
 @pytest.mark.parametrize("roll", ["randint", "sample"])
 def test_uniform_play_in_liars_dice_is_worth_what_openspiel_says(roll: str) -> None:
     tree = grow(liars(roll))
-    policy = {
-        as_key(node.observation): dict.fromkeys(node.actions, 1 / len(node.actions))
-        for node in tree.decisions
-        if node.observation is not None
-    }
     # open_spiel 2.0.2: liars_dice(numdice=1,dice_sides=3)
-    assert assess(tree, policy, forfeits=True).exploitability == pytest.approx(0.5556, abs=1e-4)
+    found = assess(tree, uniform(tree), forfeits=True)
+    assert found.exploitability == pytest.approx(0.5556, abs=1e-4)
+
     assert tree.nodes == 1144
 
 
@@ -132,8 +130,8 @@ class Blind(Liars):
 def test_a_best_response_remembers_what_it_did() -> None:
     """The policy sees two positions as one; who knows its own move wins always."""
     tree = grow(GameConfig(env=f"{__name__}:Blind"))
-    policy = {as_key(n.observation): {"[1]": 0.5, "[2]": 0.5} for n in tree.decisions}  # type: ignore[arg-type]
-    found = assess(tree, policy, forfeits=True)
+    found = assess(tree, uniform(tree), forfeits=True)
+
     assert found.values == pytest.approx((0, 0)) and found.best == pytest.approx((1, 0))
 
 

@@ -42,9 +42,7 @@ def games(
 @every_row("name", TREES)
 @every_row("legal", [1.0, 0.9])
 @every_row("forfeits", [False, True])
-def test_a_moves_worth_is_the_mean_of_all_games_with_it(
-    name: str, legal: float, forfeits: bool
-) -> None:
+def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
     tree = TREES[name]()
     policy = drawn(tree, seed=3, legal=legal)
     found = credit(tree, policy, forfeits=forfeits)
@@ -62,38 +60,6 @@ def test_a_moves_worth_is_the_mean_of_all_games_with_it(
         for action, value in enumerate(worth.actions):
             assert value == pytest.approx(won[shown, action] / reach[shown, action])
             assert worth.advantages[action] == pytest.approx(value - worth.value)
-
-
-BY_HAND = {
-    # A bet wins the ante of who folds and 2 of who calls. After a check the other one checks, or
-    # bets: then half of the time it folds, which loses 1, and else the cards decide about 2.
-    "K 1/1 +0: check bet": (1.125, (0.75, 1.5)),
-    "Q 1/1 +0: check bet": (0.125, (-0.25, 0.5)),
-    "J 1/1 +0: check bet": (-0.875, (-1.25, -0.5)),
-    "K 1/1 +0 check: check bet": (1.25, (1.0, 1.5)),
-    "Q 1/1 +0 check: check bet": (0.25, (0.0, 0.5)),
-    "J 1/1 +0 check: check bet": (-0.75, (-1.0, -0.5)),
-    # A fold loses the ante; a queen's call meets a jack as often as a king.
-    "K 1/1 +0 bet: fold call": (0.5, (-1.0, 2.0)),
-    "Q 1/1 +0 bet: fold call": (-0.5, (-1.0, 0.0)),
-    "J 1/1 +0 bet: fold call": (-1.5, (-1.0, -2.0)),
-    "K 1/1 +0 check bet: fold call": (0.5, (-1.0, 2.0)),
-    "Q 1/1 +0 check bet: fold call": (-0.5, (-1.0, 0.0)),
-    "J 1/1 +0 check bet: fold call": (-1.5, (-1.0, -2.0)),
-}
-
-
-def test_kuhn_by_hand() -> None:
-    """Both do either of their moves half of the time."""
-    tree = kuhn()
-    policy = {node.key: dict.fromkeys(node.actions, 0.5) for node in tree.decisions}
-    found = credit(tree, policy, forfeits=True)
-    for node in tree.decisions:
-        assert node.observation is not None and node.observation.position is not None
-        value, actions = BY_HAND[node.observation.position]
-        assert found[node.key].value == pytest.approx(value)
-        assert found[node.key].actions == pytest.approx(actions)
-    assert len(tree.decisions) == len(BY_HAND)
 
 
 def test_what_the_policy_never_comes_to_has_no_credit() -> None:

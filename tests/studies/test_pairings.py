@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
 from unstable.league.fit import ranking
@@ -45,17 +46,8 @@ def played(spec: GameSpec) -> GameResult:
     }
     best = max(worth, key=lambda side: worth[side])
     outcomes = [1.0 if seat in best else -1.0 for seat in range(len(spec.seats))]
-    return GameResult(
-        spec=spec,
-        turns=[],
-        payoffs=[2 * outcome for outcome in outcomes],
-        outcomes=outcomes,
-        forfeit=None,
-        truncated=False,
-        reason="over",
-        seconds=0.0,
-        stakes=4.0,
-    )
+    payoffs = [2 * outcome for outcome in outcomes]
+    return replace(game(outcomes=outcomes, turns=0), spec=spec, payoffs=payoffs, stakes=4.0)
 
 
 def whole(run: RunConfig, plan: Design) -> list[GameResult]:

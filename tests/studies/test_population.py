@@ -80,9 +80,7 @@ def test_a_pool_may_hold_the_newest_versions_of_each_alone() -> None:
     members=st.sampled_from(["m", "ml", "em", "elm", "lme"]),
     order=st.sampled_from(["alternate", "together"]),
 )
-def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(
-    members: str, order: str
-) -> None:
+def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, order):
     own = league(members, turns=order)
     every = turns(own)
     for place, turn in enumerate(every):
@@ -107,9 +105,7 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(
         ("league_exploiter", None, Tally(), False),
     ],
 )
-def test_who_begins_from_the_start(
-    role: str, restart: str | None, last: Tally | None, anew: bool
-) -> None:
+def test_who_begins_from_the_start(role, restart, last, anew):
     member = MemberConfig.model_validate({"role": role, "restart": restart})
     assert begins_anew(member, last) is anew
 
@@ -141,9 +137,7 @@ TALLIES = st.builds(Tally, *[st.integers(0, 10**6)] * 3)
     exponent=st.floats(0.1, 2000),
     form=st.sampled_from(["hard", "even"]),
 )
-def test_every_version_is_met_whatever_was_played(
-    results: list[dict[str, Tally]], exponent: float, form: Any
-) -> None:
+def test_every_version_is_met_whatever_was_played(results, exponent, form):
     found = weights(MeetConfig(exponent=exponent, form=form), "abc", results)
     assert min(found.values()) >= LEAST_WEIGHT and sum(found.values()) < 3.01
 

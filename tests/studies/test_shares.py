@@ -40,13 +40,11 @@ def test_shares_are_equal_and_have_nothing_in_common() -> None:
         ([tiny(), large()], machine(2), 2),
     ],
 )
-def test_as_many_at_once_as_cores_cards_and_memory_allow(
-    configs: list[RunConfig], there: object, most: int
-) -> None:
-    assert most_at_once(configs, there, NEEDS) == most  # type: ignore[arg-type]
+def test_as_many_at_once_as_cores_cards_and_memory_allow(configs, there, most):
+    assert most_at_once(configs, there, NEEDS) == most
     if most > 1:
         for config in configs:
-            check_at_once(config, there, most, NEEDS)  # type: ignore[arg-type]
+            check_at_once(config, there, most, NEEDS)
 
 
 @every_row(
@@ -58,11 +56,9 @@ def test_as_many_at_once_as_cores_cards_and_memory_allow(
         (tiny(loop__mode="auto"), machine(cores=2), 2, "a run is sync, alone it is async"),
     ],
 )
-def test_more_than_that_is_refused_in_a_line(
-    config: RunConfig, there: object, count: int, said: str
-) -> None:
+def test_more_than_that_is_refused_in_a_line(config, there, count, said):
     with pytest.raises(ConfigError) as caught:
-        check_at_once(config, there, count, NEEDS)  # type: ignore[arg-type]
+        check_at_once(config, there, count, NEEDS)
     assert said in str(caught.value)
 
 

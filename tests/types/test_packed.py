@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,17 +32,10 @@ def trajectory(**changes: object) -> Trajectory:
         Sample(turn=1, tokens=sampled(3, temperature=0.7), rewards={"a": Reward(0.1, 0.2)}),
         Sample(turn=3, tokens=tokens, rewards={}),
     )
-    made = Trajectory(
-        game_id=5,
-        env="Nim-v0",
-        seat=1,
-        group_id=17,
-        outcome=1 / 7,
-        forfeit=False,
-        samples=samples,
-        rewards={"outcome": Reward(math.pi, -math.e)},
-    )
-    return replace(made, **changes)
+    place: dict[str, Any] = {"game_id": 5, "env": "Nim-v0", "seat": 1, "group_id": 17}
+    rewards = {"outcome": Reward(math.pi, -math.e)}
+    own = {"outcome": 1 / 7, "forfeit": False, "samples": samples, "rewards": rewards}
+    return Trajectory(**place | own | changes)
 
 
 def test_a_trajectory_is_opened_as_it_was() -> None:

@@ -54,9 +54,7 @@ def test_a_stranger_with_its_id_is_not_signalled(change: dict[str, object], chil
     assert child.poll() is None and known(child).is_running
 
 
-def test_an_id_that_changes_hands_just_then_is_not_signalled(
-    child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_that_changes_hands_just_then_is_not_signalled(child, monkeypatch):
     """Between the look and the handle."""
     who = known(child)
     ticks = iter([who.started, who.started + 1])

@@ -1,0 +1,86 @@
+"""What tests of all bridges do: games of other libraries, played by random moves."""
+
+import random
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.loop import KUHN_RUN, make_context
+from unstable.config import ConfigError, GameConfig
+from unstable.games.check import check_game, settled
+from unstable.games.game import Game
+from unstable.loop.train import train
+from unstable.records.reading import read_rows
+
+
+def turn(game: Game, rng: random.Random) -> tuple[int, list[str], str]:
+    """A random move; whose it was, what was legal and what was shown."""
+    shown, legal = game.observe(), game.legal_moves()
+    assert shown.seat == game.seat
+    assert not game.step(rng.choice(legal)).invalid
+    return shown.seat, legal, shown.board
+
+
+def play(game: Game, seed: int) -> tuple[list[tuple[int, list[str], str]], list[float]]:
+    """All turns of a game of random moves, and its pay-offs."""
+    rng, turns = random.Random(seed), []
+    while not game.done:
+        turns.append(turn(game, rng))
+    return turns, game.payoffs
+
+
+def assert_undisturbed(config: GameConfig, seeds: Sequence[int], *, chance: bool = True) -> None:
+    """Games of several seeds are the same by turns as one by one, and with chance they differ."""
+    alone = [play(Game(config, seed), 0) for seed in seeds]
+    assert len({repr(turns) for turns, _ in alone}) > 1 or not chance
+    games = [Game(config, seed) for seed in seeds]
+    rngs = [random.Random(0) for _ in games]
+    turns: list[list[tuple[int, list[str], str]]] = [[] for _ in games]
+    while not all(game.done for game in games):
+        for game, rng, own in zip(games, rngs, turns, strict=True):
+            if not game.done:
+                own.append(turn(game, rng))
+    assert [*zip(turns, [game.payoffs for game in games], strict=True)] == alone
+
+
+def assert_copy_goes_its_own_way(config: GameConfig) -> None:
+    """Game and copy come to the same end by the same moves, and neither moves the other."""
+    game = Game(config, 3)
+    game.step(game.legal_moves()[0])
+    if not game.done:
+        before = game.observe()
+        ended = play(game.copied(), 1)
+        assert game.observe() == before and not game.done
+        assert play(game, 1) == ended
+
+
+def assert_refused(said: str, **config: Any) -> None:
+    """The game is refused in one line."""
+    with pytest.raises(ConfigError) as caught:
+        check_game(GameConfig(**config), "games.0")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def assert_ends_or_is_refused(config: GameConfig, reasons: Collection[str]) -> None:
+    """The game comes to its own end, or is refused in a line with one of the reasons."""
+    try:
+        config = settled(config)
+        check_game(config)
+    except ConfigError as error:
+        assert any(reason in str(error) for reason in reasons) and "\n" not in str(error), error
+        return
+    game = Game(config, 1)
+    play(game, 1)
+    assert not game.truncated
+
+
+async def learned_from(folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    """The rows of a run that makes an update by a game on the shipped cards model."""
+    whole = KUHN_RUN | {"eval": {"every": 0}} | changes | {"loop": {"mode": "sync", "steps": 1}}
+    context = make_context(folder, folder / "run", **whole)
+    assert await train(context) == "all updates made"
+    rows = read_rows(context.folder.metrics)
+    assert [row["version"] for row in rows] == [0, 1]
+    return rows
