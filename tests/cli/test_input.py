@@ -19,7 +19,6 @@ from unstable.cli.commands import COMMANDS
 from unstable.cli.options import loaded_run
 from unstable.commands.prepare import check
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load, load_as
-from unstable.models.archive import misfit, unpack
 
 
 def is_expected(line: str, expected: str) -> bool:

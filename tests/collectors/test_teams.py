@@ -275,7 +275,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     for result in (won, forfeited, mirror):
         tally.add_game(result, [])
         counted.add(result)
-    metrics.add(tally)
+    metrics.tally.add(tally)
     row = metrics.take(1.0)
     assert row["collect/versus/random/games"] == 2
     assert row["collect/versus/random/win"] == row["collect/versus/random/forfeit"] == 0.5

@@ -179,7 +179,7 @@ def test_the_card_says_what_it_is_how_good_and_how_it_was_made(
     card = (exported / "README.md").read_text()
     front = yaml.safe_load(card.split("---")[1])
     assert (front["base_model"], front["library_name"]) == (tiny_folder.name, "peft")
-    row = "| TicTacToe-v0 | random | sampled | 0.60 (0.40 to 0.80) | 6 | 4 | 6 | 2 | 16 |"
+    row = "0.60 (0.40 to 0.80) | – | 6 / 4 / 6 | 2 | 16 | 90 % |"
     assert row in card and "![Scores over the versions of the run](scores.png)" in card
     assert "| `model.adapter.rank` | 4 | 16 |" in card
     assert re.search(r"^unstable-selfplay \d.*torch \d", card, re.MULTILINE)

@@ -20,12 +20,14 @@ from tests.helpers.screens import Screen
 from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
 from unstable.cli import run
 from unstable.commands.finished import checkpoint_of
-from unstable.commands.runs import newest_score, runs
+from unstable.commands.runs import runs
 from unstable.commands.session import make_folder
 from unstable.commands.watch import Watched, watch
 from unstable.config import ConfigError, dump
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_last_rows
+from unstable.records.summary import RunSummary
+from unstable.records.tables import newest_score
 from unstable.tracking.dashboard import Dashboard
 from unstable.tracking.view import View
 
@@ -70,16 +72,16 @@ def test_what_is_watched_is_what_the_run_itself_shows(
     now = own.clock()
     own.clock = lambda: now
     record = json.loads(json.dumps(own.record()))
-    seen = View.read(record, own.config, own.rows, lambda: 0.0)
+    seen = View.read(record, own.config, own.summary, lambda: 0.0)
     assert render(seen, width, height) == render(own, width, height)
-    later = View.read(record, own.config, own.rows, lambda: 3600.0)
+    later = View.read(record, own.config, own.summary, lambda: 3600.0)
     assert "1 h 00 min" in render(later, 200, 60).splitlines()[0]
 
 
 @pytest.mark.parametrize("record", [{}, {"now": "x"}, {"now": 1.0, "phase": 3}])
 def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        View.read(record, make_config(), (), lambda: 0.0)
+        View.read(record, make_config(), RunSummary(), lambda: 0.0)
 
 
 def test_a_folder_is_shown_once_where_there_is_no_terminal(
@@ -243,9 +245,9 @@ def test_the_newest_score_is_the_last_one_that_is_there() -> None:
         {"version": 2, "exploit/Kuhn/low": 0.1, "exploit/Kuhn/high": 0.125},
         {"version": 1, "eval/Nim-v0/expert/sampled/score": None},
     ]
-    assert newest_score(rows) == "exploitability 0.125"
-    assert newest_score(rows[:1]) == "0.25 against expert"
-    assert newest_score([]) == ""
+    assert newest_score(RunSummary.of(rows)) == "exploitability 0.125"
+    assert newest_score(RunSummary.of(rows[:1])) == "0.25 against expert"
+    assert newest_score(RunSummary()) == ""
 
 
 def test_a_name_is_the_folders_and_the_dashboards(

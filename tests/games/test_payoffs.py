@@ -192,15 +192,17 @@ def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Pa
     tracker.log_evaluation([paying, make_score(1)])
     tracker.end_update(1)
     tracker.finish("all updates made")
-    table = printed(tracker).partition("Evaluation: wins")[2].splitlines()
-    assert table[1].endswith("last pay-off, 95 %")
-    assert table[2].rstrip().endswith("90 %  −0.31 (−0.62 to 0.00)")
-    assert table[3].rstrip().endswith("90 %")
+    table = printed(tracker).partition("Evaluations")[2].splitlines()
+    assert "pay-off" in table[1]
+    assert "−0.31 (−0.62 to 0.00)" in table[2] and "to 0.00)" not in table[3]
     run = Run("run", tracker.folder, tracker.view.config, read_rows(tracker.folder.metrics), None)
     about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}
     made: dict[str, Any] = {"dtype": "float32", "max_lora_rank": 4}
     prompt = {"style": "answer", "parser": "exact", "max_tokens": 6, "temperature": 1.0}
     made["prompts"] = {"Leduc": prompt}
     card = model_card(run, Export(version=1, merged=False, **about, **made))
-    assert "| sampled | 0.50 (0.30 to 0.70) | −0.31 (−0.62 to 0.00) | 6 | 4 | 6 | 2 | 16 |" in card
-    assert "| TicTacToe-v0 | random | sampled | 0.50 (0.30 to 0.70) | – | 6 |" in card
+    score = "0.50 (0.30 to 0.70)"
+    ends = "– | 6 / 4 / 6 | 2 | 16 | 90 % |"
+    paid = f"| Leduc | random | {score} | 1 | {score} | – | −0.31 (−0.62 to 0.00) | {ends}"
+    assert paid in card
+    assert f"| TicTacToe-v0 | random | {score} | 1 | {score} | – | – | {ends}" in card

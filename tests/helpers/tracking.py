@@ -146,7 +146,7 @@ def make_tracker(root: Path, config: RunConfig | None = None, **options: Any) ->
 
 
 def printed(tracker: Tracker) -> str:
-    file = tracker._console.file
+    file = tracker.display.console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
 

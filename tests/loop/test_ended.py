@@ -37,7 +37,7 @@ def taken(messages: list[Ended]) -> tuple[dict[str, Any], dict[str, float]]:
     metrics, guard = PlayMetrics(config()), TrainingGames()
     for ended in messages:
         arrived: Ended = pickle.loads(pickle.dumps(ended))
-        metrics.add(arrived.play)
+        metrics.tally.add(arrived.play)
         guard.merge(arrived.results)
     return metrics.take(1.0), dict(guard.take())
 

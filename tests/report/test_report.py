@@ -87,7 +87,7 @@ def test_a_gain_is_a_sentence(run: Run) -> None:
 def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
     def table(run: Run) -> dict[str, Any]:
         tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
-        return next(table for table in tables if table["title"] == "Last evaluations")
+        return next(table for table in tables if table["title"] == "Evaluations")
 
     plain = table(run)
     assert "pay-off" not in plain["columns"]

@@ -1,11 +1,12 @@
 """Pages that show a run, and what they show: commands and examples are run, values compared."""
 
+import ast
 import doctest
 import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import unstable
 import unstable.games
+from scripts.docs_reference import BLOCK, filled
 from tests.helpers.cli import background, in_process, wait_for, written
 from tests.helpers.locally import locally
 from tests.helpers.records import flat
@@ -28,7 +30,7 @@ from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_lines
 from unstable.studies.league.folder import LeagueFolder
 from unstable.studies.sweep.folder import SweepFolder
-from unstable.types.metrics import GROUPS
+from unstable.types.metrics import GROUPS, METRICS, metric
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -179,16 +181,38 @@ def test_the_lines_on_a_page_are_what_the_package_says(name: str) -> None:
 
 
 def test_the_metrics_that_the_pages_name_exist() -> None:
-    known = page("metrics.md")
     for name in ("troubleshooting.md", "first_gpu_run.md", "concepts.md"):
-        found = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
-        for metric in re.findall(found, page(name)):
-            assert f"`{metric}`" in known, metric
+        named = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
+        for found in re.findall(named, page(name)):
+            assert metric(found) is not None, found
 
 
-def test_the_page_of_metrics_has_a_part_for_each_group() -> None:
-    parts = re.findall(r"^## (\w+):", page("metrics.md"), re.M)
-    assert {*GROUPS} == {*parts, "worst"}  # beside ratings
+def test_the_tables_are_those_that_the_registry_makes() -> None:
+    assert filled(page("metrics.md")) == page("metrics.md")
+    tables = [each[2] for each in BLOCK.finditer(page("metrics.md"))]
+    assert sorted(tables) == sorted(["row", *GROUPS])
+    assert len(METRICS) == len({each.name for each in METRICS}) > 200
+
+
+def test_every_metric_that_the_code_names_is_declared() -> None:
+    """Names in one piece; those that are put together are in the rows that other tests write."""
+    name = re.compile(rf"(?:{'|'.join(GROUPS)})/[\w/]*\w")
+    undeclared = {
+        (path.name, node.value)
+        for path in (ROOT / "unstable").rglob("*.py")
+        for node in _texts(ast.parse(path.read_text(encoding="utf-8")))
+        if name.fullmatch(node.value) and metric(node.value) is None
+    }
+    assert undeclared == {("wandb.py", "eval/games")}, "which is a table"
+
+
+def _texts(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Its strings, without the parts of formatted ones."""
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
+        yield tree
+    elif not isinstance(tree, ast.JoinedStr):
+        for child in ast.iter_child_nodes(tree):
+            yield from _texts(child)
 
 
 # Sweeps and leagues

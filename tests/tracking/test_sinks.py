@@ -305,6 +305,8 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6), (2, 0.6)]
     assert scalar(folder, "learn/loss") == [(1, 0.042), (2, 0.042)]
     assert {"version", "learn/grad_norm"}.isdisjoint(events(folder).Tags()["scalars"])
+    told = events(folder).SummaryMetadata(name).summary_description
+    assert told == "wins plus half the draws, per game (share)"
     tracker.close()
     rows = folder.metrics.read_bytes().splitlines(keepends=True)
     folder.metrics.write_bytes(b"".join(rows[:2]))  # it goes on from version 1

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from unstable.config import escape_control
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS
-from unstable.records.text import difference, interval, markdown_table, number
+from unstable.records.tables import evaluations, facts
+from unstable.records.text import markdown_table, number
 from unstable.report.charts import line_chart
 from unstable.report.run import Run
 from unstable.report.sections import score_curves
 from unstable.report.settings import differences
-from unstable.types.metrics import EvalKey
 
 PICTURE = "scores.png"
 PROMPTS = "prompts.json"
@@ -99,13 +99,13 @@ def _about(run: Run, export: Export) -> str:
     games = ", ".join(game.key for game in run.config.games)
     what = "Weights" if export.merged else "A LoRA adapter"
     algorithm = run.config.learner.algorithm.name
-    made = f"{run.total('collect/games'):,.0f} games" if run.updates else "no games yet"
+    made = f"{facts(run.summary)[1][1]} games" if run.updates else "no games yet"
     known = f" (SHA-256 of its tensors: `{export.fingerprint}`)" if export.fingerprint else ""
     return (
         f"# {export.base} after self-play: {games}\n\n"
         f"{what} of `{export.base}`{known}, trained by playing text games against {_met(run)}, "
         f"with unstable. This is version {export.version} of a run of "
-        f"{run.version} updates of `{algorithm}`, which played {made}."
+        f"{run.summary.version} updates of `{algorithm}`, which played {made}."
     )
 
 
@@ -130,26 +130,14 @@ def _sampling(run: Run) -> str:
 
 
 def _scores(run: Run, version: int) -> str:
-    found = [each for each in run.measured(EvalKey, "score") if each.version <= version]
-    newest = max((each.version for each in found), default=None)
-    if newest is None:
+    found = [each for each in run.summary.newest if each.version <= version]
+    if not found:
         return "## How good it is\n\nIt was not evaluated."
-    paid = any(each.figures.get("payoff") is not None for each in found)
-    rows = [
-        [
-            *(each.key.env, each.key.opponent, each.key.mode),
-            interval(*(each.figures[name] for name in ("score", "low", "high"))),
-            *([difference(each.figures, "payoff")] if paid else []),
-            *(f"{each.figures[name]}" for name in ("wins", "draws", "losses", "forfeits", "games")),
-        ]
-        for each in found
-        if each.version == newest
-    ]
-    columns = ["game", "against", "play", "score (95 %)", *(["pay-off (95 %)"] if paid else [])]
-    table = markdown_table([*columns, "won", "drawn", "lost", "of these by forfeit", "games"], rows)
+    newest = found[0].version
+    table = evaluations(run.summary, [each for each in found if each.version == newest])
     return (
-        f"## How good it is\n\n{table}\n\nEvaluation of version {newest}. A score is wins plus "
-        f"half the draws, per game, with its 95 % interval; each deal is played from every side."
+        f"## How good it is\n\n{markdown_table(table.columns, table.rows)}\n\n"
+        f"Evaluation of version {newest}. {table.caption} Each deal is played from every side."
         f"{_sampling(run)}"
     )
 

@@ -11,11 +11,12 @@ from rich.table import Table
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.config import ConfigError, read_yaml
 from unstable.records.folder import RunFolder
-from unstable.records.reading import measured, read_last_rows
-from unstable.records.text import against, duration, fixed, number
+from unstable.records.reading import read_last_rows
+from unstable.records.summary import RunSummary
+from unstable.records.tables import newest_score
+from unstable.records.text import duration
 from unstable.tracking.lines import RunConsole
 from unstable.tracking.text import Text
-from unstable.types.metrics import EvalKey, ExploitKey
 
 ROWS = 200
 """In so many last rows of metrics the newest evaluation is looked for."""
@@ -91,19 +92,9 @@ def _at(value: Any, *names: str) -> Any:
 
 def _score(folder: RunFolder) -> str:
     try:
-        return newest_score(read_last_rows(folder.metrics, ROWS))
+        return newest_score(RunSummary.of(read_last_rows(folder.metrics, ROWS)))
     except ConfigError:  # another release's: it is listed all the same
         return "of another release"
-
-
-def newest_score(rows: Sequence[dict[str, Any]]) -> str:
-    """What the newest evaluation found, against the opponent that is named first; "" for none."""
-    for row in reversed(rows):
-        for _, key, figures in measured(EvalKey, [row], "score"):
-            return f"{fixed(figures['score'])} against {against(key.opponent, key.mode)}"
-        for _, _, figures in measured(ExploitKey, [row], "high"):
-            return f"exploitability {number(figures['high'])}"
-    return ""
 
 
 def _table(found: Sequence[Listed]) -> Table:

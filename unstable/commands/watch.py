@@ -18,10 +18,10 @@ from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.session import Terminated
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.reading import Skipped, read_last_rows
+from unstable.records.reading import Skipped
+from unstable.records.summary import RunSummary
 from unstable.tracking.dashboard import Dashboard
-from unstable.tracking.metrics import Row
-from unstable.tracking.view import HISTORY, View
+from unstable.tracking.view import View
 
 EVERY_S = 0.5
 FRAMES_A_SECOND = 4
@@ -36,7 +36,7 @@ class Watched:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._config: RunConfig = load(str(folder.config), {})
-        self._rows: tuple[Row, ...] = ()
+        self._summary = RunSummary()
         self._skipped = Skipped()
         self._read_of: tuple[int, int] | None = None  # the time and size of the rows' file
         self.view = self._read()
@@ -57,7 +57,7 @@ class Watched:
             (lambda: time.time() - written) if is_running else (lambda: 0)
         )
         try:
-            view = View.read(status["view"], self._config, self._newest_rows(), seconds)
+            view = View.read(status["view"], self._config, self._newest(), seconds)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; give a "
@@ -74,16 +74,16 @@ class Watched:
             view.alarm = "" if condition.wrong else view.alarm
         return view
 
-    def _newest_rows(self) -> tuple[Row, ...]:
-        """The last rows of metrics, read again if there are more."""
+    def _newest(self) -> RunSummary:
+        """The run's summary, read again if there are more rows."""
         with contextlib.suppress(FileNotFoundError):
             file = self._folder.metrics.stat()
             is_of = (file.st_mtime_ns, file.st_size)
             if is_of != self._read_of:
                 self._skipped = Skipped()
-                found = read_last_rows(self._folder.metrics, HISTORY, self._skipped)
-                self._rows, self._read_of = tuple(found), is_of
-        return self._rows
+                self._summary = RunSummary.read(self._folder, self._skipped)
+                self._read_of = is_of
+        return self._summary
 
 
 def watch(run_dir: Path, *, once: bool = False) -> None:

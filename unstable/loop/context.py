@@ -291,7 +291,7 @@ class Context:
     def draw_envs(self) -> None:
         """Draw envs by what each teaches now, from here on: a version has just been announced."""
         self.schedule.envs = self.curriculum.probabilities()
-        self.tracker.log_curriculum(self.curriculum.metrics(self.schedule.envs))
+        self.tracker.log(self.curriculum.metrics(self.schedule.envs))
         self.curriculum.fade()
 
     def rate(self, games: Sequence[GameResult | PlayedGame]) -> None:

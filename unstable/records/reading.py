@@ -192,9 +192,10 @@ def joined(rows: Iterable[Row]) -> list[Row]:
     """
     found: list[Row] = []
     for row in rows:
-        versions = (at for at in reversed(range(len(found))) if _is_of(found[at], row))
-        at = None if row.get(WHOLE) is not None else next(versions, None)
-        if at is not None:
+        at = len(found) - 1
+        while at > 0 and found[at]["version"] > row["version"]:
+            at -= 1
+        if row.get(WHOLE) is None and found and _is_of(found[at], row):
             found[at] = {**found[at], **row, "time": found[at].get("time")}
         elif not (found and row["version"] < found[-1]["version"]):
             found.append(row)

@@ -8,7 +8,7 @@ from unstable.records.games import read_games
 from unstable.records.reading import Measured, Skipped
 from unstable.records.text import fixed, interval, number, signed
 from unstable.report.run import Run, against
-from unstable.report.verdict import compared_exploitability, latest
+from unstable.report.verdict import compared_exploitability
 from unstable.types import PAST, WORTH, GameResult, PlayerId
 from unstable.types.intervals import Interval, difference_interval, mean_interval
 from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
@@ -37,11 +37,11 @@ class Difference(NamedTuple):
 
 def differences(first: Run, second: Run) -> list[Difference]:
     """By each evaluation, and each exploitability, that both have."""
-    scores = {each.key: each for each in latest(first)}
+    scores = {each.key: each for each in first.summary.latest}
     return [
         *(
             _of_scores(first, scores[each.key], second, each)
-            for each in latest(second)
+            for each in second.summary.latest
             if each.key in scores
             and each.key.opponent != PAST  # another in each run
             and _is_same(first, second, each.key.env, each.key.opponent)
@@ -154,11 +154,11 @@ def _key(result: GameResult, version: int) -> tuple[EvalKey, tuple[int, ...]]:
 
 def _exploitabilities(first: Run, second: Run) -> list[Difference]:
     """The last ones of the games that both have."""
-    last = {each.key: each for each in first.measured(ExploitKey, "low")}
+    measured = first.summary.exploitability
     found = []
-    for key, other in {each.key: each for each in second.measured(ExploitKey, "low")}.items():
-        if key in last and _is_same(first, second, key.env):
-            own = last[key]
+    for key, (*_, other) in second.summary.exploitability.items():
+        if key in measured and _is_same(first, second, key.env):
+            own = measured[key][-1]
             (low, high), ends = _ends(own), _ends(other)
             sign, why = compared_exploitability((low, high), ends)
             each = Difference(

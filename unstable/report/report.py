@@ -6,7 +6,8 @@ from typing import Any
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.records.text import command_line, duration
+from unstable.records.tables import facts
+from unstable.records.text import command_line
 from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
@@ -71,24 +72,12 @@ def _sentences(state: str, damage: str) -> str:
 
 def _summary(run: Run, found: Survey) -> dict[str, Any]:
     kind, answer, reasons = verdict(run)
-    known = [("games", f"{len(found.places):,}"), ("seed", f"{run.config.seed}")]
-    facts = (
-        known
-        if not run.rows
-        else [
-            ("versions", f"{run.version:,}"),
-            ("training games", f"{run.total('collect/games'):,.0f}"),
-            ("trained turns", f"{run.total('collect/trained_turns'):,.0f}"),
-            ("forfeits", f"{run.total('collect/forfeits'):,.0f}"),
-            ("time", duration(run.total("time/total"))),
-            ("model", run.config.model.name),
-            ("algorithm", run.config.learner.algorithm.name),
-            ("seed", f"{run.config.seed}"),
-        ]
-    )
+    seed = ("seed", f"{run.config.seed}")
+    made = [("model", run.config.model.name), ("algorithm", run.config.learner.algorithm.name)]
+    known = facts(run.summary) if run.rows else [("games", f"{len(found.places):,}")]
+    shown = [*known, *(made if run.rows else []), seed]
     if run.is_taught:
-        taught = [("epochs", f"{run.total_epochs}"), ("steps", f"{run.version:,}")]
-        facts = [*taught, *(fact for fact in facts if fact[0] in ("model", "seed"))]
+        shown = [("epochs", f"{run.total_epochs}"), ("steps", known[0][1]), made[0], seed]
     name = "sft" if run.is_taught else "train"
     again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []
@@ -100,7 +89,7 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
         "kind": kind,
         "answer": answer,
         "reasons": reasons,
-        "facts": facts,
+        "facts": shown,
         "commands": commands,
     }
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from unstable.config import ConfigError, RunConfig, load
@@ -10,6 +11,7 @@ from unstable.records import text
 from unstable.records.folder import RunFolder
 from unstable.records.reading import K, Measured, Row, Skipped, measured, read_document, read_rows
 from unstable.records.shapes import EnvironmentRecord
+from unstable.records.summary import RunSummary
 from unstable.types.metrics import EvalKey
 
 EPOCH, HELD_OUT_LOSS = "sft/epoch", "sft/held_out_loss"
@@ -18,7 +20,7 @@ EPOCH, HELD_OUT_LOSS = "sft/epoch", "sft/held_out_loss"
 LABEL = 24  # characters of a run's short name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """What is read of a run; `name` is one that no other run of the report has.
 
@@ -32,6 +34,11 @@ class Run:
     environment: EnvironmentRecord | None  # None: it was not written down
     skipped: Skipped = field(default_factory=Skipped)  # what of its files is damaged, as it is read
     short: str = ""  # what it is called where there is little room; "": by its name
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """What came of it."""
+        return RunSummary.of(self.rows)
 
     @property
     def label(self) -> str:
@@ -49,11 +56,6 @@ class Run:
         return any(EPOCH in row for row in self.rows)
 
     @property
-    def version(self) -> int:
-        """The last version."""
-        return self.rows[-1]["version"] if self.rows else 0
-
-    @property
     def updates(self) -> list[Row]:
         """The rows of updates: without the start, whose time and games are not those of one."""
         return [row for row in self.rows if row["version"] > 0]
@@ -62,10 +64,6 @@ class Run:
     def total_epochs(self) -> int:
         """Epochs of training on examples that are over."""
         return max((row[EPOCH] for row in self.rows if HELD_OUT_LOSS in row), default=0)
-
-    def total(self, name: str) -> float:
-        """Of all rows."""
-        return sum(row.get(name) or 0 for row in self.rows)
 
     def measured(self, kind: type[K], figure: str) -> list[Measured[K]]:
         """Whatever of a kind its rows have, oldest first, as far as `figure` has a value there."""

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from unstable.records import tables
 from unstable.records.reading import Row, by_key
-from unstable.records.text import bounds, difference, interval, number, percent
+from unstable.records.summary import RunSummary
 from unstable.report.charts import (
     MOST_SERIES,
     Chart,
@@ -17,9 +18,7 @@ from unstable.report.charts import (
 from unstable.report.comparison import CAPTION, difference_rows
 from unstable.report.run import Run, against
 from unstable.report.survey import Survey, payoff_cells
-from unstable.report.verdict import latest
-from unstable.types.metrics import SUMS, EvalKey, ExploitKey, RatingKey, VersusKey
-from unstable.types.tallies import least_against_past
+from unstable.types.metrics import SUMS, RatingKey, unit
 
 Section = dict[str, Any]
 Table = dict[str, Any]
@@ -34,14 +33,17 @@ HEALTH = {
 
 def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
-    trained = [run for run in runs if run.rows]
     found = [
         _section(
             *("learning", "How good it became", _learning(runs)),
-            [*_differences(runs), *_scores(runs)],
+            [
+                *_differences(runs),
+                *_of_each(runs, tables.evaluations),
+                *_of_each(runs, tables.exploitability),
+            ],
         ),
-        _section("players", "Who it met", _players(runs, surveys), _worst(runs, surveys)),
-        _section("training", "How training went", _training(runs), _alarms(trained)),
+        _section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
+        _section("training", "How training went", _training(runs), _guard(runs)),
     ]
     return [section for section in found if section["charts"] or section["tables"]]
 
@@ -109,7 +111,7 @@ def _learning(runs: Sequence[Run]) -> list[Chart]:
             zero=True,
         ),
         *_compared(
-            *(runs, "Reward", "reward", _metrics({"collect/reward": "reward"})),
+            *(runs, "Reward", unit("collect/reward"), _metrics({"collect/reward": "reward"})),
             "Mean reward of a sample. In self-play it says little: the opponent learns too.",
         ),
     ]
@@ -117,19 +119,22 @@ def _learning(runs: Sequence[Run]) -> list[Chart]:
 
 def score_curves(run: Run) -> Curves:
     curves: Curves = {}
-    for version, key, figures in run.measured(EvalKey, "score"):
-        point = {"x": version, "y": figures["score"]}
-        point |= {end: figures[end] for end in ("low", "high")}
-        curves.setdefault(against(run, key), []).append(point)
+    for key, found in run.summary.evaluations.items():
+        curves[against(run, key)] = [
+            {"x": version, "y": figures["score"], "low": figures["low"], "high": figures["high"]}
+            for version, _, figures in found
+        ]
     return curves
 
 
 def _exploitability(run: Run) -> Curves:
     curves: Curves = {}
-    for version, key, figures in run.measured(ExploitKey, "low"):
-        low, high = figures["low"], figures["high"]
-        point = {"x": version, "y": (low + high) / 2, "low": low, "high": high}
-        curves.setdefault(key.env, []).append(point)
+    for key, found in run.summary.exploitability.items():
+        ends = [(version, figures["low"], figures["high"]) for version, _, figures in found]
+        curves[key.env] = [
+            {"x": version, "y": (low + high) / 2, "low": low, "high": high}
+            for version, low, high in ends
+        ]
     return curves
 
 
@@ -179,7 +184,7 @@ def _ratings(run: Run) -> Curves:
 def _opponents(run: Run) -> Curves:
     curves = {
         key.opponent: _curve(run.updates, key.name("share"))
-        for key in by_key(run.measured(VersusKey, "share"))
+        for key in run.summary.opponents
         if key.opponent not in SUMS
     }
     return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
@@ -188,7 +193,7 @@ def _opponents(run: Run) -> Curves:
 def _training(runs: Sequence[Run]) -> list[Chart]:
     charts = [
         *_compared(
-            *(runs, "Entropy", "nats", _metrics({"learn/entropy": "entropy"})),
+            *(runs, "Entropy", unit("learn/entropy"), _metrics({"learn/entropy": "entropy"})),
             "Of the policy at the trained tokens: near 0 it always says the same.",
             zero=True,
         ),
@@ -196,7 +201,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
             *(runs, "Truncated and invalid answers", "share of turns", _metrics(HEALTH)), zero=True
         ),
         *_compared(
-            *(runs, "Staleness", "versions", _metrics(STALENESS)),
+            *(runs, "Staleness", unit("learn/staleness_mean"), _metrics(STALENESS)),
             "Versions between sampling and training.",
             zero=True,
         ),
@@ -204,7 +209,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
     for run in runs:
         of = f": {run.label}" if len(runs) > 1 else ""
         seconds = _seconds(run)
-        start = run.total("time/starting")
+        start = run.summary.totals["time/starting"]
         caption = f"Seconds of an update by what was waited for; the start took {start:.0f} s."
         if seconds:
             charts.append(area_chart(f"Time{of}", "seconds", seconds, caption))
@@ -230,93 +235,16 @@ def _differences(runs: Sequence[Run]) -> list[Table]:
     return [_table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
 
 
-def _scores(runs: Sequence[Run]) -> list[Table]:
-    """The last evaluation against each opponent."""
-    rows, newest = [], [(run, each) for run in runs for each in latest(run)]
-    pays = any(each.figures.get("payoff") is not None for _, each in newest)
-    for run, (version, key, values) in newest:
-        rows.append(
-            [
-                *([run.label] if len(runs) > 1 else []),
-                against(run, key),
-                f"{version}",
-                interval(values["score"], values["low"], values["high"]),
-                difference(values, "gain"),
-                *(difference(values, name) for name in ("payoff", "payoff_gain") if pays),
-                " / ".join(f"{values[name]}" for name in ("wins", "draws", "losses")),
-                f"{values['forfeits']}",
-                percent(values["legal_moves"]),
-            ]
-        )
-    columns = [
-        *(["run"] if len(runs) > 1 else []),
-        *("against", "version", "score", "gain"),
-        *(["pay-off", "its gain"] if pays else []),
-        *("won / drawn / lost", "forfeits", "legal"),
-    ]
-    caption = "Gain: difference to version 0 in the same games. Intervals are of 95 %."
-    if pays:
-        caption += " A pay-off is the mean of a game, in its unit."
-    return [_table("Last evaluations", columns, rows, caption)] if rows else []
+def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], tables.Table]) -> list[Table]:
+    """One table of the runs' results; none where no run has any."""
+    made = {run.label: table for run in runs if (table := make(run.summary)).rows}
+    if not made:
+        return []
+    table = tables.merged(made) if len(runs) > 1 else made[runs[0].label]
+    return [table._asdict()]
 
 
-def _worst(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Table]:
-    """The newest versions' least score against any of the run's own past."""
-    rows = []
-    for run, found in zip(runs, surveys, strict=True):
-        for policy, least in least_against_past(found.tallies).items():
-            row = [policy, interval(*least.score), least.opponent]
-            row += [f"{count:,}" for count in (least.games, least.compared, least.left_out)]
-            rows.append([run.label, *row] if len(runs) > 1 else row)
-    columns = ["policy", "least score", "against", "games", "past versions", "with too few games"]
-    if len(runs) > 1:
-        columns.insert(0, "run")
-    tables = _least_won(runs)
-    caption = (
-        "Of the newest tenth of the versions together, against each version before them. The "
-        "interval of 95 % is of the least true score; the least seen is below it on average."
-    )
-    if rows:
-        tables.insert(0, _table("Worst case against its own past", columns, rows, caption))
-    return tables
-
-
-def _least_won(runs: Sequence[Run]) -> list[Table]:
-    """What the last measured version wins at least from any before it, exactly."""
-    rows = []
-    for run in runs:
-        for key, found in by_key(run.measured(ExploitKey, "past_low")).items():
-            version, _, figures = found[-1]
-            won = bounds(figures["past_low"], figures["past_high"])
-            member, compared = (f"{figures[f'past_{name}']:.0f}" for name in ("member", "compared"))
-            row = [key.env, f"{version}", won, member, compared]
-            rows.append([run.label, *row] if len(runs) > 1 else row)
-    columns = ["env", "version", "wins at least", "from version", "of versions"]
-    if len(runs) > 1:
-        columns.insert(0, "run")
-    caption = (
-        "In the game's pay-offs, a game, computed without playing: what the worst of the versions "
-        "measured before leaves it. The bounds are the two ways to count answers that "
-        "are no legal action."
-    )
-    return [_table("Worst case, exactly", columns, rows, caption)] if rows else []
-
-
-def _alarms(runs: Sequence[Run]) -> list[Table]:
-    """What the guard has found, by rule, and what that led to."""
-    rows = []
-    for run in runs:
-        for prefix, what in (("guard/alarm/", "alarm"), ("guard/action/", "action")):
-            for name in run.names(prefix):
-                at = [(row["version"], row[name]) for row in run.rows if row.get(name) is not None]
-                first = ", ".join(f"{version}" for version, _ in at[:10])
-                more = f" and {len(at) - 10} more" if len(at) > 10 else ""
-                figure = number(at[-1][1]) if what == "alarm" else ""
-                row = [f"{what}: {name.removeprefix(prefix)}", first + more, figure]
-                rows.append([run.label, *row] if len(runs) > 1 else row)
-    columns = ["what", "at versions", "last figure"]
-    if len(runs) > 1:
-        columns.insert(0, "run")
-    if not rows:
-        return [_table("Guard", [], [], "No alarm.")] if runs else []
-    return [_table("Guard", columns, rows, "Rules and actions: docs/guard.md.")]
+def _guard(runs: Sequence[Run]) -> list[Table]:
+    """What the guard has found; also that it has found nothing."""
+    found = _of_each(runs, tables.guard)
+    return found or [tables.guard(run.summary)._asdict() for run in runs if run.rows][:1]

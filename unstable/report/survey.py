@@ -1,6 +1,5 @@
 """One pass over a run's recorded games: who met which player, how it ended, where each game is."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +7,10 @@ from itertools import permutations
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from unstable.config import RunConfig
 from unstable.records.scan import Place, scan_games
 from unstable.records.text import signed
 from unstable.report.run import Run
 from unstable.types import PlayerId, RecordedGame, Side
-from unstable.types.tallies import Tally
 
 MOST_GROUPS = 6
 """Of the policy's versions in the heat-map; more are put together."""
@@ -37,8 +34,6 @@ class Survey:
     places: list[Place] = field(default_factory=list)
     games: Counter[str] = field(default_factory=Counter)
     pairs: dict[str, Pairs] = field(default_factory=dict)
-    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    """Of rated games: none with an opening, and no continuations of another."""
 
 
 def survey(run: Run) -> Survey:
@@ -48,46 +43,12 @@ def survey(run: Run) -> Survey:
         found.places.append(place)
         found.games[game.spec.env] += 1
         _add(found.pairs.setdefault(game.spec.env, {}), game)
-        if _is_rated(run.config, game):
-            _count(found.tallies, game)
     return found
-
-
-def _is_rated(config: RunConfig, game: RecordedGame) -> bool:
-    """Whether ratings count it: no opening, no continuation, and the version as in training.
-
-    An evaluation at another temperature than the first, by votes or a judge, or held to legal moves
-    is of another player.
-    """
-    if game.spec.opening or game.fork:
-        return False
-    if game.spec.purpose == "train":
-        return True
-    version = PlayerId.policy(game.version)
-    own = {
-        (seat.temperature, seat.votes, seat.best_of)
-        for seat in game.spec.seats
-        if seat.player == version
-    }
-    return not config.eval.constrained and own <= {(config.eval.temperature[0], 1, 1)}
 
 
 def _pair(game: RecordedGame, side: Side, other: Side) -> tuple[str, str]:
     seats = game.spec.seats
     return seats[side[0]].player.name, seats[other[0]].player.name
-
-
-def _count(tallies: dict[tuple[str, str], Tally], game: RecordedGame) -> None:
-    """Who won; a forfeit is a loss."""
-    for side, other in permutations(game.spec.sides, 2):
-        key = _pair(game, side, other)
-        own, its = (
-            -math.inf if game.forfeit in each else fmean(game.outcomes[seat] for seat in each)
-            for each in (side, other)
-        )
-        if key[0] != key[1]:
-            one = Tally(wins=own > its, draws=own == its, losses=own < its)
-            tallies[key] = tallies.get(key, Tally()).plus(one)
 
 
 def _add(pairs: Pairs, game: RecordedGame) -> None:

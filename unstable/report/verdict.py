@@ -3,11 +3,9 @@
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from unstable.records.reading import Measured, by_key
 from unstable.records.text import bounds, fixed, number, signed
 from unstable.report.run import HELD_OUT_LOSS, Run, against
 from unstable.types.intervals import Z, z_of_each
-from unstable.types.metrics import EvalKey, ExploitKey
 
 Kind = Literal["better", "mixed", "same", "worse", "unknown"]
 _GAIN = ("gain", "gain_low", "gain_high")
@@ -37,7 +35,9 @@ def verdict(run: Run) -> Verdict:
     findings = [*_gains(run), *_exploitabilities(run)]
     if not findings:
         why = (
-            "Nothing was measured at two versions" if run.version else "No update was finished yet"
+            "Nothing was measured at two versions"
+            if run.summary.version
+            else "No update was finished yet"
         )
         answer = "Whether it learned was not measured."
         return Verdict("unknown", answer, [f"{why}{_measured(run)}."])
@@ -49,7 +49,7 @@ def _taught(run: Run) -> Verdict:
     """Of a run on examples: the loss of those that were held out, and the scores by epoch."""
     losses = [row for row in run.rows if row.get(HELD_OUT_LOSS) is not None]
     reasons = []
-    for key, found in by_key(run.measured(EvalKey, "score")).items():
+    for key, found in run.summary.evaluations.items():
         ends = (f"{fixed(each.figures['score'])} at step {each.version}" for each in found[:1])
         last = found[-1]
         now = f"{fixed(last.figures['score'])} at step {last.version}"
@@ -76,30 +76,24 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
     return ("better", f"It learned{by}.") if better else ("worse", f"It became worse{by}.")
 
 
-def latest(run: Run) -> list[Measured[EvalKey]]:
-    """The last evaluation against each opponent that has a gain, or else the last one."""
-    found: dict[EvalKey, Measured[EvalKey]] = {}
-    for each in run.measured(EvalKey, "score"):
-        before = found.get(each.key, each)
-        if each.figures.get("gain") is not None or before.figures.get("gain") is None:
-            found[each.key] = each
-    return list(found.values())
-
-
 def _measured(run: Run) -> str:
     """What was measured once, and where."""
     once = [
-        f"exploitability in {key.env} at version {version}"
-        for version, key, _ in run.measured(ExploitKey, "low")
+        f"exploitability in {each.key.env} at version {each.version}"
+        for found in run.summary.exploitability.values()
+        for each in found
     ]
-    once += [f"the score against {against(run, e.key)} at version {e.version}" for e in latest(run)]
+    once += [
+        f"the score against {against(run, e.key)} at version {e.version}"
+        for e in run.summary.latest
+    ]
     return f"; measured once: {', '.join(once)}" if once else ""
 
 
 def _gains(run: Run) -> list[_Finding]:
     """Gains, of which those differ from 0 whose intervals do that hold together in 95 %."""
     findings = []
-    known = [each for each in latest(run) if None not in map(each.figures.get, _GAIN)]
+    known = [each for each in run.summary.latest if None not in map(each.figures.get, _GAIN)]
     wider = z_of_each(len(known)) / Z
     for version, key, values in known:
         gain, low, high = (values[name] for name in _GAIN)
@@ -115,7 +109,7 @@ def _gains(run: Run) -> list[_Finding]:
 
 def _exploitabilities(run: Run) -> list[_Finding]:
     findings = []
-    for key, found in by_key(run.measured(ExploitKey, "low")).items():
+    for key, found in run.summary.exploitability.items():
         if len({each.version for each in found}) < 2:
             continue
         ends = found[0], found[-1]

@@ -1,17 +1,18 @@
 """Games as they end: into metrics, view and files, and a line for people where one is worth it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from unstable.config import RunConfig
 from unstable.records.files import hide_in_lines
 from unstable.records.games import game_body, game_line
 from unstable.records.reading import parse_record
 from unstable.tracking.advice import Capped, Illegal
-from unstable.tracking.play import PlayMetrics, PlayTally
-from unstable.tracking.sinks.base import Sink, SinkBorder, takes_lines, wants_records
+from unstable.tracking.display import Display
+from unstable.tracking.play import PlayTally
+from unstable.tracking.recording import Recording
+from unstable.tracking.sinks.base import takes_lines, wants_records
 from unstable.tracking.sinks.files import GameFiles
-from unstable.tracking.view import View
 from unstable.types import GameFailure, GameResult, PlayedGame, Purpose, RecordedGame, Unwritable
 
 logger = logging.getLogger(__name__)
@@ -20,26 +21,16 @@ logger = logging.getLogger(__name__)
 class GameLog:
     """What the tracker does with games; a line is taken apart again only for who wants more."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        play: PlayMetrics,
-        view: View,
-        sinks: Sequence[Sink],
-        border: SinkBorder,
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        """`say` shows a line to the person at the terminal, `warn` puts it into the log too."""
-        self._play, self._view, self._sinks, self._border = play, view, sinks, border
-        self._say, self._warn = say, warn
+    def __init__(self, config: RunConfig, recording: Recording, display: Display) -> None:
+        self._recording, self._display = recording, display
+        self._view, self._border = display.view, display.border
         self._capped, self._illegal = Capped(config), Illegal(config)
 
     def add(
         self, finished: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int
     ) -> None:
         """Takes in training games, and what they say, finished while `version` was current."""
-        self._play.add(tally)
+        self._recording.play.tally.add(tally)
         games = [game for each in finished for game in each.games]
         lines = self._written([game.line for game in games], "train", version, actor)
         self._view.add_games(games, lines[-1] if lines else None)
@@ -50,11 +41,11 @@ class GameLog:
                 self._illegal.add(parse_record(line, RecordedGame, "a line")) for line in lines
             )
             for line in filter(None, found):
-                self._say(line)
+                self._display.print(line)
 
     def add_again(self, finished: Sequence[PlayedGame], tally: PlayTally) -> None:
-        """Takes in training games that are on file."""
-        self._play.add(tally)
+        """Takes in training games that are on file, from before the run was resumed."""
+        self._recording.play.tally.add(tally)
         self._view.add_games([game for each in finished for game in each.games], None)
 
     def add_evaluated(self, result: GameResult, version: int) -> None:
@@ -69,7 +60,7 @@ class GameLog:
     def add_failure(self, failure: GameFailure) -> None:
         """Takes in a game that raised."""
         spec = failure.spec
-        self._play.add_failure()
+        self._recording.play.tally.add_count("collect/failures")
         self._view.failures += 1
         logger.error(
             "%s game %d of %s failed: %s\n%s",
@@ -82,7 +73,7 @@ class GameLog:
 
     def _look_at_end(self, games: Sequence[PlayedGame | GameResult]) -> None:
         if (line := self._capped.add(games)) is not None:
-            self._warn(line)
+            self._display.warn(line)
 
     def _written(
         self,
@@ -102,11 +93,11 @@ class GameLog:
             except ValueError as error:
                 self._border(GameFiles.name, Unwritable(str(error)).complain)
         lines = hide_in_lines(lines)
-        wanting = [sink for sink in self._sinks if takes_lines(sink)]
+        sinks = self._recording.sinks
+        wanting = [sink for sink in sinks if takes_lines(sink)]
         self._border.emit(wanting, "game_lines", version, purpose, lines)
-        if wants_records(self._sinks, "game"):
+        if wants_records(sinks, "game"):
             for each in lines:
-                self._border.emit(
-                    self._sinks, "game", version, parse_record(each, RecordedGame, "a line")
-                )
+                record = parse_record(each, RecordedGame, "a line")
+                self._border.emit(sinks, "game", version, record)
         return lines

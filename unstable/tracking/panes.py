@@ -9,12 +9,14 @@ from rich.table import Table
 
 from unstable.config import AnyAdapter, RunConfig
 from unstable.prompts import load_style
-from unstable.records.text import bounds, duration, fixed, number, percent
+from unstable.records.reading import Measured
+from unstable.records.tables import against, ends, least_won, worst_opponent
+from unstable.records.text import NONE, bounds, duration, fixed, number, percent
 from unstable.tracking.metrics import current_policy
-from unstable.tracking.text import Text, opponent_text, sparkline
+from unstable.tracking.text import Text, sparkline
 from unstable.tracking.view import View
 from unstable.types import Rating
-from unstable.types.metrics import SUMS
+from unstable.types.metrics import SUMS, EvalKey, WorstKey, unit
 
 LEARNER_FIRST = (
     "sft/held_out_loss",
@@ -81,7 +83,7 @@ def brief(view: View) -> list[str]:
         f"{phase.name}{done}",
         f"{duration(left)} left" if left is not None else "first update",
         f"{view.games:,} games" + (f", {view.failures} failed" if view.failures else ""),
-        *(f"{opponent_text(score)} {fixed(score.score)}" for score in view.scores[:3]),
+        *(f"{against(each)} {fixed(each.figures['score'])}" for each in view.summary.newest[:3]),
     ]
     return [*lines, *filter(None, (view.alarm or view.notice,))]
 
@@ -245,19 +247,19 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:
     """Players by strength; share is that of recent games that had them as the opponent."""
-    if not view.ratings:
+    if not view.summary.ratings:
         return _to_come({"ratings": "after the first games", **players_to_come(view.config)})
     wide = width >= 46
     header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "share"]
     table = grid("left", *(["right"] * (len(header) - 1)))
     table.add_row(*_cells(*header, style="dim"))
-    shares, current = view.opponent_shares(), current_policy(view.ratings)
+    shares, current = view.opponent_shares(), current_policy(view.summary.ratings)
 
     def precedence(rating: Rating) -> tuple[bool, bool, float]:
         is_past = rating.player.version is not None
         return rating.player != current, is_past, -rating.mu
 
-    shown = sorted(view.ratings, key=precedence)[: max(height - 1, 0)]
+    shown = sorted(view.summary.ratings, key=precedence)[: max(height - 1, 0)]
     for rating in sorted(shown, key=lambda rating: -rating.mu):
         games = [f"{rating.games:,}", f"{rating.wins:,}", f"{rating.losses:,}"] if wide else []
         numbers = [f"{rating.mu:.1f}", f"{rating.sigma:.1f}", *games]
@@ -269,71 +271,55 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
 
 def learner_pane(view: View, width: int, height: int) -> RenderableType:
     """The learner's last numbers and how they came about."""
-    last = {name: value for row in view.rows[-2:] for name, value in row.items()}
+    last = {name: value for row in view.summary.rows[-2:] for name, value in row.items()}
     rest = sorted(name for name in last if name.startswith("learn/"))
     names = dict.fromkeys([*(name for name in LEARNER_FIRST if name in last), *rest])
     table = grid("left", "right", "left")
     for name in list(names)[:height]:
-        series = view.series(name)
+        series = [row.get(name) for row in view.summary.rows]
         known = [value for value in series if value is not None]
         curve = sparkline(series, max(width - 30, 6))
         label = name.partition("/")[2]
         value = number(known[-1] if known else None)
-        table.add_row(Text(label), Text(value), Text(curve, style="cyan"))
+        of = f" {unit(name)}" if width >= 46 and unit(name) else ""
+        table.add_row(Text(label), Text(f"{value}{of}"), Text(curve, style="cyan"))
     return table if names else _to_come(learning_to_come(view.config))
 
 
 def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
     """Exploitability from the first to the newest, and the newest evaluations with intervals."""
-    if not view.scores and not view.exploitability and not view.worst:
+    summary, wide = view.summary, width >= 46
+    solved = summary.exploitability.values()
+    if not summary.evaluations and not solved and not summary.worst:
         return _to_come(evaluation_to_come(view.config))
-    wide = width >= 46
-    falls = _exploitability(view, wide)
-    if not view.scores:
-        return Group(falls, _worst(view))
+    falls, scores = grid("left", *(["right"] * (2 + wide))), grid("left", *(["right"] * (3 + wide)))
+    for first, *_, last in ((found[0], *found) for found in solved):
+        fall = " → ".join(dict.fromkeys(map(ends, (first, last))))
+        legal = [f"{percent(1 - last.figures['illegal_mass'])} legal"] if wide else []
+        falls.add_row(*_cells(f"exploit. {last.key.env}", f"{last.version}", fall, *legal))
+        won, member, _ = least_won(last)
+        if won != NONE:
+            cells = ["wins, worst past", f"@{member}", won]
+            falls.add_row(*_cells(*cells, *([""] if wide else [])))
+    for worst in summary.worst.values():
+        cells = [f"worst, {worst_opponent(worst)}", *_score(worst)]
+        falls.add_row(*_cells(*cells, *([""] if wide else [])))
+    if not summary.evaluations:
+        return falls
     several = len(view.config.games) > 1
     header = ["against", "version", "score", "95 %", *(["legal"] if wide else [])]
-    table = grid("left", *(["right"] * (len(header) - 1)))
-    table.add_row(*_cells(*header, style="dim"))
-    solved = view.exploitability.values()
-    room = height - 1 - len(solved) - len(view.worst) - sum(f.past is not None for f in solved)
-    for score in view.scores[: max(room, 0)]:
-        opponent = opponent_text(score)
-        name = f"{opponent} ({score.env})" if several else opponent
-        ends = bounds(score.low, score.high, between="–", digits=2)
-        cells = [name, str(score.version), fixed(score.score), ends]
-        table.add_row(*_cells(*cells, *([percent(score.legal_moves)] if wide else [])))
-    return Group(falls, _worst(view), table)
+    scores.add_row(*_cells(*header, style="dim"))
+    for each in summary.newest[: max(height - 1 - falls.row_count, 0)]:
+        name = f"{against(each)} ({each.key.env})" if several else against(each)
+        legal = [percent(each.figures["legal_moves"])] if wide else []
+        scores.add_row(*_cells(name, f"{each.version}", *_score(each), *legal))
+    return Group(falls, scores)
 
 
-def _worst(view: View) -> Table:
-    """The least score against any version of its own past, and its interval."""
-    table = grid("left", "right", "right")
-    for least in view.worst.values():
-        mean, low, high = least.score
-        ends = bounds(low, high, between="–", digits=2)
-        table.add_row(*_cells(f"worst, {least.opponent}", fixed(mean), ends))
-    return table
-
-
-def _exploitability(view: View, wide: bool) -> Table:
-    """How it has moved since the run began, in each game: bounds, and from which to which version.
-
-    One figure where the bounds are alike, and no arrow where there is one measurement.
-    """
-    table = grid("left", *(["right"] * (2 + wide)))
-    for found in view.exploitability.values():
-        now = found.low, found.high
-        first = view.first_exploitability.get(found.key.env, now)
-        ends = dict.fromkeys(bounds(*each, between="–") for each in (first, now))
-        cells = [f"exploit. {found.env}", str(found.version), " → ".join(ends)]
-        legal = [f"{percent(1 - found.illegal_mass)} legal"] if wide else []
-        table.add_row(*_cells(*cells, *legal))
-        if found.past is not None:
-            least = bounds(found.past.low, found.past.high, between="–")
-            cells = ["wins, worst past", f"@{found.past.member}", least]
-            table.add_row(*_cells(*cells, *([""] if wide else [])))
-    return table
+def _score(found: Measured[EvalKey] | Measured[WorstKey]) -> tuple[str, str]:
+    """A score and its interval."""
+    score, low, high = (found.figures[name] for name in ("score", "low", "high"))
+    return fixed(score), bounds(low, high, between="–", digits=2)
 
 
 Facts = dict[str, str]

@@ -7,14 +7,11 @@ far as the config knows it.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from hashlib import blake2b
 from operator import add
 from typing import NamedTuple
-
-from pydantic import BaseModel
 
 from unstable.config import LLMOracle, RunConfig
 from unstable.tracking.metrics import Row
@@ -27,21 +24,10 @@ COUNTS = [
     *("forfeits", "truncated", "draws", "failures", "above_scale"),
 ]
 MEANS = [
-    "reward",
-    "game_length",
-    "prompt_length",
-    "completion_length",
-    "thought_length",
-    "action_length",
-    "thought_ended_share",
-    "format_share",
-    "invalid_share",
-    "length_share",
-    "prompt_cut_share",
-    "prompt_cut_tokens",
-    "seconds_per_game",
-    "seconds_per_turn",
-    "seconds_per_character",
+    *("reward", "game_length", "prompt_length", "completion_length", "thought_length"),
+    *("action_length", "thought_ended_share", "format_share", "invalid_share", "length_share"),
+    *("prompt_cut_share", "prompt_cut_tokens"),
+    *("seconds_per_game", "seconds_per_turn", "seconds_per_character"),
 ]
 ASKED = ["asked", "calls", "hits", "failures", "retried"]
 """What is counted of a reward term that waits."""
@@ -83,19 +69,33 @@ class PlayTally(NamedTuple):
         """Of no games."""
         return cls({}, {}, {}, {}, {}, {})
 
+    def add(self, other: "PlayTally") -> None:
+        """Take in what other games say, which came after these."""
+        for name, count in other.counts.items():
+            self.add_count(name, count)
+        for name, total in other.totals.items():
+            self._add(name, total, other.weights[name])
+        for name, values in other.values.items():
+            self.values.setdefault(name, []).extend(values)
+        for env, actions in other.actions.items():
+            own = self.actions.setdefault(env, {})
+            own.update({each: own.get(each, 0) + count for each, count in actions.items()})
+        for env, sequences in other.sequences.items():
+            self.sequences.setdefault(env, []).extend(sequences)
+
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
         """Take in a finished game and the trajectories made of it."""
         env, trained, own = result.spec.env, result.trained_turns, result.own_turns
         sampled = [turn.answer.sampled for turn in own if turn.answer.sampled is not None]
-        self._count("collect/games")
-        self._count("collect/turns", len(own))
-        self._count("collect/trained_turns", len(trained))
-        self._count("collect/tokens", sum(tokens.num_scored for tokens in sampled))
-        self._count("collect/cut_characters", sum(turn.answer.cut_characters for turn in own))
-        self._count("collect/truncated", result.truncated)
-        self._count(metric_name("collect/raised", env), result.raised)
+        self.add_count("collect/games")
+        self.add_count("collect/turns", len(own))
+        self.add_count("collect/trained_turns", len(trained))
+        self.add_count("collect/tokens", sum(tokens.num_scored for tokens in sampled))
+        self.add_count("collect/cut_characters", sum(turn.answer.cut_characters for turn in own))
+        self.add_count("collect/truncated", result.truncated)
+        self.add_count(metric_name("collect/raised", env), result.raised)
         if result.forfeit is None:
-            self._count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
+            self.add_count("collect/above_scale", any(abs(each) > 1 for each in result.outcomes))
         self._add("collect/game_length", len(result.turns))
         self._add("collect/seconds_per_game", result.seconds)
         self._add_turns(trained)
@@ -114,12 +114,13 @@ class PlayTally(NamedTuple):
         """Take in what reward terms were asked."""
         for term, counts in asked.counts.items():
             for name, count in counts.items():
-                self._count(metric_name("judge", term, name), count)
+                self.add_count(metric_name("judge", term, name), count)
         for term, means in asked.means.items():
             for name, (total, number) in means.items():
                 self._add(metric_name("judge", term, name), total, number)
 
-    def _count(self, name: str, by: int = 1) -> None:
+    def add_count(self, name: str, by: int = 1) -> None:
+        """Add to a count."""
         self.counts[name] = self.counts.get(name, 0) + by
 
     def _add(self, name: str, total: float, weight: float = 1.0) -> None:
@@ -152,17 +153,17 @@ class PlayTally(NamedTuple):
 
     def _add_standings(self, result: GameResult) -> None:
         against = [part(opponent) for opponent in opponents(result.spec)]
-        self._count(_OPENED)
+        self.add_count(_OPENED)
         for seat in (seat for seat, spec in enumerate(result.spec.seats) if spec.trained):
             name = metric_name("collect/outcome", result.spec.env, seat)
             self.values.setdefault(name, []).append(result.outcomes[seat])
         standings = {side: result.standing(side[0]) for side in result.spec.trained_sides}
-        self._count("collect/forfeits", result.forfeit is not None)
-        self._count("collect/draws", "draw" in standings.values())
+        self.add_count("collect/forfeits", result.forfeit is not None)
+        self.add_count("collect/draws", "draw" in standings.values())
         for label in against:
             self._add(versus_name(label, "share"), 1, 0)  # whose weight is that of all games
             for side, standing in standings.items():
-                self._count(versus_name(label, "games"))
+                self.add_count(versus_name(label, "games"))
                 for share in ("win", "draw", "loss"):
                     self._add(versus_name(label, share), standing == share)
                 self._add(versus_name(label, "forfeit"), result.forfeit in side)
@@ -175,64 +176,11 @@ class PlayTally(NamedTuple):
                 self.values.setdefault(metric_name("collect/reward", term), []).append(reward.raw)
 
 
-class Reducer:
-    """Counts and weighted means by name; a name stays, as 0 or as None, once it was there."""
-
-    def __init__(self, counts: Iterable[str], means: Iterable[str]) -> None:
-        self._counts = dict.fromkeys(counts, 0)
-        self._totals = dict.fromkeys(means, 0.0)
-        self._weights = dict.fromkeys(self._totals, 0.0)
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Adds to a count."""
-        self._counts[name] = self._counts.get(name, 0) + by
-
-    def add(self, name: str, total: float, weight: float = 1.0) -> None:
-        """Adds `weight` observations that sum to `total`."""
-        self._totals[name] = self._totals.get(name, 0.0) + total
-        self._weights[name] = self._weights.get(name, 0.0) + weight
-
-    def add_each(self, name: str, values: Sequence[float]) -> None:
-        """Adds observations one after the other, so that their sum is that of single calls."""
-        self._totals[name] = reduce(add, values, self._totals.get(name, 0.0))
-        self._weights[name] = self._weights.get(name, 0.0) + len(values)
-
-    def take(self) -> Row:
-        """Every count, and every mean or None; starts anew."""
-        means = {
-            name: total / self._weights[name] if self._weights[name] else None
-            for name, total in self._totals.items()
-        }
-        row: Row = {**self._counts, **means}
-        for values in (self._counts, self._totals, self._weights):
-            values.update(dict.fromkeys(values, 0))
-        return row
-
-    def state(self) -> "Sums":
-        """Counts, totals and weights by name."""
-        return self._counts, self._totals, self._weights
-
-    def restore(self, state: "Sums") -> None:
-        """Continue from what `state` returned."""
-        counts, totals, weights = state
-        self._counts.update(counts)
-        self._totals.update(totals)
-        self._weights.update(weights)
-
-
-Sums = tuple[dict[str, int], dict[str, float], dict[str, float]]
-
-
-class PlayState(BaseModel):
-    """What finished training games say since the last row: sums, actions and their sequences."""
-
-    sums: Sums
-    actions: dict[str, dict[str, int]]
-    sequences: dict[str, list[int]]
-
-
 class PlayMetrics:
-    """What finished training games say since the last `take`."""
+    """Rows out of what finished training games say; `tally` is that of those since the last `take`.
+
+    A name stays, as 0 or as None, once it was there.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         fixed = [part(opponent.key) for opponent in config.opponents.fixed]
@@ -241,66 +189,45 @@ class PlayMetrics:
         judged = config.judged_terms
         asked = {key: judge.oracle for key, judge in judged.items()}
         self._judges = {key: llm for key, llm in asked.items() if isinstance(llm, LLMOracle)}
-        self._sums = Reducer(
-            counts=[
-                *(f"collect/{name}" for name in COUNTS),
-                *(VersusKey(label).name("games") for label in self._labels),
-                *(metric_name("collect/raised", game.key) for game in config.games),
-                *(metric_name("judge", term, name) for term in judged for name in ASKED),
-                *(metric_name("judge", term, name) for term in self._judges for name in TOKENS),
-            ],
-            means=[
-                *(f"collect/{name}" for name in MEANS),
-                *(metric_name("collect/reward", reward.key) for reward in config.buffer.rewards),
-                *(metric_name("judge", term, "seconds") for term in judged),
-                *(
-                    VersusKey(label).name(share)
-                    for label in self._labels
-                    for share in ("share", "win", "draw", "loss", "forfeit")
-                ),
-                *(
-                    metric_name("collect/outcome", game.key, seat)
-                    for game in config.games
-                    for seat in range(game.seats)
-                ),
-            ],
-        )
+        counts = [
+            *(f"collect/{name}" for name in COUNTS),
+            *(VersusKey(label).name("games") for label in self._labels),
+            *(metric_name("collect/raised", game.key) for game in config.games),
+            *(metric_name("judge", term, name) for term in judged for name in ASKED),
+            *(metric_name("judge", term, name) for term in self._judges for name in TOKENS),
+        ]
+        shares = ("share", "win", "draw", "loss", "forfeit")
+        seats = [(game.key, seat) for game in config.games for seat in range(game.seats)]
+        means = [
+            *(f"collect/{name}" for name in MEANS),
+            *(metric_name("collect/reward", reward.key) for reward in config.buffer.rewards),
+            *(metric_name("judge", term, "seconds") for term in judged),
+            *(VersusKey(label).name(share) for label in self._labels for share in shares),
+            *(metric_name("collect/outcome", *seat) for seat in seats),
+        ]
+        self._counts, self._means = dict.fromkeys(counts), dict.fromkeys(means)
         self._envs = [game.key for game in config.games]
-        self._forget_actions()
-
-    def _forget_actions(self) -> None:
-        self._actions: dict[str, Counter[str]] = {env: Counter() for env in self._envs}
-        self._sequences: dict[str, list[int]] = {env: [] for env in self._envs}
-
-    def add(self, tally: PlayTally) -> None:
-        """Takes in what some games say."""
-        sums, counts = self._sums, dict(tally.counts)
-        opened = counts.pop(_OPENED, 0)
-        for name, count in counts.items():
-            sums.count(name, count)
-        for name, total in tally.totals.items():
-            sums.add(name, total, tally.weights[name])
-        for label in self._labels:
-            sums.add(versus_name(label, "share"), 0, opened)
-        for name, values in tally.values.items():
-            sums.add_each(name, values)
-        for env, actions in tally.actions.items():
-            self._actions[env].update(actions)
-        for env, sequences in tally.sequences.items():
-            self._sequences[env] += sequences
-
-    def add_failure(self) -> None:
-        """Takes in a game that raised."""
-        self._sums.count("collect/failures")
+        self.tally = PlayTally.empty()
 
     def take(self, seconds: float) -> Row:
         """All `collect/*` and `judge/*` of the games since the last call, `seconds` ago."""
-        row = self._sums.take()
+        tally, self.tally = self.tally, PlayTally.empty()
+        opened = tally.counts.pop(_OPENED, 0)
+        shares = {versus_name(label, "share"): opened for label in self._labels}
+        sums = {name: (reduce(add, each, 0.0), len(each)) for name, each in tally.values.items()}
+        for name, total in tally.totals.items():
+            sums[name] = total, tally.weights[name] or shares.get(name, 0)
+        self._counts |= dict.fromkeys(tally.counts)
+        self._means |= dict.fromkeys([*tally.totals, *tally.values])
+        row: Row = {name: tally.counts.get(name, 0) for name in self._counts}
+        for name in self._means:
+            total, weight = sums.get(name, (0.0, shares.get(name, 0)))
+            row[name] = total / weight if weight else None
         for name in ("games", "turns"):
             row[f"collect/{name}_per_second"] = (row[f"collect/{name}"] or 0) / seconds
         for env in self._envs:
-            sequences = self._sequences[env]
-            row[metric_name("collect/action_entropy", env)] = entropy(self._actions[env])
+            sequences = tally.sequences.get(env, [])
+            row[metric_name("collect/action_entropy", env)] = entropy(tally.actions.get(env, {}))
             row[metric_name("collect/distinct_games", env)] = (
                 len(set(sequences)) / len(sequences) if sequences else None
             )
@@ -308,22 +235,7 @@ class PlayMetrics:
             prompt, reply = (row[metric_name("judge", term, name)] or 0 for name in TOKENS)
             spend = prompt * judge.price_prompt + reply * judge.price_reply
             row[metric_name("judge", term, "spend")] = spend / 1e6
-        self._forget_actions()
         return row
-
-    def state(self) -> PlayState:
-        """What came since the last `take`."""
-        return PlayState(
-            sums=self._sums.state(),
-            actions={env: dict(counts) for env, counts in self._actions.items()},
-            sequences={env: list(numbers) for env, numbers in self._sequences.items()},
-        )
-
-    def restore(self, state: PlayState) -> None:
-        """Continue from what `state` returned."""
-        self._sums.restore(state.sums)
-        self._actions |= {env: Counter(counts) for env, counts in state.actions.items()}
-        self._sequences |= {env: list(numbers) for env, numbers in state.sequences.items()}
 
 
 def entropy(counts: Mapping[str, int]) -> float | None:

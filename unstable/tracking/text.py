@@ -162,14 +162,10 @@ def memory_line(version: int, halvings: int) -> str:
 def score_line(score: EvalScore) -> str:
     """An evaluation against one opponent in one line."""
     return (
-        f"evaluation of version {score.version} · {score.env} against {opponent_text(score)}: "
+        f"evaluation of version {score.version} · {score.env} against "
+        f"{against(score.opponent, score.key.mode)}: "
         f"{score_text(score)}{payoff_text(score)}{gain_text(score)}{needed_text(score)}"
     )
-
-
-def opponent_text(score: EvalScore) -> str:
-    """The opponent, and how the version answered unless it was sampled at 1."""
-    return against(score.opponent, score.key.mode)
 
 
 def score_text(score: EvalScore) -> str:

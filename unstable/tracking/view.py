@@ -8,23 +8,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import InstanceOf, TypeAdapter
 
 from unstable.config import RunConfig, hide_secrets
-from unstable.records.reading import by_key, measured, parse_record
+from unstable.records.reading import parse_record
+from unstable.records.summary import RunSummary
 from unstable.tracking.metrics import Row, current_policy
 from unstable.tracking.play import opponents
-from unstable.types import (
-    EvalScore,
-    Exploitability,
-    GameResult,
-    PlayedGame,
-    PlayerId,
-    Rating,
-    RecordedGame,
-)
-from unstable.types.metrics import ExploitKey
-from unstable.types.tallies import Least
+from unstable.types import GameResult, PlayedGame, PlayerId, RecordedGame
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -110,7 +101,8 @@ class View:
     row_started: float  # of the update that is under way
     phase: Phase
     clock: Callable[[], float] = time.monotonic
-    version: int = 0
+    summary: InstanceOf[RunSummary] = field(default_factory=RunSummary)
+    """Of the rows and ratings so far; it holds the newest HISTORY rows."""
     games: int = 0
     failures: int = 0
     recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
@@ -122,27 +114,21 @@ class View:
     actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
     machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
     buffer: Row = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()  # the newest HISTORY rows of metrics.jsonl
-    ratings: tuple[Rating, ...] = ()
-    scores: tuple[EvalScore, ...] = ()  # newest evaluation first
-    exploitability: Mapping[str, Exploitability] = field(default_factory=dict)  # newest, by env
-    first_exploitability: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The bounds that a run has begun with, by env's name in metrics."""
-    worst: Mapping[str, Least] = field(default_factory=dict)  # the newest known, by policy
     notice: str = ""
     alarm: str = ""  # the newest one of the guard
     alarms: int = 0
 
-    def resume(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Takes in the rows of the run that is gone on with."""
-        self.rows, self.version = tuple(rows[-HISTORY:]), rows[-1]["version"]
-        self.first_exploitability = {
-            key.env: (first.figures["low"], first.figures["high"])
-            for key, (first, *_) in by_key(measured(ExploitKey, rows, "low")).items()
-        }
+    @property
+    def version(self) -> int:
+        """The newest version that has a row."""
+        return self.summary.version
+
+    def add_row(self, row: Row) -> None:
+        """Take in a row of metrics."""
+        self.summary = self.summary.plus(row, HISTORY)
 
     def record(self) -> dict[str, Any]:
-        """All but the config and the rows, which have files of their own, as JSON holds it."""
+        """All but the config and the summary, which have files of their own, as JSON holds it."""
         self.last_game = self.newest_game()
         self.refresh()
         text = _adapter().dump_json(self, exclude=_OWN)
@@ -153,14 +139,14 @@ class View:
         cls,
         record: Mapping[str, Any],
         config: RunConfig,
-        rows: Sequence[Row],
+        summary: RunSummary,
         seconds: Callable[[], float],
     ) -> "View":
         """What `record` returned, `seconds` ago; raises `ValueError` for what is none."""
         now = record.get("now") if isinstance(record, Mapping) else None
         if not isinstance(now, float | int):
             raise ValueError("no time in it")
-        own = {"config": config, "rows": rows, "clock": lambda: now + seconds()}
+        own = {"config": config, "summary": summary, "clock": lambda: now + seconds()}
         return _adapter().validate_python({**record, **own})
 
     def newest_game(self) -> LastGame | None:
@@ -182,12 +168,6 @@ class View:
         self.ended = (*self.ended, *newest)[-RECENT_GAMES:]
         self.last_line = last_line or self.last_line
 
-    def add_exploitability(self, found: Exploitability) -> None:
-        """Takes in how exploitable a version is in a game."""
-        first = {found.key.env: (found.low, found.high)}
-        self.first_exploitability = {**first, **self.first_exploitability}
-        self.exploitability = {**self.exploitability, found.env: found}
-
     def results(self) -> dict[str, Counter[str]]:
         """How the policy did in recent games, by what it played against."""
         results: dict[str, Counter[str]] = {}
@@ -204,7 +184,7 @@ class View:
         if not self.recent:
             return {}
         games = Counter(player for played in self.recent for player in played.players)
-        itself = current_policy(self.ratings)
+        itself = current_policy(self.summary.ratings)
         if itself is not None:
             games[itself] += sum("self" in played.opponents for played in self.recent)
         return {player: count / len(self.recent) for player, count in games.items()}
@@ -220,14 +200,10 @@ class View:
             return None
         return sum(played.forfeited for played in self.recent) / len(self.recent)
 
-    def series(self, name: str) -> list[float | None]:
-        """A metric over the updates, oldest first."""
-        return [row.get(name) for row in self.rows]
-
     def seconds_left(self, now: float) -> float | None:
         """Until the last update, by the mean of the last eight; None before there is one."""
         config = self.config.loop
-        taken = [row.get("time/total") for row in self.rows if row["version"]]
+        taken = [row.get("time/total") for row in self.summary.rows if row["version"]]
         times = [seconds for seconds in taken if seconds is not None][-8:]
         if not times:
             return None
@@ -238,7 +214,7 @@ class View:
         return max(left, 0.0)
 
 
-_OWN = {"config", "rows", "clock", "ended", "last_line"}
+_OWN = {"config", "summary", "clock", "ended", "last_line"}
 """What `record` leaves out."""
 
 

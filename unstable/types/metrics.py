@@ -1,18 +1,59 @@
-"""Names of metrics that depend on the run: made and parsed here alone; docs/metrics.md has them.
+"""The registry of metrics, and names that depend on the run, which are made and parsed here alone.
 
-Slashes separate the parts of a name. What the run brings (an env, an opponent) is one part: its own
-slashes become colons.
+`metrics.txt` declares each metric in a line, and docs/metrics.md is made of it. Slashes separate
+the parts of a name. What the run brings (an env, an opponent) is one part: its own slashes become
+colons.
 """
 
+import re
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import ClassVar, Self
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self
 
-GROUPS = (
-    *("collect", "judge", "buffer", "learn", "offline", "eval", "exploit", "guard"),
-    *("curriculum", "rating", "worst", "time", "device"),
-)
+
+class Metric(NamedTuple):
+    """A declared metric; `<...>` stands for one part of its name, which the run brings."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+_LINES = Path(__file__).with_name("metrics.txt").read_text("utf-8").splitlines()[1:]
+METRICS = tuple(Metric(*line.split(" | ", 2)) for line in _LINES if line)
+"""All metrics that unstable logs, in the order of their groups."""
+GROUPS = tuple(dict.fromkeys(each.name.split("/")[0] for each in METRICS if "/" in each.name))
 """First parts of all metrics' names."""
+
+
+@lru_cache(maxsize=4096)
+def metric(name: str) -> Metric | None:
+    """The declaration of a name; None for a name that is not declared, as a user's own.
+
+    >>> metric("learn/entropy/env/0").name, metric("learn/baseline/env/0").name
+    ('learn/entropy', 'learn/baseline/<env>/<seat>')
+    >>> metric("learn/mine"), metric("learn/mine/env/0")
+    (None, None)
+    """
+    matching = [each for each in METRICS if _pattern(each.name).fullmatch(name)]
+    found = min(matching, key=lambda each: each.name.count("<"), default=None)
+    return metric(name.rsplit("/", 2)[0]) if found and "<name>" in found.name else found
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.sub("<[a-z]+>", "[^/]+", name))
+
+
+def unit(name: str) -> str:
+    """The unit of a metric, "" for none.
+
+    >>> unit("learn/entropy"), unit("learn/loss")
+    ('nats', '')
+    """
+    declared = metric(name)
+    return "" if declared is None or declared.unit == "–" else declared.unit
 
 
 def part(name: str) -> str:
@@ -66,8 +107,10 @@ class MetricKey:
     @classmethod
     def parse(cls, name: str) -> tuple[Self, str] | None:
         """The key and the figure of a whole name; None for a name of something else."""
+        if not name.startswith(f"{cls.prefix}/"):
+            return None
         parts = name.removeprefix(f"{cls.prefix}/").split("/", len(fields(cls)))
-        if not name.startswith(f"{cls.prefix}/") or len(parts) <= len(fields(cls)):
+        if len(parts) <= len(fields(cls)):
             return None
         return cls(*parts[:-1]), parts[-1]
 

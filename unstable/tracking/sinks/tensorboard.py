@@ -9,6 +9,7 @@ from unstable.config.plugins import import_users
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
+from unstable.types.metrics import metric
 
 
 def check_tensorboard() -> None:
@@ -38,6 +39,7 @@ class TensorBoard(Sink):
 
         self._events = event_pb2
         self._writer = EventFileWriter(str(folder.tensorboard))
+        self._described: set[str] = set()
         if rows := read_rows(folder.metrics):
             again = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._add(rows[-1]["version"] + 1, session_log=again)
@@ -46,8 +48,18 @@ class TensorBoard(Sink):
         """Write what has a value, so that it can be seen at once."""
         given = {name: value for name, value in row.items() if value is not None}
         version = given.pop("version")
-        values = [{"tag": name, "simple_value": value} for name, value in given.items()]
+        values = [
+            {"tag": name, "simple_value": value, "metadata": self._description(name)}
+            for name, value in given.items()
+        ]
         self._add(version, summary={"value": values})
+
+    def _description(self, name: str) -> dict[str, str]:
+        """What is shown beside the chart, which is written once."""
+        declared = None if name in self._described else metric(name)
+        self._described.add(name)
+        text = "" if declared is None else f"{declared.meaning} ({declared.unit})"
+        return {"summary_description": text} if text else {}
 
     def close(self) -> None:
         """Close the file."""

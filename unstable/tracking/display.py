@@ -1,0 +1,141 @@
+"""What a run shows: a dashboard or lines to the person at the terminal, `state.json` to others."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import Progress
+
+from unstable.config import RunConfig
+from unstable.records.folder import RunFolder
+from unstable.tracking.lines import LATER_S, Lines, RunConsole
+from unstable.tracking.sinks.base import SinkBorder
+from unstable.tracking.status import Ending, StatusFile, Waits, state_of
+from unstable.tracking.text import Text, phase_line, still_line
+from unstable.tracking.view import Phase, View
+
+logger = logging.getLogger(__name__)
+STILL_S = 20.0
+"""Without a game, an answer or a new phase for so long, a line says what is waited for."""
+
+
+class Display:
+    """Shows a run's `view`. What cannot be shown is reported once and stops nothing.
+
+    `device` is the machine in words, for the dashboard's head.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        console: Console | None = None,
+        device: str = "",
+        measure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`measure` is called before `state.json` is written."""
+        now = time.monotonic()
+        self.view = View(
+            config=config,
+            name=config.tracking.name or folder.root.name,
+            device=device,
+            started=now,
+            row_started=now,
+            phase=Phase("starting", 0, None, now),
+        )
+        self.console = console or RunConsole()
+        self.live: Live | Progress | None = None
+        self.waits = Waits()
+        self.border = SinkBorder(self.print)
+        self._measure = measure
+        self._lines = Lines(self._show, self._phase_line)
+        self._status = StatusFile(folder, self._state, self.border)
+
+    @contextmanager
+    def refreshing(self) -> Iterator[None]:
+        """Meanwhile no silence is long: what is live is drawn, or lines are printed.
+
+        At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
+        replaced every second.
+        """
+        lines = self._lines.refreshing() if self.live is None else nullcontext()
+        with self._status.refreshing(), lines:
+            yield
+
+    def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
+        """Say what the run is at, and how far: `done` of `total`."""
+        same = name == self.view.phase.name
+        started = self.view.phase.started if same else time.monotonic()
+        self.view.phase = Phase(name, done, total, started)
+        self.waits.move()
+
+    def advance(self, name: str, by: int) -> None:
+        """Say that a phase has gone on, if the run is at it."""
+        self.waits.move()
+        phase = self.view.phase
+        if phase.name == name and phase.total is not None:
+            self.view.phase = phase._replace(done=min(phase.done + by, phase.total))
+
+    def be_patient(self) -> None:
+        """Print lines less often, as after the first update."""
+        self._lines.patience_s = LATER_S
+
+    @property
+    def has_dashboard(self) -> bool:
+        """Whether the dashboard covers the terminal, so that lines have no place."""
+        return isinstance(self.live, Live)
+
+    def say(self, line: str) -> None:
+        """Show a line, where there is no dashboard that shows the same."""
+        if not self.has_dashboard:
+            self.print(line)
+
+    def print(self, line: str) -> None:
+        """Show a line to the person at the terminal."""
+        self.view.notice = line
+        if not self.has_dashboard:
+            self._lines.say(line)
+
+    def warn(self, line: str) -> None:
+        """Show a line that the log keeps too."""
+        logger.warning(line)
+        self.print(line)
+
+    def finish(
+        self, reason: str, ending: Ending, text: Callable[[], RenderableType] | None = None
+    ) -> None:
+        """Say that the run is over, and why; print `text`, what came of it."""
+        self._status.write(ending, reason)
+        if text is not None:
+            self.stop()
+            self.border("the summary", lambda: self.console.print(text()))
+
+    def stop(self) -> None:
+        """Give the terminal back; a second call does nothing."""
+        if self.live is not None:
+            self.border("the dashboard", self.live.stop)
+            self.live = None
+
+    def _show(self, line: str) -> None:
+        self.border("the terminal", lambda: self.console.print(Text(line), soft_wrap=True))
+
+    def _phase_line(self) -> str:
+        phase, still_s = self.view.phase, time.time() - self.waits.moved
+        line = phase_line(*phase[:3], time.monotonic() - phase.started)
+        waits = [wait.what for wait in self.waits.open()]
+        return line if still_s < STILL_S else f"{line}{still_line(waits, still_s)}"
+
+    def _state(self) -> dict[str, Any]:
+        """What `state.json` says; `view` is None if it cannot be had, which is no silence."""
+        found: list[dict[str, Any]] = []
+
+        def take() -> None:
+            self._measure()
+            found.append(self.view.record())
+
+        self.border("the dashboard in state.json", take)
+        return {**state_of(self.view, self.waits), "view": found[0] if found else None}

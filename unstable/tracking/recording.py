@@ -1,0 +1,140 @@
+"""What a run writes down: rows of metrics out of all that came since the last, and its sinks."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from pydantic import BaseModel
+
+from unstable.config import ConfigError, RunConfig
+from unstable.records.folder import RunFolder
+from unstable.tracking.device import DeviceProbe
+from unstable.tracking.metrics import EngineMetrics, Row
+from unstable.tracking.play import PlayMetrics, PlayTally
+from unstable.tracking.sinks import SinkMaker, open_sinks
+from unstable.tracking.sinks.base import Sink, SinkBorder
+
+PHASES = {
+    "playing": "play",
+    "updating": "update",
+    "evaluating": "evaluate",
+    "publishing": "publish",
+}
+"""The verb by which a phase's time is logged; of another phase it is the name's first word."""
+
+
+class TrackerState(BaseModel):
+    """What the next row has so far; of engines and the device nothing."""
+
+    row: dict[str, float | bool | None]
+    times: dict[str, float]
+    seconds: float
+    play: PlayTally
+
+
+class Recording:
+    """Collects a run's metrics into rows, and hands these and all records to the sinks.
+
+    Raises `ConfigError` if `folder` or a sink cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        border: SinkBorder,
+        own: Sequence[SinkMaker],
+        former: Sequence[Row],
+    ) -> None:
+        """`own` are a user's sinks; `former` are the rows of a run that is gone on with."""
+        self.play = PlayMetrics(config)
+        self.engine = EngineMetrics()
+        self.device = DeviceProbe()
+        self.row: Row = {}
+        self._border = border
+        self._beside: Row = {}  # what an evaluation has so far that other rows do not wait for
+        self._names = dict.fromkeys(former[-1] if former else ())
+        self.began = self._spent_until = time.monotonic()
+        self._times = dict.fromkeys(PHASES.values(), 0.0)
+        try:
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            self.sinks: list[Sink] = open_sinks(config, folder, own)
+        except OSError as error:
+            raise ConfigError(
+                f"tracking.run_dir = '{folder.root}': cannot be written ({error.strerror}); "
+                "choose another folder"
+            ) from None
+
+    def emit(self, method: str, *arguments: object) -> None:
+        """Call a method of every sink."""
+        self._border.emit(self.sinks, method, *arguments)
+
+    def add(self, metrics: Mapping[str, float | None], beside: bool = False) -> None:
+        """Put metrics into the next row, or into the one of an evaluation that goes on beside."""
+        (self._beside if beside else self.row).update(metrics)
+
+    @property
+    def seconds(self) -> float:
+        """Since the last row; never 0, since rates are divided by it."""
+        return max(time.monotonic() - self.began, 1e-9)
+
+    def spend(self, phase: str) -> None:
+        """Count the time since the last call for a phase."""
+        now = time.monotonic()
+        verb = PHASES.get(phase, phase.partition(" ")[0].rstrip(":"))
+        self._times[verb] = self._times.get(verb, 0.0) + now - self._spent_until
+        self._spent_until = now
+
+    def end_row(self, version: int) -> Row:
+        """Make a row of all that came since the last; hand it to the sinks."""
+        seconds = self.seconds
+        row: Row = {
+            "version": version,
+            "time": time.time(),
+            **self.play.take(seconds),
+            **self.engine.values(seconds),
+            **self.row,
+            **{f"time/{name}": value for name, value in self._times.items()},
+            "time/total": seconds,
+            **self.device.read(),
+        }
+        self._names.update(dict.fromkeys(row))
+        self.row = {}
+        self.began = time.monotonic()
+        self._times = dict.fromkeys(self._times, 0.0)
+        self.engine.reset()
+        row = _finite({name: row.get(name) for name in self._names})
+        self.emit("row", row)
+        return row
+
+    def end_beside(self, version: int) -> Row:
+        """The same of what an evaluation has found beside."""
+        row = _finite({"version": version, "time": time.time(), **self._beside})
+        self._beside = {}
+        self.emit("row", row)
+        return row
+
+    def state(self) -> TrackerState:
+        """All that a resume needs."""
+        return TrackerState(
+            row=_finite(self.row), times=self._times, seconds=self.seconds, play=self.play.tally
+        )
+
+    def restore(self, state: TrackerState) -> None:
+        """Continue from what `state` returned."""
+        self.row, self._times = dict(state.row), self._times | state.times
+        self.began = time.monotonic() - state.seconds
+        self.play.tally = state.play
+
+    def close(self) -> None:
+        """Close every sink; a second call does nothing."""
+        self.emit("close")
+        self.sinks.clear()
+
+
+def _finite(row: Mapping[str, float | None]) -> Row:
+    """A row as JSON holds it, which has no word for what is not finite."""
+    return {
+        name: value if value is not None and math.isfinite(value) else None
+        for name, value in row.items()
+    }
