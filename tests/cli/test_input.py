@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from tests.helpers.cli import in_process
 from tests.helpers.hostile import ADAPTERS, CHECKED, FILES, OPTIONS, ZIPS, adapter_files, zip_file
 from unstable.cli import parse_options, run
-from unstable.cli.commands import COMMANDS
+from unstable.cli.commands import app
 from unstable.cli.options import loaded_run
 from unstable.commands.prepare import check
 from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load
@@ -62,7 +63,8 @@ def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
         load(name, options)
         raise AssertionError("the options are accepted")
 
-    monkeypatch.setattr("unstable.cli.options.load", accepted)  # which must not begin to train
+    for module in ("options", "commands"):  # which must not begin to train
+        monkeypatch.setattr(f"unstable.cli.{module}.load", accepted)
     assert len(OPTIONS) >= 55
     refused((answer(run, arguments), line) for arguments, line in OPTIONS)
 
@@ -146,7 +148,7 @@ def test_every_command_answers_a_mistake_in_one_line_and_waits_for_no_library(
         ["doctor", "--config", "default", "foo"],
         ["config", "--seed", "1e999"],
         ["eval", "run", "--version", "x"],
-        *([name, *["x"] * each.words[0], "--nonsense"] for name, each in COMMANDS.items()),
+        *([name, "--nonsense"] for name in get_command(app).commands),  # type: ignore[attr-defined]
     ]
     command, told = [sys.executable, "-c", FORKS], "\n".join(map(json.dumps, lines))
     done = subprocess.run(command, cwd=tmp_path, input=told, capture_output=True, text=True)
