@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from typer import Argument, Context, Exit, Option, Typer
 
@@ -38,16 +38,13 @@ def train(
     context: Context,
     config: p.Config = None,
     resume: p.Resume = None,
-    fork: Annotated[
-        p.At | None, Option(parser=p.at, help="RUN_DIR[@VERSION] to start from")
-    ] = None,
-    fork_state: Annotated[Literal["true", "false"] | None, Option("--fork_state")] = None,
+    fork: p.Fork = None,
+    fork_state: p.ForkState = None,
 ) -> None:
     """Train a model by self-play.
 
     Without --config it starts with first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before
-    and after), or with default where an option names a game, a model or an algorithm. --fork_state
-    false leaves out the optimizer, baselines and reference of a fork.
+    and after), or with default where an option names a game, a model or an algorithm.
     """
     fields, typed = context.obj
     if resume is not None:
@@ -56,9 +53,7 @@ def train(
 
         go_on(resume, fields)
     elif fork is not None:
-        refuse_others(
-            context, "--fork begins with the config of a run", "fork", "fork_state", "fields"
-        )
+        refuse_others(context, "--fork has a run's config", "fork", "fork_state", "fields")
         from unstable.commands.resume import fork as begin
 
         begin(*fork, fields, with_state=fork_state != "false", command=typed)
@@ -111,7 +106,7 @@ def learn(
 
 @app.command(cls=ConfigCommand)
 def world(context: Context, config: p.Config = None) -> None:
-    """Make a tiny base model for the games of a config. See docs/world.md."""
+    """Make a tiny base model for the games of a config. See docs/small_worlds.md."""
     run_config = load("default" if config is None else config, context.obj.fields)
     from unstable.commands.world import make_world
 
@@ -134,7 +129,7 @@ def exploit(
     run: p.Run,
     games: p.Games = None,
     past: Annotated[bool, Option("--past", help="worst case against earlier versions too")] = False,
-    average: Annotated[Any, Option(parser=p.range_of, help="versions to average: FROM:TO")] = None,
+    average: p.Average = None,
     table: Annotated[Path | None, Option(parser=p.folder, help=".csv or .json to write")] = None,
     policy: Annotated[Path | None, Option(parser=p.folder, help="table to measure")] = None,
     best: Annotated[bool, Option("--learn", help="train a best response, for any game")] = False,
@@ -215,7 +210,7 @@ def serve(
     context: Context,
     run: p.RunOrNone = None,
     config: p.Config = None,
-    versions: Annotated[Any, Option(parser=p.versions_of, help="such as 0,12,best")] = None,
+    versions: p.Versions = None,
     host: Annotated[str, Option(help="address; another one needs a token")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, help="port; 0: any that is free")] = 8000,
     token_env: Annotated[str | None, Option("--token_env", help="variable of the token")] = None,
@@ -419,6 +414,6 @@ def model(name: Annotated[str, Argument(metavar="NAME")]) -> None:
 @app.command()
 def games() -> None:
     """List the vetted games."""
-    from unstable.commands.games import list_games
+    from unstable.commands.runs import list_games
 
     list_games()

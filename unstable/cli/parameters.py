@@ -63,7 +63,8 @@ def _configs() -> list[str]:
     return [path.stem for path in CONFIGS.glob("*.yaml")]
 
 
-_RUN = Argument(metavar="RUN_DIR[@VERSION]", parser=at, help="run; the newest version by default")
+_AT = "RUN_DIR[@VERSION]"
+_RUN = Argument(metavar=_AT, parser=at, help="run; the newest version by default")
 _RUNS = Argument(metavar="RUN_DIR", parser=folder, help="runs")
 Run = Annotated[At, _RUN]
 RunOrNone = Annotated[At | None, _RUN]
@@ -76,11 +77,18 @@ Config = Annotated[
 ]
 Out = Annotated[Path | None, Option(parser=folder, help="folder or file to write")]
 Resume = Annotated[Path | None, Option(parser=folder, help="folder in which to go on")]
+Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to begin another from")]
+ForkState = Annotated[
+    Literal["true", "false"] | None,
+    Option("--fork_state", help="with --fork: its optimizer, baselines and reference too (true)"),
+]
+Average = Annotated[Any, Option(metavar="FROM:TO", parser=range_of, help="versions to average")]
+Versions = Annotated[Any, Option(metavar="N,N", parser=versions_of, help="such as 0,12,best")]
 Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="the newest by default")]
 Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="games; the config's if none")]
 Seat = Annotated[int | None, Option(min=0, help="seat, from 0")]
 Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]
-Temperature = Annotated[float | None, Option(min=0, help="temperature; 0: greedy")]
+Temperature = Annotated[float | None, Option(min=0, max=1e6, help="of models; 0: greedy")]
 Forfeits = Annotated[float, Option(min=0, help="weight of games that a forfeit ended")]
 Seed = Annotated[int | None, Option(min=0, help="seed; the file's by default")]
 Json = Annotated[bool, Option("--json", help="print JSON")]
