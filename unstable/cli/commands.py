@@ -354,13 +354,13 @@ def watch(
 
 @app.command()
 def runs(
-    root: Annotated[Path, Argument(metavar="FOLDER", parser=p.folder)] = Path("outputs"),
+    root: Annotated[Path | None, Argument(metavar="FOLDER", parser=p.folder)] = None,
     tag: Annotated[str | None, Option(help="word of a run's --tags")] = None,
 ) -> None:
-    """List the runs of a folder, with state and score."""
+    """List the runs of a folder (outputs), with state and score."""
     from unstable.commands.runs import runs
 
-    runs(root, tag)
+    runs(root or Path("outputs"), tag)
 
 
 @app.command()
