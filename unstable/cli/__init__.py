@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from unstable.cli.commands import app
-from unstable.cli.options import SHORT_FORMS, name_of, parse_options
+from unstable.cli.options import HELP, SHORT_FORMS, name_of, parse_options
 from unstable.config import ConfigError, RunFailedError, one_line, shown
 
 __all__ = ["SHORT_FORMS", "main", "parse_options", "run"]
@@ -27,13 +27,15 @@ def main() -> NoReturn:
 
     Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM, SIGHUP).
     """
-    from unstable.commands.session import Terminated, as_program
-
     if "_UNSTABLE_COMPLETE" in os.environ:  # asked by a shell
         app(prog_name="unstable")
     # So that module:Class finds a user's own files, which take no package's place.
     sys.path.append(os.getcwd())
     try:
+        if {*HELP} & {*sys.argv}:  # at once, without what a command needs
+            sys.exit(run(sys.argv[1:]))
+        from unstable.commands.session import as_program
+
         with as_program():
             sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
@@ -51,10 +53,10 @@ def main() -> NoReturn:
         place = "" if error.filename is None else f"{error.filename}: "
         print(f"error: {_one_line(ConfigError(place + error.strerror))}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    except Terminated:
-        sys.exit(EXIT_TERMINATED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt as error:
+        from unstable.commands.session import Terminated
+
+        sys.exit(EXIT_TERMINATED if isinstance(error, Terminated) else EXIT_INTERRUPTED)
 
 
 def run(arguments: Sequence[str]) -> int:
