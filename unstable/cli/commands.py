@@ -235,7 +235,7 @@ def serve(
 def judge(
     context: Context,
     run: p.RunDir,
-    terms: Annotated[Path | None, Option(parser=p.folder, help="YAML, as buffer.rewards")] = None,
+    terms: Annotated[Path | None, Option(parser=p.folder, help="YAML of rewards, judges")] = None,
     into: Annotated[str | None, Option(help="NAME of judged/NAME.jsonl")] = None,
 ) -> None:
     """Score recorded games with reward terms, without playing. See docs/feedback.md."""
