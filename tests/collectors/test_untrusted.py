@@ -109,7 +109,7 @@ def test_an_error_is_one_line_of_bounded_length(monkeypatch, capsys):
     def fail(_):
         raise ConfigError(f"games.0.env = {HOSTILE}\n" + "x" * 5000)
 
-    monkeypatch.setattr("unstable.cli.command.run", fail)
+    monkeypatch.setattr("unstable.cli.run", fail)
     with pytest.raises(SystemExit):
         cli.main()
     shown = capsys.readouterr().err

@@ -227,7 +227,7 @@ def test_a_state_of_times_to_come_is_not_one_of_a_run_that_goes_on(
 def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no config.yaml; give a run's folder"):
         run(["doctor", str(tmp_path)])
-    with pytest.raises(ConfigError, match="'--loop.steps': doctor RUN_DIR takes nothing else"):
+    with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes nothing else"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 
 

@@ -255,8 +255,8 @@ def test_an_adapter_that_is_spoilt_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["run", "--steps", "3"], "--steps is no option of unstable export; it has --merged"),
-        (["run@x"], "@VERSION = 'x': give a version's number"),
+        (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
+        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
         (["nowhere"], "holds no config.yaml"),
     ],
 )

@@ -374,7 +374,7 @@ def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folde
         learn([run.root, run.root / "."], {})
     with pytest.raises(
         ConfigError,
-        match=r"^give one or more RUN, or --learn.pairs FILE with a --config, or --resume",
+        match=r"^give one or more RUN_DIR, or --learn.pairs FILE and --config, or --resume",
     ):
         command(["learn"])
     bare = tmp_path / "bare"

@@ -260,11 +260,14 @@ def test_a_game_for_one_needs_no_opponent(
 MISTAKES = [
     (["nowhere"], "holds no config.yaml; give a run's folder"),
     (["{run}@7"], "version = 7: no such checkpoint"),
-    (["{run}@x"], "@VERSION = 'x': give a version's number"),
+    (["{run}@x"], "@x': give a version's number"),
     (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
     (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
-    (["{run}", "--seat", "first"], "--seat = 'first': give a number"),
-    (["{run}", "--temperature", "-1"], "--temperature = -1: give a number, 0 or more"),
+    (["{run}", "--seat", "first"], "--seat = 'first': input should be a valid integer"),
+    (
+        ["{run}", "--temperature", "-1"],
+        "--temperature = '-1': input should be greater than or equal to 0",
+    ),
     (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
     (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
     (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),

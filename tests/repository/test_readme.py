@@ -43,7 +43,7 @@ class Bot:
 """
 
 
-PRINTING = {"model", "games", "completion"}
+PRINTING = {"model", "games"}
 """Commands that only print, and take no config."""
 
 

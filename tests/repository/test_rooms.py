@@ -93,7 +93,7 @@ ALLOWED = {
             *("engines", "collectors", "tracking", "loop", "processes", "commands"),
         },
     ),
-    "cli": Allowed({"rich"}, {"config", "commands", "studies"}),
+    "cli": Allowed({"typer"}, {"config", "commands", "studies"}),
     "__init__": Allowed(set(), {"config", "records", "commands", "tracking"}),
 }
 RAY = {"actors", "cluster", "crew", "learner_ranks", "node_actor"}

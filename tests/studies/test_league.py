@@ -304,7 +304,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
         ([], "give a league's file, or --resume FOLDER"),
         (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
         (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
-        (["--resume", "folder", "--seed", "3"], "'--seed': --resume goes on with a league as it"),
+        (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
         (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
     ],

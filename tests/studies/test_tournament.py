@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.cli import background, in_process, rows, wait_for
 from tests.helpers.locally import locally
 from tests.helpers.serving import make_run, served_config
-from unstable.cli.command import run
+from unstable.cli import run
 from unstable.config import ConfigError
 from unstable.league.fit import Ranking
 from unstable.studies.ratings import rated, ratings

@@ -1,452 +1,427 @@
-"""The commands: one table, and a function for each that calls what carries it out."""
+"""The commands: each is declared here once, and imports its implementation when it is called."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
 
-from unstable.cli.options import (
-    EXIT_FAILED,
-    EXIT_USER_ERROR,
-    Reader,
-    any_value,
-    choice_of,
-    folder_at,
-    loaded,
-    loaded_run,
-    number_of,
-    run_and_version,
-    scalar_of,
-    some_versions_of,
-    text_of,
-    threads_of,
-    version_of,
-    versions_of,
-    whole_number_of,
-)
-from unstable.cli.table import SHELLS, TEXTS, Command, Given, completion
+from typer import Argument, Context, Exit, Option, Typer
+
+from unstable.cli import parameters as p
+from unstable.cli.options import HELP, ConfigCommand, loaded, loaded_run, refuse_others
 from unstable.config import (
+    DISTRIBUTION,
     ConfigError,
     LearnRun,
     RunConfig,
     SFTRun,
     WorldRun,
     dump,
-    shown,
+)
+
+app = Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": HELP, "max_content_width": 100},
 )
 
 
-def _train(given: Given) -> None:
-    resumed, forked = given["resume"], given["fork"]
-    if resumed is None and forked is None:
-        config = loaded_run(RunConfig, given["config"], given.fields)
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"unstable {metadata.version(DISTRIBUTION)}")
+        raise Exit
+
+
+_VERSION = Option("--version", "-V", is_eager=True, callback=_show_version, help="release")
+
+
+@app.callback()
+def unstable(version: Annotated[bool, _VERSION] = False) -> None:
+    """Train language-model agents through self-play on text games."""
+
+
+@app.command(cls=ConfigCommand)
+def train(
+    context: Context,
+    config: p.Config = None,
+    resume: p.Resume = None,
+    fork: p.Fork = None,
+    fork_state: p.ForkState = None,
+) -> None:
+    """Train a model by self-play.
+
+    Without --config it starts with first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before
+    and after), or with default where an option names a game, a model or an algorithm.
+    """
+    fields, typed = context.obj
+    if resume is not None:
+        refuse_others(context, "--resume goes on with the config of a run", "resume", "fields")
+        from unstable.commands.resume import resume as go_on
+
+        go_on(resume, fields)
+    elif fork is not None:
+        refuse_others(context, "--fork has a run's config", "fork", "fork_state", "fields")
+        from unstable.commands.resume import fork as begin
+
+        begin(*fork, fields, with_state=fork_state != "false", command=typed)
+    else:
+        run_config = loaded_run(RunConfig, config, fields)
         from unstable.commands.train import train
 
-        train(config, given.typed)
-        return
-    if given["config"] is not None or (resumed and forked):
-        raise ConfigError("--resume, --fork and --config: give one of them")
-    from unstable.commands.resume import fork, resume
+        train(run_config, typed)
 
-    if resumed is not None:
-        resume(folder_at("--resume", resumed), given.fields)
+
+@app.command(cls=ConfigCommand)
+def sft(context: Context, config: p.Config = None, resume: p.Resume = None) -> None:
+    """Train a model on examples, as a start for self-play. See docs/sft.md."""
+    if resume is not None:
+        refuse_others(context, "--resume goes on with a run as it was begun", "resume")
+        from unstable.commands.sft import resume as go_on
+
+        go_on(resume)
     else:
-        run_dir, version = run_and_version("--fork", forked)
-        with_state = given["fork_state"] is not False
-        fork(run_dir, version, given.fields, with_state=with_state, command=given.typed)
-
-
-def _sft(given: Given) -> None:
-    if given["resume"] is None:
-        config = loaded(SFTRun, given["config"], given.fields)
+        run_config = loaded(SFTRun, config, context.obj.fields)
         from unstable.commands.sft import sft
 
-        sft(config, given.typed)
-        return
-    for name in given.fields if given["config"] is None else ["config"]:
-        raise ConfigError(f"--resume goes on with a run as it was begun; leave out --{name}")
-    from unstable.commands.sft import resume
-
-    resume(folder_at("--resume", given["resume"]))
+        sft(run_config, context.obj.typed)
 
 
-def _learn(given: Given) -> None:
+@app.command(cls=ConfigCommand)
+def learn(
+    context: Context, runs: p.RunDirsOrNone = None, config: p.Config = None, resume: p.Resume = None
+) -> None:
+    """Train on the recorded games of runs, with the first one's config. See docs/offline.md.
+
+    --learn.pairs FILE adds pairs of answers, or with --config in the place of runs is all there is.
+    """
+    fields, typed = context.obj
     from unstable.commands.learn import learn
-    from unstable.commands.resume import resume
+    from unstable.commands.resume import resume as go_on
 
-    pairs = "learn.pairs" in given.fields
-    if given["resume"] is None and given.words and given["config"] is None:
-        learn([folder_at("RUN", word) for word in given.words], given.fields, given.typed)
-    elif given["resume"] is None and pairs and not given.words:
-        base = loaded_run(LearnRun, given["config"], given.fields)
-        learn([], given.fields, given.typed, base)
-    elif given["resume"] is None or given.words:
-        raise ConfigError(
-            "give one or more RUN, or --learn.pairs FILE with a --config, or --resume RUN_DIR"
-        )
+    if resume is not None:
+        refuse_others(context, "--resume goes on with a run as it was begun", "resume", "fields")
+        go_on(resume, fields)
+    elif runs and config is None:
+        learn(runs, fields, typed)
+    elif "learn.pairs" in fields and not runs:
+        learn([], fields, typed, loaded_run(LearnRun, config, fields))
     else:
-        resume(folder_at("--resume", given["resume"]), given.fields)
+        raise ConfigError(
+            "give one or more RUN_DIR, or --learn.pairs FILE and --config, or --resume RUN_DIR"
+        )
 
 
-def _world(given: Given) -> None:
-    config = loaded(WorldRun, given["config"], given.fields)
+@app.command(cls=ConfigCommand)
+def world(context: Context, config: p.Config = None) -> None:
+    """Make a tiny base model for the games of a config. See docs/small_worlds.md."""
+    run_config = loaded(WorldRun, config, context.obj.fields)
     from unstable.commands.world import make_world
 
-    make_world(config)
+    make_world(run_config)
 
 
-def _config(given: Given) -> None:
-    config = loaded_run(RunConfig, given["config"], given.fields)
-    from unstable.commands.prepare import prepare
-
-    print(dump(prepare(config).config), end="")
-
-
-def _doctor(given: Given) -> int:
-    if not given.words:
-        config = loaded_run(RunConfig, given["config"], given.fields)
-        from unstable.commands.doctor import doctor
-
-        return doctor(config)
-    own = [] if given["config"] is None else ["config"]
-    for name in [*own, *given.fields]:
-        raise ConfigError(f"'--{name}': doctor RUN_DIR takes nothing else; leave it out")
-    from unstable.commands.diagnosis import diagnose
-
-    return diagnose(folder_at("RUN_DIR", given.words[0]))
-
-
-def _evaluate(given: Given) -> None:
-    folder, version = run_and_version("RUN_DIR", given.words[0])
-    option = given["version"]
-    if None not in (version, option):
-        problem = f"{given.words[0]} names a version; give one of the two"
-        raise ConfigError(f"--version = {option}: {problem}")
+@app.command("eval", cls=ConfigCommand)
+def evaluate(context: Context, run: p.Run, version: p.Version = None) -> None:
+    """Play a finished version of a run again, against fixed opponents."""
+    if None not in (run.version, version):
+        raise ConfigError(f"--version = {version}: RUN_DIR names a version; give one of the two")
     from unstable.commands.evaluate import evaluate
 
-    evaluate(folder, option if version is None else version, given.fields)
+    evaluate(run.folder, version if run.version is None else run.version, context.obj.fields)
 
 
-def _exploit(given: Given) -> None:
-    folder, version = run_and_version("RUN_DIR", given.words[0])
+@app.command(cls=ConfigCommand)
+def exploit(
+    context: Context,
+    run: p.Run,
+    games: p.Games = None,
+    past: Annotated[bool, Option("--past", help="worst case against earlier versions too")] = False,
+    average: p.Average = None,
+    table: Annotated[Path | None, Option(parser=p.folder, help=".csv or .json to write")] = None,
+    policy: Annotated[Path | None, Option(parser=p.folder, help="table to measure")] = None,
+    best: Annotated[bool, Option("--learn", help="train a best response, for any game")] = False,
+) -> None:
+    """Compute how far a version is from an equilibrium. See docs/exploitability.md."""
+    fields, typed = context.obj
     from unstable.commands.exploit import learn, measure, measure_table
 
-    own = {name: value for name, value in given.own.items() if value is not None}
-    files = {name: folder_at(f"--{name}", own.pop(name)) for name in _FILES if name in own}
-    average, past = own.pop("average", None), "--past" in given.flags
-    if "--learn" in given.flags:
-        for option in (*files, "average", "nodes", *(["past"] if past else [])):
-            if option in (*files, "past") or given[option] is not None:
-                raise ConfigError(f"--{option}: --learn solves nothing exactly; leave it out")
-        learn(folder, version, own | given.fields, given.typed)
+    if best:
+        why = "--learn solves nothing exactly"
+        refuse_others(context, why, "run", "best", "fields")
+        if "eval.exploitability.nodes" in fields:
+            raise ConfigError(f"--nodes: {why}; leave it out")
+        learn(*run, fields, typed)
         return
-    games = own.pop("games", [])
-    named = [games] if isinstance(games, str) else games
-    options = {f"eval.exploitability.{name}": value for name, value in own.items()} | given.fields
-    if average is not None and version is not None:
-        raise ConfigError(f"--average: {given.words[0]} names a version; give one of the two")
-    if (policy := files.pop("policy", None)) is not None:
-        if files or past or average is not None or version is not None:
-            raise ConfigError("--policy takes the place of the run's versions; leave them out")
-        measure_table(folder, policy, named, options)
-        return
-    if past and average is not None:
+    if average is not None and run.version is not None:
+        raise ConfigError("--average: RUN_DIR names a version; give one of the two")
+    if policy is not None:
+        why = "--policy takes the place of the run's versions"
+        refuse_others(context, why, "run", "policy", "games", "fields")
+        if run.version is not None:
+            raise ConfigError(f"@{run.version}: {why}; leave it out")
+        measure_table(run.folder, policy, games or [], fields)
+    elif past and average is not None:
         raise ConfigError("--past: an average has no versions before it; leave one of the two out")
-    measure(folder, version, named, options, average=average, past=past, **files)
+    else:
+        measure(*run, games or [], fields, table=table, average=average, past=past)
 
 
-_FILES = ("table", "policy")
-
-
-def _play(given: Given) -> None:
-    folder, version = run_and_version("RUN_DIR", given.words[0]) if given.words else (None, None)
+@app.command(cls=ConfigCommand)
+def play(
+    context: Context,
+    run: p.RunOrNone = None,
+    config: p.Config = None,
+    game: Annotated[str | None, Option(help="game of the config (its first), or any")] = None,
+    seat: p.Seat = None,
+    opponent: p.Opponent = None,
+    temperature: p.Temperature = None,
+) -> None:
+    """Play a game against a model at the terminal. See docs/play.md."""
     from unstable.commands.play.play import Choices, play
 
-    choices = Choices(**{name: given[name] for name in ("game", "seat", "opponent", "temperature")})
-    play(folder, version, given["config"], choices, given.fields, command=given.typed)
+    choices = Choices(game, seat, opponent, temperature)
+    where, version = run or (None, None)
+    play(where, version, config, choices, context.obj.fields, command=context.obj.typed)
 
 
-def _replay(given: Given) -> int:
-    folder, number = folder_at("RUN_DIR", given.words[0]), scalar_of(given.words[1])
-    if type(number) is not int:
-        raise ConfigError(f"GAME = {shown(given.words[1])}: give a game's number, such as 12")
-    change = ("with", "seat", "opponent", "temperature")
-    others = [*(name for name in change if given[name] is not None), *given.fields]
-    if given["from"] is None and others:
-        raise ConfigError(f"--{others[0]}: only with --from TURN, which plays the game on")
+@app.command(cls=ConfigCommand)
+def replay(
+    context: Context,
+    run: p.RunDir,
+    game: Annotated[int, Argument(metavar="GAME", min=0, help="number, as in the viewer")],
+    purpose: Annotated[str | None, Option(help="train or eval")] = None,
+    version: p.Version = None,
+    turn: Annotated[int | None, Option("--from", min=0, help="turn to play on from, 1..")] = None,
+    player: Annotated[
+        str | None, Option("--with", help=f"player to go on: me, {p.PLAYERS}")
+    ] = None,
+    seat: p.Seat = None,
+    opponent: p.Opponent = None,
+    temperature: p.Temperature = None,
+) -> int:
+    """Play a recorded game again; exit code 1 where it differs. See docs/play.md."""
     from unstable.commands.audit.replay import Change, audit, explore
     from unstable.commands.play.found import find
 
-    found = find(folder, number, given["purpose"], given["version"])
-    if given["from"] is None:
-        return 0 if audit(found) else EXIT_FAILED
-    choices = {name: given[name] for name in change[1:]}
-    changed = Change(turn=given["from"], player=given["with"] or "me", **choices)
-    explore(found, changed, given.fields, given.typed)
+    if turn is None:
+        why = "only with --from TURN, which plays the game on"
+        refuse_others(context, why, "run", "game", "purpose", "version")
+        return 0 if audit(find(run, game, purpose, version)) else 1
+    change = Change(turn, player or "me", seat, opponent, temperature)
+    explore(find(run, game, purpose, version), change, *context.obj)
     return 0
 
 
-def _serve(given: Given) -> None:
-    folder, version = run_and_version("RUN_DIR", given.words[0]) if given.words else (None, None)
-    own = {name: value for name, value in given.own.items() if value is not None}
-    config, versions = own.pop("config", None), own.pop("versions")
+@app.command(cls=ConfigCommand)
+def serve(
+    context: Context,
+    run: p.RunOrNone = None,
+    config: p.Config = None,
+    versions: p.Versions = None,
+    host: Annotated[str, Option(help="address; another one needs a token")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, help="port; 0: any that is free")] = 8000,
+    token_env: Annotated[str | None, Option("--token_env", help="variable of the token")] = None,
+    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="tokens at most")] = 5,
+    threads: Annotated[int, Option(min=1, max=1024, help="cores of the embedded engine")] = 1,
+) -> None:
+    """Serve versions of a run, and its base model, by OpenAI's API. See docs/serve.md."""
+    where, version = run or (None, None)
     if versions and version is not None:
-        raise ConfigError(f"--versions: {given.words[0]} names one; give one of the two")
-    if folder is None and versions:
+        raise ConfigError("--versions: RUN_DIR names a version; give one of the two")
+    if where is None and versions:
         raise ConfigError("--versions: give the RUN_DIR whose versions they are")
-    if folder is not None and config is not None:
+    if where is not None and config is not None:
         raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
     from unstable.commands.serve import Options, serve
 
-    serve(folder, versions or [version], config, Options(**own), given.fields)
+    options = Options(host, port, token_env, top_logprobs, threads)
+    serve(where, versions or [version], config, options, context.obj.fields)
 
 
-def _judge(given: Given) -> None:
-    folder = folder_at("RUN_DIR", given.words[0])
+@app.command(cls=ConfigCommand)
+def judge(
+    context: Context,
+    run: p.RunDir,
+    terms: Annotated[Path | None, Option(parser=p.folder, help="YAML of rewards, judges")] = None,
+    into: Annotated[str | None, Option(help="NAME of judged/NAME.jsonl")] = None,
+) -> None:
+    """Score recorded games with reward terms, without playing. See docs/feedback.md."""
     from unstable.commands.judge import judge
 
-    judge(folder, given["terms"], given["into"], given.fields)
+    judge(run, terms, into, context.obj.fields)
 
 
-def _report(given: Given) -> None:
-    folders = [folder_at("RUN_DIR", word) for word in given.words]
+@app.command()
+def report(runs: p.RunDirs, out: p.Out = None) -> None:
+    """Write an HTML page on runs and their games. See docs/report.md."""
     from unstable.commands.report import report
 
-    report(folders, given["out"])
+    report(runs, out)
 
 
-def _sweep(given: Given) -> None:
+@app.command()
+def sweep(
+    context: Context,
+    file: p.File = None,
+    out: p.Out = None,
+    plan: p.Plan = False,
+    resume: p.Resume = None,
+    retry: p.Retry = False,
+    table: p.Table = False,
+    json: p.Json = False,
+) -> None:
+    """Train for each setting of a file with each seed. See docs/sweep.md."""
     from unstable.studies.sweep.sweep import begin, go_on, show
 
-    _of_file(given, "sweep", begin, go_on, show)
+    _study(context, begin, go_on, show)
 
 
-def _league(given: Given) -> None:
+@app.command()
+def league(
+    context: Context,
+    file: p.File = None,
+    out: p.Out = None,
+    seed: p.Seed = None,
+    plan: p.Plan = False,
+    resume: p.Resume = None,
+    retry: p.Retry = False,
+    table: p.Table = False,
+    json: p.Json = False,
+) -> None:
+    """Train policies against each other, by generations. See docs/league.md."""
     from unstable.studies.league.league import begin, go_on, show
 
-    _of_file(given, "league", partial(begin, seed=given["seed"]), go_on, show)
+    _study(context, partial(begin, seed=seed), go_on, show)
 
 
-def _of_file(
-    given: Given,
-    thing: str,
+def _study(
+    context: Context,
     begin: Callable[..., None],
     go_on: Callable[..., None],
     show: Callable[..., None],
 ) -> None:
-    """Begin many runs by a file, go on with them, or show what they have come to."""
-    resumed, flags = given["resume"], given.flags
-    own = [f"--{name}" for name, value in given.own.items() if value is not None]
-    if resumed is not None:
-        for other in (*given.words, *own, *sorted(flags)):
-            if other not in ("--resume", "--retry"):
-                raise ConfigError(f"{other!r}: --resume goes on with a {thing} as it was begun")
-        go_on(folder_at("--resume", resumed), retry="--retry" in flags)
-    elif not given.words or "--retry" in flags:
-        raise ConfigError(f"give a {thing}'s file, or --resume FOLDER and, if you like, --retry")
-    elif flags & {"--table", "--json"}:
-        show(folder_at("FOLDER", given.words[0]), as_json="--json" in flags)
+    """Begin the runs of a file, go on with them, or show the results."""
+    given, name = context.params, context.info_name
+    if given["resume"] is not None:
+        refuse_others(context, f"--resume goes on with a {name} as it was begun", "resume", "retry")
+        go_on(given["resume"], retry=given["retry"])
+    elif given["file"] is None or given["retry"]:
+        raise ConfigError(f"give a {name}'s file, or --resume FOLDER and, if you like, --retry")
+    elif given["table"] or given["json"]:
+        show(given["file"], as_json=given["json"])
     else:
-        begin(folder_at("FILE", given.words[0]), given["out"], plan_only="--plan" in flags)
+        begin(given["file"], given["out"], plan_only=given["plan"])
 
 
-def _ratings(given: Given) -> None:
-    folders = [folder_at("RUN_DIR", word) for word in given.words]
+@app.command()
+def ratings(runs: p.RunDirs, forfeits: p.Forfeits = 1.0, json: p.Json = False) -> None:
+    """Rate all players of runs by their recorded games. See docs/ratings.md."""
     from unstable.studies.ratings import ratings
 
-    weight = 1.0 if given["forfeits"] is None else given["forfeits"]
-    ratings(folders, weight, as_json="--json" in given.flags)
+    ratings(runs, forfeits, as_json=json)
 
 
-def _tournament(given: Given) -> None:
-    from unstable.studies.tournament.tournament import Options, resume, tournament
+@app.command(cls=ConfigCommand)
+def tournament(
+    context: Context,
+    players: Annotated[list[str] | None, Argument(metavar="PLAYER", help=p.PLAYERS)] = None,
+    config: p.Config = None,
+    game: p.Games = None,
+    deals: Annotated[int | None, Option(min=1, help="deals of each pair in a game (16)")] = None,
+    games: Annotated[int | None, Option(min=1, help="games in all, instead of deals")] = None,
+    temperature: p.Temperature = None,
+    forfeits: p.Forfeits = 1.0,
+    jpc: Annotated[bool, Option("--jpc", help="joint policy correlation of runs too")] = False,
+    resume: p.Resume = None,
+) -> None:
+    """Play everybody against everybody. See docs/ratings.md.
 
-    if given["resume"] is not None:
-        others = {name for name, value in given.own.items() if value is not None} - {"resume"}
-        for option in [*given.words, *given.flags, *others, *given.fields]:
-            raise ConfigError(f"{option!r}: --resume goes on with a tournament as it was begun")
-        resume(folder_at("--resume", given["resume"]))
+    A PLAYER may also be the folder of an adapter, or module:Class.
+    """
+    from unstable.studies.tournament.tournament import Options, tournament
+    from unstable.studies.tournament.tournament import resume as go_on
+
+    if resume is not None:
+        refuse_others(context, "--resume goes on with a tournament as it was begun", "resume")
+        go_on(resume)
         return
-    own = {name: value for name, value in given.own.items() if name != "resume"}
-    games = own.pop("game")
-    if games == []:
-        raise ConfigError("--game = []: names none; give one, or leave it out")
-    named = games if isinstance(games, list) else [] if games is None else [games]
-    options = Options(**own, game=list(map(str, named)), jpc="--jpc" in given.flags)
-    tournament(given.words, options, given.fields, given.typed)
+    options = Options(config, game or (), deals, games, temperature, forfeits, jpc)
+    tournament(players or [], options, *context.obj)
 
 
-def _export(given: Given) -> None:
-    folder, version = run_and_version("RUN_DIR", given.words[0])
-    from unstable.commands.export import export
-
-    merged = "--merged" in given.flags
-    export(folder, version, given["out"], merged=merged, repository=given["push"])
-
-
-def _watch(given: Given) -> None:
+@app.command()
+def watch(
+    run: p.RunDir, once: Annotated[bool, Option("--once", help="print it once")] = False
+) -> None:
+    """Show the dashboard of a run, while it goes on or afterwards."""
     from unstable.commands.watch import watch
 
-    watch(folder_at("RUN_DIR", given.words[0]), once="--once" in given.flags)
+    watch(run, once=once)
 
 
-def _runs(given: Given) -> None:
+@app.command()
+def runs(
+    root: Annotated[Path | None, Argument(metavar="FOLDER", parser=p.folder)] = None,
+    tag: Annotated[str | None, Option(help="word of a run's --tags")] = None,
+) -> None:
+    """List the runs of a folder (outputs), with state and score."""
     from unstable.commands.runs import runs
 
-    runs(folder_at("FOLDER", given.words[0] if given.words else "outputs"), given["tag"])
+    runs(root or Path("outputs"), tag)
 
 
-def _model(given: Given) -> None:
+@app.command()
+def export(
+    run: p.Run,
+    out: p.Out = None,
+    merged: Annotated[bool, Option("--merged", help="whole weights, no adapter")] = False,
+    push: Annotated[str | None, Option(help="OWNER/NAME of the hub to upload to")] = None,
+) -> None:
+    """Write a version as a folder that other libraries load. See docs/export.md."""
+    from unstable.commands.export import export
+
+    export(*run, out, merged=merged, repository=push)
+
+
+@app.command("config", cls=ConfigCommand)
+def show_config(context: Context, config: p.Config = None) -> None:
+    """Print the resolved config."""
+    run_config = loaded_run(RunConfig, config, context.obj.fields)
+    from unstable.commands.prepare import prepare
+
+    print(dump(prepare(run_config).config), end="")
+
+
+@app.command(cls=ConfigCommand)
+def doctor(
+    context: Context,
+    run: Annotated[Path | None, Argument(metavar="RUN_DIR", parser=p.folder)] = None,
+    config: p.Config = None,
+) -> int:
+    """Tell whether a config would run, or what a run does; exit code 1 where something is wrong."""
+    if run is None:
+        run_config = loaded_run(RunConfig, config, context.obj.fields)
+        from unstable.commands.doctor import doctor
+
+        return doctor(run_config)
+    refuse_others(context, "doctor RUN_DIR takes nothing else", "run")
+    from unstable.commands.diagnosis import diagnose
+
+    return diagnose(run)
+
+
+@app.command()
+def model(name: Annotated[str, Argument(metavar="NAME")]) -> None:
+    """Print the folder of a base model."""
     from unstable.commands.prepare import base_folder
 
-    print(base_folder(given.words[0]))
+    print(base_folder(name))
 
 
-def _games(given: Given) -> None:
-    from unstable.commands.games import list_games
+@app.command()
+def games() -> None:
+    """List the vetted games."""
+    from unstable.commands.runs import list_games
 
     list_games()
-
-
-def _completion(given: Given) -> int:
-    if given.words[0] not in SHELLS:
-        print(COMMANDS["completion"].usage("completion"))
-        return EXIT_USER_ERROR
-    print(completion(given.words[0], COMMANDS), end="")
-    return 0
-
-
-def _folder_of(option: str, value: Any) -> Any:
-    text = text_of(option, value)
-    return None if text is None else folder_at(option, text)
-
-
-CONFIG: dict[str, Reader] = {"config": text_of}
-SITTING: dict[str, Reader] = {
-    **{"seat": whole_number_of, "opponent": text_of, "temperature": number_of}
-}
-_CONFIGURED: dict[str, Any] = {"own": CONFIG, "takes_fields": True}
-MOST = 10_000
-COMMANDS = {
-    "train": Command(
-        _train,
-        *TEXTS["train"],
-        own={**CONFIG, "resume": text_of, "fork": text_of, "fork_state": choice_of},
-        takes_fields=True,
-    ),
-    "sft": Command(_sft, *TEXTS["sft"], own={**CONFIG, "resume": text_of}, takes_fields=True),
-    "learn": Command(
-        _learn,
-        *TEXTS["learn"],
-        words=(0, MOST),
-        own={**CONFIG, "resume": text_of},
-        takes_fields=True,
-        short={"--algorithm": "learner.algorithm.name"},
-    ),
-    "world": Command(_world, *TEXTS["world"], **_CONFIGURED),
-    "eval": Command(
-        _evaluate,
-        *TEXTS["eval"],
-        words=(1, 1),
-        own={"version": version_of},
-        takes_fields=True,
-        short={"--games": "eval.games", "--opponents": "eval.opponents"},
-    ),
-    "exploit": Command(
-        _exploit,
-        *TEXTS["exploit"],
-        words=(1, 1),
-        own={
-            **{"games": any_value, "samples": any_value, "nodes": any_value},
-            **{"table": text_of, "policy": text_of, "average": versions_of},
-        },
-        flags=("--learn", "--past"),
-        takes_fields=True,
-    ),
-    "play": Command(
-        _play,
-        *TEXTS["play"],
-        words=(0, 1),
-        own={**CONFIG, "game": text_of, **SITTING},
-        takes_fields=True,
-    ),
-    "replay": Command(
-        _replay,
-        *TEXTS["replay"],
-        words=(2, 2),
-        own={
-            **{"purpose": text_of, "version": version_of, "from": whole_number_of},
-            **{"with": text_of, **SITTING},
-        },
-        takes_fields=True,
-    ),
-    "serve": Command(
-        _serve,
-        *TEXTS["serve"],
-        words=(0, 1),
-        own={
-            **{**CONFIG, "versions": some_versions_of, "host": text_of, "port": whole_number_of},
-            **{"token_env": text_of, "top_logprobs": whole_number_of, "threads": threads_of},
-        },
-        takes_fields=True,
-    ),
-    "judge": Command(
-        _judge,
-        *TEXTS["judge"],
-        words=(1, 1),
-        own={"terms": _folder_of, "into": text_of},
-        takes_fields=True,
-    ),
-    "report": Command(_report, *TEXTS["report"], words=(1, MOST), own={"out": _folder_of}),
-    "sweep": Command(
-        _sweep,
-        *TEXTS["sweep"],
-        words=(0, 1),
-        own={"out": _folder_of, "resume": text_of},
-        flags=("--plan", "--retry", "--table", "--json"),
-    ),
-    "league": Command(
-        _league,
-        *TEXTS["league"],
-        words=(0, 1),
-        own={"out": _folder_of, "seed": whole_number_of, "resume": text_of},
-        flags=("--plan", "--retry", "--table", "--json"),
-    ),
-    "ratings": Command(
-        _ratings,
-        *TEXTS["ratings"],
-        words=(1, MOST),
-        own={"forfeits": number_of},
-        flags=("--json",),
-    ),
-    "tournament": Command(
-        _tournament,
-        *TEXTS["tournament"],
-        words=(0, MOST),
-        own={
-            **{**CONFIG, "game": any_value, "deals": whole_number_of, "games": whole_number_of},
-            **{"temperature": number_of, "forfeits": number_of, "resume": text_of},
-        },
-        flags=("--jpc",),
-        takes_fields=True,
-    ),
-    "watch": Command(_watch, *TEXTS["watch"], words=(1, 1), flags=("--once",)),
-    "runs": Command(_runs, *TEXTS["runs"], words=(0, 1), own={"tag": text_of}),
-    "export": Command(
-        _export,
-        *TEXTS["export"],
-        words=(1, 1),
-        own={"out": _folder_of, "push": text_of},
-        flags=("--merged",),
-    ),
-    "config": Command(_config, *TEXTS["config"], **_CONFIGURED),
-    "doctor": Command(
-        _doctor,
-        *TEXTS["doctor"],
-        words=(0, 1),
-        own=CONFIG,
-        takes_fields=True,
-    ),
-    "model": Command(_model, *TEXTS["model"], words=(1, 1)),
-    "games": Command(_games, *TEXTS["games"]),
-    "completion": Command(_completion, *TEXTS["completion"], words=(1, 1)),
-}

@@ -1,15 +1,25 @@
-"""What a person typed, as values: options by their path, folders, versions, numbers."""
+"""Config fields as options of a command: `--learner.learning_rate 2e-5`."""
 
 import json
-import re
 import shlex
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+import typer
+from typer.core import CompletionItem, TyperCommand
 
-from unstable.config import ConfigError, RunConfig, load_as, path_problem, read_yaml, shown
+from unstable.config import (
+    ROOTS,
+    ConfigError,
+    RunConfig,
+    fields,
+    load_as,
+    nearest,
+    outline,
+    read_yaml,
+    within,
+)
 
 SHORT_FORMS = {
     "--model": "model.name",
@@ -23,49 +33,48 @@ SHORT_FORMS = {
     "--name": "tracking.name",
     "--tags": "tracking.tags",
 }
-HELP = ("-h", "--help")
-VERSION = ("--version", "-V", "version")
-EXIT_FAILED = 1
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
-C = TypeVar("C", bound=RunConfig)
-Reader = Callable[[str, Any], Any]
-"""What makes a value of what was given for an option; raises `ConfigError` that names both."""
+OWN_SHORT_FORMS = {
+    "learn": {"--algorithm": "learner.algorithm.name"},
+    "eval": {"--games": "eval.games", "--opponents": "eval.opponents"},
+    "exploit": {
+        "--samples": "eval.exploitability.samples",
+        "--nodes": "eval.exploitability.nodes",
+    },
+}
+"""By command, those that it has besides."""
+HELP = ["-h", "--help"]
 
 
 def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
-    """Options by dotted path. Several values after one option are a list.
+    """Parse options by dotted path. Several values after one option are a list.
 
     >>> parse_options(["--steps", "3", "--eval.opponents", "random", "base"], SHORT_FORMS)
     {'loop.steps': 3, 'eval.opponents': ['random', 'base']}
     """
-    given: dict[str, list[str]] = {}
-    values: list[str] | None = None
-    for argument in arguments:
-        if argument.startswith("--"):
-            option, equals, value = argument.partition("=")
-            name = short_forms.get(option, option.removeprefix("--")).replace("-", "_")
-            if name in given:
-                raise ConfigError(f"{option} is given twice; give it once, with all its values")
-            values = given[name] = [value] if equals else []
-        elif values is None:
-            raise ConfigError(f"{argument!r} follows no option; write --field value")
-        else:
-            values.append(argument)
-    for name, texts in given.items():
-        if not texts:
+    found: dict[str, Any] = {}
+    for option, *texts in _groups(arguments):
+        if not option.startswith("--"):
+            raise ConfigError(f"{option!r} follows no option; write --field value")
+        option, equals, first = option.partition("=")
+        name = short_forms.get(option, option.removeprefix("--")).replace("-", "_")
+        if name in found:
+            raise ConfigError(f"{option} is given twice; give it once, with all its values")
+        values = [_scalar(text) for text in ([first] if equals else []) + texts]
+        if not values:
             raise ConfigError(f"--{name} has no value; write --{name} VALUE")
-    return {name: _value(texts) for name, texts in given.items()}
+        found[name] = values if len(values) > 1 else values[0]
+    return found
 
 
-def _value(texts: list[str]) -> Any:
-    values = [scalar_of(text) for text in texts]
-    return values if len(values) > 1 else values[0]
+def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Split a command line before each option."""
+    starts = [i for i, word in enumerate(arguments) if i == 0 or word.startswith("--")]
+    for start, end in pairwise([*starts, len(arguments)]):
+        yield list(arguments[start:end])
 
 
-def scalar_of(text: str) -> Any:
-    """Lists and mappings as YAML, numbers, true, false and null as JSON, all else as it stands."""
+def _scalar(text: str) -> Any:
+    """Read lists and mappings as YAML, numbers, true, false and null as JSON, all else as text."""
     try:
         if text[:1] in ("[", "{"):
             return read_yaml(text, "")
@@ -74,85 +83,104 @@ def scalar_of(text: str) -> Any:
         return text
 
 
+C = TypeVar("C", bound=RunConfig)
+
+
 def loaded(root: type[C], name: str | None, options: dict[str, Any]) -> C:
-    """The config of that name or file, `default` without one, with the options' fields."""
+    """Load a config, `default` without a name, with options."""
     return load_as(root, "default" if name is None else name, options)
 
 
 def loaded_run(root: type[C], name: str | None, options: dict[str, Any]) -> C:
-    """As `loaded`; but where no config, game, model or algorithm is named it is `first_run`."""
+    """Load a config with options; with no config, game, model or algorithm named, `first_run`."""
     starts = ("games", "model", "learner.algorithm")
     named = any(f"{path}.".startswith(f"{start}.") for path in options for start in starts)
     return loaded(root, "first_run" if name is None and not named else name, options)
 
 
-def typed(command: str, arguments: Sequence[str]) -> str:
-    """What was typed, as a shell takes it again."""
-    return shlex.join(["unstable", command, *arguments])
+class Given(NamedTuple):
+    """The `obj` of the context of a `ConfigCommand`."""
+
+    fields: dict[str, Any]
+    """Values of config fields by dotted path."""
+    typed: str
+    """The command line, as a shell takes it again."""
 
 
-def any_value(option: str, value: Any) -> Any:
-    """Whatever was given."""
-    return value
+class ConfigCommand(TyperCommand):
+    """A command that also takes each config field as an option, such as --eval.games 64."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the config fields out of a command line, into `ctx.obj`."""
+        if ctx.resilient_parsing:  # completion
+            return super().parse_args(ctx, args)
+        typed = shlex.join(["unstable", str(self.name), *args])
+        if asked := [i for i, word in enumerate(args) if word in HELP]:
+            for section in args[asked[0] + 1 : asked[0] + 2]:
+                _print_fields(ctx, section)
+                ctx.exit()
+            args = HELP[:1]
+        options = {name: param for param in self.params for name in param.opts}
+        own, others = [], []
+        for first, *values in _groups(args):
+            option, equals, value = first.partition("=")
+            option = f"--{option[2:].replace('-', '_')}"
+            if not first.startswith("--"):
+                own += [first, *values]
+            elif (param := options.get(option)) is None:
+                others += [first, *values]
+            elif getattr(param, "multiple", False) and values:
+                own += [word for each in values for word in (option, each)]
+            else:
+                own += [option + equals + value, *values]
+        ctx.obj = Given(parse_options(others, self._short_forms), typed)
+        return super().parse_args(ctx, own)
+
+    @property
+    def _root(self) -> type[RunConfig]:
+        return ROOTS.get(str(self.name), RunConfig)
+
+    @property
+    def _short_forms(self) -> dict[str, str]:
+        return SHORT_FORMS | OWN_SHORT_FORMS.get(str(self.name), {})
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """List the sections of the config, and the short forms of fields."""
+        with formatter.section("Config (fields: --help SECTION, --help all)"):
+            formatter.write_dl([(f"--{each.path}", each.meaning) for each in outline(self._root)])
+        with formatter.section("Short forms of fields"):
+            formatter.write_text(", ".join(f"{k} {v}" for k, v in self._short_forms.items()))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Complete config fields too; of a list the first entry's."""
+        paths = [f"--{each.path}".replace(".N", ".0") for each in fields(self._root)]
+        found = [CompletionItem(path) for path in paths if path.startswith(incomplete)]
+        return [*super().shell_complete(ctx, incomplete), *found]
 
 
-def text_of(option: str, value: Any) -> str | None:
-    """One word; None where none is given."""
-    if isinstance(value, list | dict):
-        raise ConfigError(f"{option} = {shown(value)}: give one, and fields as --FIELD VALUE")
-    return None if value is None else str(value)
+def _print_fields(ctx: Any, section: str) -> None:
+    root = ROOTS.get(str(ctx.command.name), RunConfig)
+    found = [each for each in fields(root) if section == "all" or within(each.path, section)]
+    if not found:
+        known = [each.path for each in outline(root)]
+        raise ConfigError(f"--help {section}: no such section; {nearest(section, known)}, or all")
+    formatter = ctx.make_formatter()
+    with formatter.section("Fields (N counts from 0; one past the end adds an entry)"):
+        told = [(each, f" ({each.default})" if each.default else "") for each in found]
+        formatter.write_dl([(f"--{each.path}", each.meaning + default) for each, default in told])
+    print(formatter.getvalue(), end="")
 
 
-def _of(kind: Any, remedy: str) -> Reader:
-    """Reads a value of a type; None where none is given."""
-    adapter = TypeAdapter(kind | None)
-
-    def read(option: str, value: Any) -> Any:
-        try:
-            return adapter.validate_python(value, strict=True)
-        except ValidationError:
-            words = "; what is no option comes before all options" if type(value) is list else ""
-            raise ConfigError(f"{option} = {shown(value)}: {remedy}{words}") from None
-
-    return read
+def name_of(param: Any) -> str:
+    """Name an option or argument as the command line does."""
+    return str(param.get_error_hint()).strip("'")
 
 
-_WHOLE = Annotated[int, Field(ge=0)]
-number_of = _of(Annotated[float, Field(ge=0, allow_inf_nan=False)], "give a number, 0 or more")
-positive_of = _of(Annotated[int, Field(ge=1)], "give a number, 1 or more")
-threads_of = _of(Annotated[int, Field(ge=1, le=1024)], "give a number from 1 to 1024")
-whole_number_of = _of(_WHOLE, "give a number, 0 or more")
-version_of = _of(_WHOLE | Literal["best"], "give a version's number, such as 12, or best")
-choice_of = _of(bool, "give true or false")
-
-
-def folder_at(option: str, text: str) -> Path:
-    """A folder or file by its path."""
-    if problem := path_problem(text):
-        raise ConfigError(f"{option} = {shown(text)}: {problem}")
-    return Path(text).expanduser()
-
-
-def versions_of(option: str, value: Any) -> tuple[int, int] | None:
-    """The first and the last version of FROM:TO; None where none are given."""
-    if value is None:
-        return None
-    if (ends := re.fullmatch(r"([0-9]+):([0-9]+)", str(value))) is None:
-        raise ConfigError(f"{option} = {shown(value)}: give two versions, such as 150:200")
-    return int(ends[1]), int(ends[2])
-
-
-def some_versions_of(option: str, value: Any) -> list[int | Literal["best"]]:
-    """Versions of a list, or of words with commas between; [] where none are given."""
-    parts = value if isinstance(value, list) else [] if value is None else str(value).split(",")
-    return [
-        version_of(option, scalar_of(part.strip()) if isinstance(part, str) else part)
-        for part in parts
-    ]
-
-
-def run_and_version(option: str, text: str) -> tuple[Path, int | Literal["best"] | None]:
-    """The folder and the version in RUN@VERSION; None where no version is given."""
-    path, at, number = text.rpartition("@")
-    version = version_of("@VERSION", scalar_of(number) if at else None)
-    return folder_at(option, path if at else text), version
+def refuse_others(ctx: typer.Context, why: str, *allowed: str) -> None:
+    """Raise `ConfigError` if more is given than the `allowed` parameters or "fields"."""
+    for param in ctx.command.params:
+        if param.name not in allowed and ctx.params[param.name] not in (None, (), param.default):
+            raise ConfigError(f"{name_of(param)}: {why}; leave it out")
+    if ctx.obj and "fields" not in allowed:
+        for path in ctx.obj.fields:
+            raise ConfigError(f"--{path}: {why}; leave it out")

@@ -1,4 +1,4 @@
-"""The runs in a folder, a line each: `unstable runs`."""
+"""Lists: the runs in a folder, a line each (`unstable runs`), and the vetted games."""
 
 import contextlib
 import time
@@ -109,3 +109,14 @@ def _table(found: Sequence[Listed]) -> Table:
             Text(", ".join(run.tags)),
         )
     return table
+
+
+def list_games() -> None:
+    """Print the vetted games, a block each: its name, then a line for each column of the table."""
+    from unstable.games.catalog.vetted import COLUMNS, PACK
+
+    blocks = (
+        [game, *(f"{name:8} {cell}" for name, cell in zip(COLUMNS[1:], cells, strict=True))]
+        for game, *cells in (vetted.cells() for vetted in PACK)
+    )
+    print("\n\n".join("\n  ".join(block) for block in blocks))

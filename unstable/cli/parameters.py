@@ -1,0 +1,97 @@
+"""Arguments and options that several commands have, and what parses their values."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from typer import Argument, Option
+
+from unstable.config import CONFIGS, path_problem
+
+Number = int | Literal["best"]
+
+
+class At(NamedTuple):
+    """A run's folder and one of its versions, RUN_DIR[@VERSION]; None is the newest."""
+
+    folder: Path
+    version: Number | None
+
+
+def at(text: str) -> At:
+    """Parse RUN_DIR[@VERSION]."""
+    path, sign, number = text.rpartition("@")
+    return At(folder(path if sign else text), version_of(number) if sign else None)
+
+
+def folder(text: str) -> Path:
+    """Parse the path of a folder or file."""
+    if problem := path_problem(text):
+        raise ValueError(problem)
+    return Path(text).expanduser()
+
+
+def version_of(text: str) -> Number:
+    """Parse a version."""
+    if text == "best":
+        return "best"
+    if re.fullmatch(r"[0-9]{1,18}", text) is None:
+        raise ValueError("give a version's number, such as 12, or best")
+    return int(text)
+
+
+def versions_of(text: str) -> list[Number]:
+    """Parse versions with commas between."""
+    return [version_of(part.strip()) for part in text.strip("[]").split(",")]
+
+
+def range_of(text: str) -> tuple[int, int]:
+    """Parse FROM:TO, the first and the last of some versions."""
+    if (ends := re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)) is None:
+        raise ValueError("give two versions, such as 150:200")
+    return int(ends[1]), int(ends[2])
+
+
+PLAYERS = "random, expert, rules, base, RUN_DIR[@VERSION], or one of the config"
+
+
+def _players() -> list[str]:
+    return ["random", "expert", "rules", "base"]
+
+
+def _configs() -> list[str]:
+    return [path.stem for path in CONFIGS.glob("*.yaml")]
+
+
+_AT = "RUN_DIR[@VERSION]"
+_RUN = Argument(metavar=_AT, parser=at, help="run; the newest version by default")
+_RUNS = Argument(metavar="RUN_DIR", parser=folder, help="runs")
+Run = Annotated[At, _RUN]
+RunOrNone = Annotated[At | None, _RUN]
+RunDir = Annotated[Path, Argument(metavar="RUN_DIR", parser=folder, help="run")]
+RunDirs = Annotated[list[Path], _RUNS]
+RunDirsOrNone = Annotated[list[Path] | None, _RUNS]
+File = Annotated[Path | None, Argument(metavar="FILE", parser=folder, help="YAML file or FOLDER")]
+Config = Annotated[
+    str | None, Option(metavar="NAME|PATH", autocompletion=_configs, help="shipped config, or file")
+]
+Out = Annotated[Path | None, Option(parser=folder, help="folder or file to write")]
+Resume = Annotated[Path | None, Option(parser=folder, help="folder in which to go on")]
+Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to begin another from")]
+ForkState = Annotated[
+    Literal["true", "false"] | None,
+    Option("--fork_state", help="with --fork: its optimizer, baselines and reference too (true)"),
+]
+Average = Annotated[Any, Option(metavar="FROM:TO", parser=range_of, help="versions to average")]
+Versions = Annotated[Any, Option(metavar="N,N", parser=versions_of, help="such as 0,12,best")]
+Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="the newest by default")]
+Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="games; the config's if none")]
+Seat = Annotated[int | None, Option(min=0, help="seat, from 0")]
+Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]
+Temperature = Annotated[float | None, Option(min=0, max=1e6, help="of models; 0: greedy")]
+Forfeits = Annotated[float, Option(min=0, help="weight of games that a forfeit ended")]
+Seed = Annotated[int | None, Option(min=0, help="seed; the file's by default")]
+Json = Annotated[bool, Option("--json", help="print JSON")]
+Plan = Annotated[bool, Option("--plan", help="print the runs' commands; start nothing")]
+Retry = Annotated[bool, Option("--retry", help="with --resume: run again what has failed")]
+Table = Annotated[bool, Option("--table", help="print the table of FOLDER")]
