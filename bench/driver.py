@@ -255,7 +255,7 @@ async def run(
     learner = RemoteLearner(config, folder, [Placement(LOOPBACK)], threads=1)
     await asyncio.gather(learner.start(), *(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
-    tracker.print = lambda line: None  # type: ignore[method-assign]
+    tracker.print = lambda line: None
     context = Context(config, folder, [*remote], learner, tracker)
     if pool:
         await fill(context, pool)
@@ -265,7 +265,7 @@ async def run(
         count(ended)
         meter.add()
 
-    context.count = counted  # type: ignore[method-assign]
+    context.count = counted
     spent = timed(context, meter) if parts else {}
     try:
         with tracker.refreshing():

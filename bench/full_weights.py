@@ -69,7 +69,7 @@ async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple
     learner = Timed(config, folder)
     actor = await LocalActor.start(config, folder, root / "engine.log")
     tracker = Tracker(config, folder)
-    tracker.print = lambda line: None  # type: ignore[method-assign]
+    tracker.print = lambda line: None
     context = Context(
         config=config,
         folder=folder,

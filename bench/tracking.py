@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         size = sum(len(game_line(game_body(*each), 0, 0)) for each in finished)
         warm_up(Path(scratch), 12 * size * arguments.rounds)
         tracker = Tracker(config, RunFolder(Path(scratch)))
-        tracker.print = lambda line: None  # type: ignore[method-assign]
+        tracker.print = lambda line: None
         for _ in range(arguments.rounds):
             spent, messages = made(finished)
             times["actor"].append(spent)

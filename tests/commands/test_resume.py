@@ -74,7 +74,7 @@ async def resumed(
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
     context = make_context(folder, run_dir, **changes)
     if said is not None:
-        context.tracker.print = said.append  # type: ignore[method-assign, assignment]
+        context.tracker.print = said.append  # type: ignore[assignment]
     await context.learner.load(point.version)
     await state.restore(context, point.state)
     return context

@@ -178,7 +178,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert "unstable sft --config" in text and "training games" not in text
     assert condition_of(folder, status_of(folder), time.time()).word == "ended"
     watched = Watched(folder).view
-    assert watched.scores[0].version == 2 * steps and watched.phase.name == "ended"
+    assert watched.summary.newest[0].version == 2 * steps and watched.phase.name == "ended"
     (listed,) = runs(tmp_path)
     assert (listed.state, listed.version, listed.versions) == ("ended", 2 * steps, 2 * steps)
     chosen = min(epochs(folder), key=lambda row: row[HELD_OUT_LOSS])

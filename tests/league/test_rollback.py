@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from unstable.league.rules import figures
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
 from unstable.loop.ended import Ended
-from unstable.loop.protocols import HeldVersion
+from unstable.loop.protocols import HeldVersion, Learner
 from unstable.loop.state import parse as parse_state
 from unstable.loop.train import train
 from unstable.models.adapters import read_adapter
@@ -71,7 +71,7 @@ class StandInLearner:
 
     async def hold(self) -> HeldVersion:
         self.held[self.version] = dict(self.weights)
-        return HeldVersion(self.version, self)
+        return HeldVersion(self.version, cast(Learner, self))
 
     async def adapter(self, version: int) -> dict[str, float]:
         return self.held[version]

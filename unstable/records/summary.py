@@ -28,7 +28,8 @@ _TOTALS = (
 )
 _GUARD = ("guard/alarm/", "guard/action/")
 K = TypeVar("K", bound=MetricKey)
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 Series = Mapping[K, Sequence[Measured[K]]]
 
 

@@ -214,7 +214,9 @@ class PlayMetrics:
         tally, self.tally = self.tally, PlayTally.empty()
         opened = tally.counts.pop(_OPENED, 0)
         shares = {versus_name(label, "share"): opened for label in self._labels}
-        sums = {name: (reduce(add, each, 0.0), len(each)) for name, each in tally.values.items()}
+        sums: dict[str, tuple[float, float]] = {
+            name: (reduce(add, each, 0.0), len(each)) for name, each in tally.values.items()
+        }
         for name, total in tally.totals.items():
             sums[name] = total, tally.weights[name] or shares.get(name, 0)
         self._counts |= dict.fromkeys(tally.counts)
