@@ -265,7 +265,7 @@ async def run(
         count(ended)
         meter.add()
 
-    context.count = counted
+    context.count = counted  # type: ignore[method-assign]
     spent = timed(context, meter) if parts else {}
     try:
         with tracker.refreshing():

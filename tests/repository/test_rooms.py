@@ -94,7 +94,13 @@ ALLOWED = {
         },
     ),
     "cli": Allowed({"typer"}, {"config", "commands", "studies"}),
-    "__init__": Allowed(set(), {"config", "records", "commands", "tracking"}),
+    "__init__": Allowed(
+        set(),
+        {
+            *("config", "records", "commands", "tracking", "buffers", "collectors", "games"),
+            *("league", "learners", "loop"),
+        },
+    ),
 }
 RAY = {"actors", "cluster", "crew", "learner_ranks", "node_actor"}
 RAY |= {"node_logs", "nodes", "placement"}
