@@ -242,6 +242,12 @@ def seat_judge(result: GameResult, seat: int) -> float:
     return 0.0
 
 
+JUDGES = {
+    "seats": {"kind": f"{__name__}:seat_judge"},
+    "pairs": {"kind": "llm", "args": {"engine": "base", "mode": "pairwise"}},
+}
+
+
 @every_row(
     ("best_of", "problem"),
     [
@@ -250,11 +256,15 @@ def seat_judge(result: GameResult, seat: int) -> float:
         ({"answers": 2, "judge": "nobody"}, "is no reward term"),
         ({"answers": 2, "judge": "length"}, "has to value one turn"),
         ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
+        ({"answers": 2, "judge": "seats"}, "has to value one turn"),
+        ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
+        ({"answers": 2, "judge": "llm"}, "is no reward term"),
     ],
 )
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
-        Candidates(parse({"eval": {"best_of": best_of}})).check(lambda url: None)
+        config = parse({"eval": {"best_of": best_of}, "judges": JUDGES})
+        Candidates(config).check(lambda url: None)
     assert "\n" not in str(raised.value) and "eval.best_of" in str(raised.value)
 
 

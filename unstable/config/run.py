@@ -225,16 +225,17 @@ class RunConfig(Section):
         """What values answers that may be played, by the place of `best_of` in the config."""
         places: dict[str, Section] = {"eval": self.eval}
         places |= {f"opponents.fixed.{i}": each for i, each in enumerate(self.opponents.fixed)}
-        chosen = {place: getattr(each, "best_of", None) for place, each in places.items()}
-        return {
-            place: RewardConfig(
-                term=best_of.judge,
-                name=f"best_of.{place}",
-                judged="auto" if ":" in best_of.judge else "turn",
-            )
-            for place, best_of in chosen.items()
-            if best_of is not None and best_of.judge is not None
-        }
+        found = {}
+        for place, section in places.items():
+            best_of = getattr(section, "best_of", None)
+            if best_of is not None and best_of.judge is not None:
+                judge = self.judges.get(best_of.judge)
+                found[place] = RewardConfig(
+                    term=best_of.judge,
+                    name=f"best_of.{place}",
+                    judged="turn" if judge is not None and judge.oracle is not None else "auto",
+                )
+        return found
 
     @property
     def judged_terms(self) -> dict[str, JudgeConfig]:

@@ -140,7 +140,7 @@ def _check_named(reward: RewardConfig, judge: JudgeConfig, field: str) -> None:
     if reward.judged == "turn" and getattr(judge.oracle, "mode", None) == "pairwise":
         raise ConfigError(
             f"{field} = {reward.term!r} values turns, but {place}.args.mode = 'pairwise' compares "
-            "whole plays; name another judge, or have it judge seats"
+            "whole plays; set it to absolute, or name another judge"
         )
     if reward.judged == "seat" and isinstance(judge.oracle, TeacherOracle):
         raise ConfigError(f"{entry}judged = 'seat', but a teacher judges each turn; leave it out")
