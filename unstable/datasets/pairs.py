@@ -44,7 +44,9 @@ def _trajectory(example: Example, group_id: int, game_id: int, outcome: float) -
     completion = Completion(
         token_ids=token_ids, logprobs=[0.0] * len(token_ids), finish_reason="stop", adapter=None
     )
-    tokens = SampledTokens(prompt_ids=example.tokens.prompt_ids, segments=(completion,), version=0)
+    tokens = SampledTokens(
+        prompt_ids=example.tokens.prompt_ids, segments=(completion,), temperature=1.0, version=0
+    )
     return Trajectory(
         game_id=game_id,
         env=example.env,

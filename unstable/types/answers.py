@@ -101,6 +101,7 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
     """
 
     segments: tuple[Completion | Segment, ...]
+    temperature: Figure  # without a default, which files would leave out
     version: Count | None  # of the policy that answered; None: no version of it
     prompt_cut: Count = 0  # tokens of old events left out of the prompt so that it fits
     moves: tuple[Move, ...] = ()  # the position's legal ones, where the run keeps them
