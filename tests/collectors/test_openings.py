@@ -26,7 +26,6 @@ from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
-from unstable.records.games import answer_tokens
 from unstable.rewards.terms import Rewards
 from unstable.types import Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
@@ -388,8 +387,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
         mate = games.get(record["game"] + 1)
         if record["member"] == 0 and mate is not None:
             begun = [
-                [answer_tokens(turn["sampled"]).token_ids for turn in each["turns"]]
-                for each in (record, mate)
+                [turn["sampled"]["segments"] for turn in each["turns"]] for each in (record, mate)
             ]
             assert begun[0][: record["opening"]] == begun[1][: record["opening"]]
     samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]

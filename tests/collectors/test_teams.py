@@ -361,7 +361,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     for game in games:
         assert game["teams"] == [[0, 1], [2, 3]]
         assert game["players"][0] == game["players"][1] and game["players"][2] == game["players"][3]
-        sizes.add(sum(seat["group_id"] is not None for seat in game["seats"]))
+        sizes.add(sum("group_id" in seat for seat in game["seats"]))
         for turn in game["turns"]:
             assert f", the {ROLES[turn['seat']]}." in turn["observation"]
             assert turn["player"] == game["players"][turn["seat"]]

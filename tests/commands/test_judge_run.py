@@ -18,7 +18,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.games import read_games
 from unstable.records.judged import read_judged
 from unstable.records.reading import Skipped
-from unstable.types import GameResult
+from unstable.types import GameResult, Reward
 from unstable.types.intervals import correlation
 
 TERMS = """
@@ -67,7 +67,7 @@ def test_a_runs_games_are_judged_and_only_once(
     assert len(seats) > 4
     for game, seat in seats:
         rewards = found[game.spec.game_id, None, seat]
-        assert rewards["worth"] == (game.outcomes[seat], game.outcomes[seat] / 2)
+        assert rewards["worth"] == Reward(game.outcomes[seat], game.outcomes[seat] / 2)
     turns = {(g.spec.game_id, turn.index, turn.seat) for g in games for turn in g.trained_turns}
     assert {place for place in found if place[1] is not None} == turns
     assert all({"each", "length"} == set(found[place]) for place in turns)

@@ -481,8 +481,8 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
 def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(whole.root, folder.root)
-    folder.state(4).write_text('{"format": 2, "ratings": {}}')
-    with pytest.raises(ConfigError, match="format = 2 is not the one that this release of unst"):
+    folder.state(4).write_text('{"format": 3, "ratings": {}}')
+    with pytest.raises(ConfigError, match="format = 3 is not the one that this release of unst"):
         find_point(folder, "--resume")
     folder.state(4).write_text("[]")
     assert find_point(folder, "--resume").version == 3

@@ -235,13 +235,13 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     learner = make_learner(model)
     learner.update(mixed_batch(0))
     learner.save(tmp_path / "000001")
-    change(tmp_path / "000001" / STATE_FILE, format=2)
+    change(tmp_path / "000001" / STATE_FILE, format=3)
     other = make_learner(model, seed=5)
     before = trained(other)
     with pytest.raises(ConfigError) as error:
         other.load(tmp_path / "000001")
     file = tmp_path / "000001" / STATE_FILE
-    assert str(error.value).startswith(f"{file}: format = 2 is not the one")
+    assert str(error.value).startswith(f"{file}: format = 3 is not the one")
 
     assert other.version == 0 and torch.equal(trained(other), before)
 

@@ -89,7 +89,7 @@ def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> Non
     ("text", "said"),
     [
         ("gird: {a: [1]}", "a.yaml: unknown key 'gird'; did you mean 'grid'?"),
-        ("format: 2", "format = 2 is not the one"),
+        ("format: 3", "format = 3 is not the one"),
         ("3", "holds a int; write keys such as grid:"),
         ("grid: {}", "grid = {}: dictionary should have at least 1 item"),
         ("grid: {a: []}", "grid.a = []: list should have at least 1 item"),

@@ -179,7 +179,7 @@ def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "games" / "train-000008.jsonl")) == 1
     assert (game["game"], game["version"], game["actor"], game["forfeit"]) == (5, 7, 2, 0)
     assert game["players"] == ["main@1", "random"]
-    assert [seat["group_id"] for seat in game["seats"]] == [50, None]
+    assert [seat.get("group_id") for seat in game["seats"]] == [50, None]
     assert as_played(read_game("a line", game)) == as_played(result)
     for turn, record in zip(result.turns, game["turns"], strict=True):
         rewards = record["rewards"]
@@ -305,7 +305,7 @@ def test_what_the_folder_holds_names_its_format(tmp_path: Path) -> None:
     run_updates(make_tracker(tmp_path))
     folder = RunFolder(tmp_path)
     paths = [folder.metrics, folder.ratings, folder.games("train", 0), folder.samples(1)]
-    assert [line["format"] for path in paths for line in lines(path)] == [1] * (3 + 1 + 2 + 5)
+    assert [line["format"] for path in paths for line in lines(path)] == [2] * (3 + 1 + 2 + 5)
     assert all("format" not in row for row in read_rows(folder.metrics))
 
 
@@ -483,7 +483,7 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
     assert tracker.view.version == 1
     tracker.end_update(2)
     tracker.close()
-    assert [line.get("format") for line in lines(left_folder.metrics)] == [1, 1, 1]
+    assert [line.get("format") for line in lines(left_folder.metrics)] == [2, 2, 2]
     first, _, last = read_rows(left_folder.metrics)
     assert set(first) < set(last) and "format" not in last
     assert last["eval/TicTacToe-v0/minimax/sampled/score"] is None
@@ -491,11 +491,11 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
 
 
 def test_rows_of_another_format_are_an_error_at_the_start(left_folder: RunFolder) -> None:
-    row = json.dumps({"format": 2, "version": 2})
+    row = json.dumps({"format": 1, "version": 2})
     left_folder.metrics.write_text(METRICS + row + "\n")
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
         make_tracker(left_folder.root)
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 2 .*release"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
         summarized(left_folder)
 
 

@@ -101,7 +101,7 @@ def as_record(values: object, kind: type[T]) -> T:
     """A record of plain values; raises `DamagedError`, which names the field, for what is none."""
     try:
         record = convert(values, kind, dec_hook=_hook)
-    except (ValidationError, RecursionError) as error:
+    except (ValidationError, RecursionError, AttributeError) as error:  # the last: of a tensor
         text, _, path = str(error).partition(" - at `$")
         place = path.rstrip("`").lstrip(".").replace("[", ".").replace("]", "").lstrip(".")
         raise DamagedError(f"{place}: {text[0].lower()}{text[1:]}" if place else text) from None
