@@ -95,7 +95,7 @@ def make_game(
         played[-1] = replace(played[-1], answer=answer, invalid=True)
     said = {"reason": "three in a row", "seconds": 2.0}
     spec = replace(made.spec, seed=4)
-    return replace(made, spec=spec, turns=played, forfeit=forfeit, **said)  # type: ignore[arg-type]
+    return replace(made, spec=spec, turns=played, forfeit=forfeit, **said)
 
 
 def make_trajectories(result: GameResult) -> list[Trajectory]:
