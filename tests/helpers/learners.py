@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from msgspec.structs import force_setattr
 
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
@@ -83,7 +84,7 @@ def with_moves(batch: Batch) -> Batch:
         answers = [[4 + index % 3], [7, 8], [9, 10, 11], [5, 6]][: 2 + index % 3]
         shares = [[1.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.2, 0.3, 0.0]][index % 3]
         moves = tuple(map(Move, answers, shares))
-        object.__setattr__(sample.tokens, "moves", moves)
+        force_setattr(sample.tokens, "moves", moves)
     return batch
 
 

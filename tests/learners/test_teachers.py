@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import force_setattr
 from torch.nn.functional import kl_div
 
 from tests.helpers.enumerated import gradient, mixed, no_loss, peft_model, samples, scored
@@ -289,7 +290,7 @@ def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
             moves = tuple(
                 Move(each.token_ids, share) for each, share in zip(asked, shares, strict=True)
             )
-            object.__setattr__(sample.tokens, "moves", moves)
+            force_setattr(sample.tokens, "moves", moves)
         learner.update(make_batch(made, version))
     chances = np.exp([sum(each) for each in learner.logprobs(asked)])
     assert chances == pytest.approx(shares, abs=0.05)
