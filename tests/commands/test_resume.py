@@ -440,7 +440,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("in_flight", ["1"]),
         ("in_flight", [10**12]),
         ("old_in_flight", [{"game": 1}]),
-        ("tracker.play.sums", []),
+        ("tracker.play", []),
         ("actors", [{}]),
     ],
 )

@@ -218,4 +218,5 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
 def test_a_base_that_is_not_there_has_no_folder():
     with pytest.raises(ConfigError, match=r"^model.name = './nowhere': no such folder"):
         cli.run(["model", "./nowhere"])
-    assert cli.run(["model"]) == 2
+    with pytest.raises(ConfigError, match="^Missing argument 'NAME'; see unstable model --help"):
+        cli.run(["model"])

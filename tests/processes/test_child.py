@@ -36,7 +36,7 @@ def test_it_is_the_command_line_and_adds_to_its_log(tmp_path: Path) -> None:
     assert ended(Child(["nonsense"], log, variables={"A": "1"})) == 2
     before, version, error = log.read_text().splitlines()
     assert before == "before" and version.startswith("unstable ")
-    assert error.startswith("error: command 'nonsense' is unknown")
+    assert error == "error: No such command 'nonsense'; see unstable --help"
 
 
 def test_it_gets_its_cores_and_goes_when_its_parent_is_killed() -> None:

@@ -201,9 +201,16 @@ def test_every_metric_that_the_code_names_is_declared() -> None:
         (path.name, text)
         for path in (ROOT / "unstable").rglob("*.py")
         for text in _texts(ast.parse(path.read_text(encoding="utf-8")))
-        if name.fullmatch(text) and metric(text) is None
+        if name.fullmatch(text) and not is_declared(text)
     }
-    assert undeclared == {("wandb.py", "eval/games")}, "which is a table"
+    own = {("wandb.py", "eval/games"), ("rules.py", "collect/versus/forfeit")}
+    assert undeclared == own, "a table, and a sum of the guard's"
+
+
+def is_declared(text: str) -> bool:
+    """Whether a metric has this name, or begins with it and goes on with what a run brings."""
+    begun = (each.name.startswith(f"{text}/<") for each in METRICS)
+    return metric(text) is not None or any(begun)
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:

@@ -205,6 +205,10 @@ def replace_root(there: Node, root: Path | None) -> Node:
     return replace(there, root=root)
 
 
+OWN = ("tests/", "bench/", "scripts/", "examples/")
+"""Folders whose modules other tests may have loaded."""
+
+
 def test_a_users_modules_go_with_all_that_they_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +223,7 @@ def test_a_users_modules_go_with_all_that_they_import(
         module.__file__ = str(tmp_path / f"{path}.py")
         loaded[name] = module
     given = own_modules(loaded)
-    assert {name for name in given if not name.startswith("tests/")} == {
+    assert {name for name in given if not name.startswith(OWN)} == {
         "my_games.py",
         "deep/__init__.py",
         "deep/more.py",

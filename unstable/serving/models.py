@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple, Self, TypeVar
 
+from msgspec import structs
 from starlette.routing import BaseRoute
 
 from unstable.config import RunConfig
@@ -354,7 +355,7 @@ class _Watch:
         """The answer up to its stop."""
         if whole is not None:
             return whole
-        return replace(self._heard, top_logprobs=self._likeliest or None)
+        return structs.replace(self._heard, top_logprobs=self._likeliest or None)
 
 
 async def ended(*tasks: "asyncio.Future[Any]") -> None:
