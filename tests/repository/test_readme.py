@@ -17,7 +17,7 @@ import yaml
 from tests.helpers.pages import README, ROOT, blocks, commands
 from unstable.cli import run
 from unstable.commands.prepare import check_games
-from unstable.config import ConfigError, load, parse
+from unstable.config import ROOTS, ConfigError, RunConfig, load_as, parse
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
 MY_GAMES = """
@@ -47,12 +47,16 @@ PRINTING = {"model", "games"}
 """Commands that only print, and take no config."""
 
 
+HANDED_TO = ("unstable.commands", "unstable.studies")
+"""Rooms with the functions that carry commands out."""
+
+
 def entry_points() -> list[str]:
-    """`module.function` of each function of `commands` that the command line hands over to."""
+    """`module.function` of each function that the command line hands over to."""
     found = set()
     for path in (ROOT / "unstable/cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unstable.comm"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(HANDED_TO):
                 for alias in node.names:
                     if inspect.isfunction(getattr(import_module(str(node.module)), alias.name)):
                         found.add(f"{node.module}.{alias.name}")
@@ -102,7 +106,7 @@ def test_the_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 assert run(words) == 0
                 assert begun or "--help" in words
                 for options in (each for each in chain(*begun) if isinstance(each, dict)):
-                    load("default", options)
+                    load_as(ROOTS.get(words[0], RunConfig), "default", options)
             except (ConfigError, AssertionError) as error:
                 failed.append((name, words, error))
     assert failed == []
