@@ -153,6 +153,9 @@ class IdleLearner:
         self._version = batch.version + 1
         return Update(version=self._version, metrics={}, advantages=advantages, lines=lines)
 
+    async def keep(self) -> int:
+        return self._version
+
     async def hold(self) -> HeldVersion:
         learner: Any = self  # the loop asks for no more than this
         return HeldVersion(self._version, learner)

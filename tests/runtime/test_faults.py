@@ -151,14 +151,15 @@ def stuck(result, seat):
 def test_a_reward_term_that_never_ends_fails_its_games_and_then_the_run(project: Path) -> None:
     (project / "mine.py").write_text(REWARD)
     config = yaml.safe_load((project / "small.yaml").read_text())
-    config["buffer"] = {"rewards": [{"term": "mine:stuck", "timeout": 1}]}
+    config["judges"] = {"stuck": {"kind": "mine:stuck", "timeout": 1}}
+    config["buffer"] = {"rewards": [{"term": "stuck"}]}
     config["loop"]["max_failures"] = 2
     (project / "mine.yaml").write_text(yaml.safe_dump(config))
     with locally():
         done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
     assert done.returncode == 1
     line = error_line(done.stderr)
-    assert "reward term mine:stuck: not over in timeout = 1 s" in line
+    assert "reward term stuck: not over in timeout = 1 s" in line
     assert "loop.max_failures = 2" in line
     assert "while True" in (project / "run/logs/loop.log").read_text()
 
