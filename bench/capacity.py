@@ -33,21 +33,21 @@ measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
 BANDWIDTH_USED = 0.8
 """Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
 DENSE = 2
-"""How often the dense weights of a quantized layer are written or read in a product."""
+"""Times that a product writes or reads the dense weights of a quantized layer."""
 MATMUL_USED = 0.66
 """Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
 TFLOP/s were measured on an H200."""
 PASSES = 141
-"""How often a learner's norms, rotary embeddings and activations read or write a layer's hidden and
-intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
+"""Times that a learner's norms, rotary embeddings and activations read or write a layer's hidden
+and intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
 OTHER = 1.16
-"""What attention and gaps between kernels add to that: an estimate."""
+"""Estimated factor for attention and gaps between kernels."""
 LAUNCH_S = 1.9e-3
 """Of launching a layer's kernels in one pass forward and back: 249 kernels a layer were counted."""
 PASS_TOKENS = 16_384
 """Of a micro-batch whose tokens nothing bounds."""
 SHARED = 2
-"""How much slower each is where a busy engine and a busy learner share a card: an estimate."""
+"""Estimated slowdown of an engine and a learner that share a card, both busy."""
 DRIVER_S = 0.16e-3
 """Of the driver's thread for a finished game: 160 us were measured (docs/benchmarks.md)."""
 NETWORK = 1.25e9
@@ -197,7 +197,7 @@ class Capacity(NamedTuple):
     publish_s: float  # to all nodes that are not the driver's, one after another
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """The same in words."""
+        """Format the estimate as text."""
         yield "pace", f"playing {self.play_s:.1f} s, learning {self.learn_s:.1f} s an update"
         if self.games < self.places / 2:
             more = self.places / self.games

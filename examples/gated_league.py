@@ -8,6 +8,7 @@ version plays in paired games. AlphaGo Zero chose its players so (https://doi.or
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import unstable
 from examples.loop import play
@@ -58,13 +59,13 @@ async def match(run: unstable.Context, champion: PlayerId) -> float:
     return evaluation_scores(run.version, played)[0].score
 
 
-def main(folder: Path, updates: int) -> None:
-    """Train Kuhn poker in `folder`, or go on there."""
+def main(folder: Path, updates: int, **options: Any) -> None:
+    """Train Kuhn poker in `folder`, with changes of its config, or resume the run there."""
     if folder.exists():
         unstable.resume(folder, {"loop.steps": updates}, loop)
         return
-    options = {"loop.steps": updates, "tracking.run_dir": str(folder)}
-    unstable.train(unstable.load("tiny_kuhn", {**CHANGES, **options}), loop=loop)
+    options |= {"loop.steps": updates, "tracking.run_dir": str(folder)}
+    unstable.train(unstable.load("tiny_kuhn", CHANGES | options), loop=loop)
 
 
 if __name__ == "__main__":

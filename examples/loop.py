@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import unstable
 from unstable.loop.train import conclude, finalize, publish
@@ -57,12 +58,12 @@ async def play(
     return list(chain(*played))
 
 
-def main(folder: Path, updates: int) -> None:
-    """Train the tiny world in `folder`, or go on there."""
+def main(folder: Path, updates: int, **options: Any) -> None:
+    """Train the tiny world in `folder`, with changes of its config, or resume the run there."""
     if folder.exists():
         unstable.resume(folder, {"loop.steps": updates}, loop)
         return
-    options = {"loop.steps": updates, "tracking.run_dir": str(folder)}
+    options |= {"loop.steps": updates, "tracking.run_dir": str(folder)}
     unstable.train(unstable.load("tiny", options), loop=loop)
 
 

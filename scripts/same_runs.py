@@ -93,7 +93,7 @@ def _flat(game: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:
-    """All that was sampled in a turn of any format, which may leave out defaults."""
+    """Return the sampled part of a turn of either format, with defaults filled in."""
     answer = turn.get("answer", turn)
     sampled = answer.get("sampled") or {"segments": []}
     return {

@@ -220,7 +220,7 @@ def test_held_out_losses_are_due_at_epochs_ends_or_as_asked(tmp_path: Path) -> N
     assert not nothing.measures(0, is_last=True)
 
 
-def test_sealed_samples_keep_the_version_that_sampled_them(tmp_path: Path) -> None:
+def test_packed_samples_keep_the_version_that_sampled_them(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(3))])
     (batch,) = data_of(index, epochs=1, batch_size=12).batches(0)
     packed: list[PackedTrajectory] = [each for group in batch.groups for each in group]

@@ -337,7 +337,7 @@ def play_bandit(learner, model, rewarded, updates, batch_size=32):
     return losses, outcomes
 
 
-def sealed_batch(batch: Batch) -> PackedBatch:
+def packed_batch(batch: Batch) -> PackedBatch:
     """The batch as the loop holds it."""
     groups = (tuple(map(PackedTrajectory.of, group.trajectories)) for group in batch.groups)
     return PackedBatch(batch.version, tuple(groups))

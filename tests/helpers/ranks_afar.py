@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.helpers.learners import sealed_batch, unlike_batch
+from tests.helpers.learners import packed_batch, unlike_batch
 from unstable.config import ClusterConfig, RunConfig
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -48,7 +48,7 @@ async def both(address: str, scratch: Path) -> tuple[RunFolder, RunFolder]:
         here = LocalLearner(config_of(address, 1), folders[1])
         for learner in (afar, here):
             for version in range(2):
-                await learner.update(sealed_batch(unlike_batch(version)))
+                await learner.update(packed_batch(unlike_batch(version)))
             await (await learner.hold()).save()
     return folders
 

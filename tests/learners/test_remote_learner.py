@@ -15,7 +15,7 @@ import pytest
 import torch
 from ray import ObjectRef
 
-from tests.helpers.learners import VOCAB, sealed_batch, unlike_batch
+from tests.helpers.learners import VOCAB, packed_batch, unlike_batch
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFailedError
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
@@ -125,7 +125,7 @@ async def test_ranks_are_one_learner_until_one_dies(
 
     batch = unlike_batch(0)
     samples = [sample.tokens for sample in batch.samples]
-    update, expected = await remote.update(sealed_batch(batch)), alone.update(batch)
+    update, expected = await remote.update(packed_batch(batch)), alone.update(batch)
     assert update.version == 1 and update.advantages == expected.advantages
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
     held = await remote.hold()
@@ -152,7 +152,7 @@ async def test_ranks_are_one_learner_until_one_dies(
     assert scored == pytest.approx(np.concatenate(alone.logprobs_under(adapter, samples)), abs=1e-4)
 
     # Rank 0 waits for rank 1, which breaks the connection when it dies.
-    lost = asyncio.ensure_future(remote.update(sealed_batch(unlike_batch(2))))
+    lost = asyncio.ensure_future(remote.update(packed_batch(unlike_batch(2))))
     await asyncio.sleep(0.5)
     assert not lost.done()
     family[1].send_signal(signal.SIGKILL)
@@ -172,7 +172,7 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
     family = rank_processes()
     assert len(family) == RANKS
     with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
-        await asyncio.wait_for(remote.update(sealed_batch(unlike_batch(0))), timeout=300)
+        await asyncio.wait_for(remote.update(packed_batch(unlike_batch(0))), timeout=300)
     assert_ended(family)
 
 
@@ -192,7 +192,7 @@ async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
     assert (await remote.imitate(samples)).version == alone.imitate(samples).version == 1
     for version in (1, 2):
         batch = unlike_batch(version)
-        update = await asyncio.wait_for(remote.update(sealed_batch(batch)), timeout=120)
+        update = await asyncio.wait_for(remote.update(packed_batch(batch)), timeout=120)
         expected = alone.update(batch)
         assert update.version == expected.version == version + 1
         for name in ("learn/loss", "learn/grad_norm"):
@@ -219,7 +219,7 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     samples = [sample.tokens for sample in batch.samples]
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
     calls = {
-        "update": lambda: local.update(sealed_batch(batch)),
+        "update": lambda: local.update(packed_batch(batch)),
         "imitate": lambda: local.imitate(samples),
         "logprobs": lambda: local.logprobs(samples),
         "logprobs_under": lambda: local.logprobs_under(adapter, samples),

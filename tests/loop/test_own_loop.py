@@ -1,19 +1,37 @@
 """The examples that build on the public loop: an algorithm and a league of one's own."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from examples import gated_league
+from examples import loop as plain_loop
 from examples.gated_league import CHANGES, loop
 from tests.helpers.learners import save_model, solve_bandit
+from tests.helpers.locally import locally
 from tests.helpers.loop import KUHN_RUN, make_context, played
 from tests.helpers.resume import rows
+from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.types import PlayerId
 
 
 def test_the_ranked_algorithm_solves_a_bandit(tmp_path: Path) -> None:
     algorithm = {"name": "examples.ranked:Ranked"}
     solve_bandit(save_model(tmp_path), updates=40, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("example", [plain_loop, gated_league])
+def test_an_example_trains_and_resumes(example: ModuleType, tmp_path: Path) -> None:
+    """Call `main`, as `python -m examples.NAME` does, twice for the same folder."""
+    small = {"learner.batch_size": 64, "learner.micro_batch_size": 64, "eval.games": 8}
+    never = {"eval.every": 0, "eval.exploitability.every": 0}
+    with locally():
+        example.main(tmp_path / "run", 1, **small, **never)
+        example.main(tmp_path / "run", 2)
+    assert RunFolder(tmp_path / "run").versions() == [0, 1, 2]
+    assert [row["version"] for row in read_rows(tmp_path / "run/metrics.jsonl")] == [0, 1, 2]
 
 
 async def test_only_champions_are_met(

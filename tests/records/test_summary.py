@@ -24,7 +24,7 @@ def figures(summary: RunSummary) -> dict[str, Any]:
     }
     return {
         **series,
-        "totals": +summary.totals,
+        "totals": dict(summary.totals),
         "worst": dict(summary.worst),
         "ratings": list(summary.ratings),
     }
@@ -44,7 +44,7 @@ def tracked(root: Path) -> Tracker:
 def test_a_live_summary_is_that_of_the_files(tmp_path: Path) -> None:
     tracker = tracked(tmp_path)
     live, read = tracker.view.summary, RunSummary.read(tracker.folder, Skipped())
-    assert figures(live)["totals"] == figures(read)["totals"]
+    assert live.opponents == read.opponents
     assert figures(live) == figures(read)
     assert list(live.rows) == list(read.rows) and live.version == 4
     assert read.exploitability and read.worst and len(read.evaluations) == 2

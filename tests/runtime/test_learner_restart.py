@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from tests.helpers.learners import make_batch, make_sample, save_model, sealed_batch
+from tests.helpers.learners import make_batch, make_sample, packed_batch, save_model
 from unstable.config import ModelConfig, RunConfig, RunFailedError
 from unstable.loop.protocols import HeldVersion
 from unstable.planning.machine import Placement
@@ -158,7 +158,7 @@ async def trained(
     publishing = asyncio.create_task(asyncio.sleep(0))
     try:
         for version in range(UPDATES):
-            await learner.update(sealed_batch(batch_of(version)))
+            await learner.update(packed_batch(batch_of(version)))
             if version == 1:
                 await learner.scale_rate(0.5)
             await publishing

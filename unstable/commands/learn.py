@@ -219,7 +219,7 @@ def _pairs(config: LearnRun) -> dict[str, str]:
 
 
 def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
-    """What a run goes on with; None for one that plays.
+    """Return the recorded games that a run continues with; None for a run that plays.
 
     Raises `ConfigError` where the games are not there any more.
     """

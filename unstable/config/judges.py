@@ -166,7 +166,7 @@ ORACLES: dict[str, type[OracleConfig]] = {
 
 
 class JudgeConfig(Section):
-    """What values turns or whole plays, and how it is asked."""
+    """A judge of turns or whole plays, and the limits of its calls."""
 
     kind: str = Field(
         description="llm, reward_model, teacher, or module:function of (result, turn) for a turn, "

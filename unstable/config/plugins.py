@@ -78,8 +78,8 @@ def registered(kind: str) -> Mapping[str, EntryPoint]:
     found = {each.name: each for each in entry_points(group=f"unstable.{kind}")}
     if not any(each.value.startswith("unstable.") for each in found.values()):
         raise ConfigError(
-            f"{DISTRIBUTION} as it is installed declares no {kind}, so that the code is newer; run "
-            "the install again (in a clone: pip install -e .)"
+            f"{DISTRIBUTION} as installed declares no {kind}: the code is newer than the "
+            "installation; install it again (in a clone: pip install -e .)"
         )
     return found
 

@@ -86,11 +86,11 @@ class FineTuning:
     seed: int
 
     def units(self, epoch: int) -> Sequence[Sequence[Example]]:
-        """The epoch's examples, those together that one batch has: here each is alone."""
+        """Return the examples of an epoch; a batch holds units whole. Here each example is one."""
         return [[example] for example in self.train]
 
     def num_units(self, epoch: int) -> int:
-        """How many these are; `batch_size` counts them."""
+        """Return the number of units of an epoch; `batch_size` counts units."""
         return len(self.train)
 
     def version(self, epoch: int) -> int:
@@ -130,7 +130,7 @@ class Lessons(FineTuning):
         return self.draw(epoch, _length(epoch))
 
     def num_units(self, epoch: int) -> int:
-        """How many these are."""
+        """Return the number of positions of a lesson."""
         return _length(epoch) * self.positions
 
 

@@ -90,7 +90,7 @@ def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
 
 
 def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
-    """What makes the prompts of play in a game."""
+    """Return the builder of the prompts that a game has in play."""
     limit = config.sampling.max_prompt_tokens
     template, thoughts = config.model.template_arguments, config.sampling.thoughts
     return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)

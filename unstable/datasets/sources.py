@@ -1,4 +1,4 @@
-"""Where examples come from: experts, random play, a person's own files, and recorded games."""
+"""Sources of examples: experts, random play, a user's files, and recorded games."""
 
 import logging
 import random

@@ -10,7 +10,7 @@ Probabilities = dict[str, float]
 Events = Sequence[str]
 """What the seat to move was shown besides rules and board, in order: ["You: [3]", ...]."""
 RuleBot = Callable[[Any, Events], Probabilities]
-"""What a rule of thumb plays in an env for the seat to move."""
+"""Return the probabilities of actions that a rule of thumb gives the seat to move."""
 
 
 @dataclass(frozen=True, slots=True)

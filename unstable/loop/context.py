@@ -148,14 +148,14 @@ def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Re
 
 @dataclass
 class VersionState:
-    """How far versions of the policy have come: trained, published, finalized, evaluated."""
+    """Progress of the policy's versions: trained, published, finalized, evaluated."""
 
     trained: int = 0
     """The learner's version; in asynchronous play it may be ahead of the published one."""
     published: set[PlayerId] = field(default_factory=set)
     """Versions that actors serve."""
     finalized: bool = False
-    """Whether the current version has its row; evaluations are over or on their way."""
+    """The current version has its row; its evaluations are over or in progress."""
     evaluated: int = -1
     """The last version that played its evaluation."""
     evaluated_whole: int = -1
@@ -165,7 +165,7 @@ class VersionState:
     judging: set[PlayerId] = field(default_factory=set)
     """Players of the evaluation in progress."""
     kept: set[PlayerId] = field(default_factory=set)
-    """Versions that a loop of one's own still lets games name, besides the registry's."""
+    """Versions that a custom loop still plays against, besides the registry's."""
 
 
 @dataclass
@@ -295,7 +295,7 @@ class Context:
         self.curriculum.fade()
 
     def rate(self, games: Sequence[GameResult | PlayedGame]) -> None:
-        """Give games to all that says how strong versions are."""
+        """Record games in the registry and in the results against past versions."""
         self.registry.record(games)
         self.past_results.record(games)
 

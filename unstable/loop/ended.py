@@ -1,4 +1,4 @@
-"""What has ended where it was played, as the loop takes it in: short, tallied, samples packed.
+"""Finished training games as an actor sends them: summarized, tallied, samples packed.
 
 An actor makes it in its own process; the loop makes it of a run's files where that goes on.
 """

@@ -11,7 +11,7 @@ from unstable.planning.fit import DoesNotFitError, SharedCard, engine_alone
 from unstable.planning.machine import GPU
 
 GAME_TURNS = 8
-"""That one game of self-play brings: 7.6 were measured in TicTacToe."""
+"""Trained turns of a game of self-play; 7.6 were measured in TicTacToe."""
 _SMALL_ENGINE = 500_000_000
 _MOST_ENGINES = 4
 _ENGINE_ROOM = 20_000_000_000

@@ -19,7 +19,7 @@ Judgements = dict[tuple[int, int | None, int], dict[str, Reward]]
 
 
 def terms_record(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> JudgedLine:
-    """Which terms a file is of, each with the judge that it names."""
+    """Return the first line of a file: its terms, each with the judge that it names."""
     found = []
     for term in terms:
         judge = {"judge": judges[term.term].model_dump(mode="json")} if term.term in judges else {}

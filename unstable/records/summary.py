@@ -1,4 +1,4 @@
-"""The results of a run as one value, which everything that shows a run reads."""
+"""The results of a run as one value, read by everything that shows a run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -90,9 +90,11 @@ class RunSummary:
     def plus(self, row: Row, most_rows: int) -> "RunSummary":
         """Add a row. The newest `most_rows` rows are kept, of older ones only what they say."""
         new = RunSummary.of([row])
+        totals = Counter(self.totals)
+        totals.update(new.totals)  # not the sum of the two, which drops what is 0
         return RunSummary(
             rows=joined((*self.rows, row))[-most_rows:],
-            totals=self.totals + new.totals,
+            totals=totals,
             evaluations=_extended(self.evaluations, new.evaluations),
             exploitability=_extended(self.exploitability, new.exploitability),
             worst={**self.worst, **new.worst},
@@ -107,7 +109,7 @@ class RunSummary:
 
     @property
     def opponents(self) -> list[VersusKey]:
-        """Whom trained seats met in training, and sums of these."""
+        """Opponents of trained seats in training, and sums over several of them."""
         parsed = filter(None, map(VersusKey.parse, self.totals))
         return [key for key, figure in parsed if figure == "games"]
 

@@ -44,7 +44,7 @@ def merged(tables: Mapping[str, Table]) -> Table:
 
 
 def facts(summary: RunSummary) -> list[tuple[str, str]]:
-    """How long a run was, by name."""
+    """Return the size and duration of a run as pairs of label and text."""
     names = ("games", "trained_turns", "forfeits", "failures")
     labels = ("training games", "trained turns", "forfeits", "failed")
     counts = (f"{summary.totals[f'collect/{name}']:,.0f}" for name in names)
@@ -148,7 +148,7 @@ def ends(found: Measured[ExploitKey]) -> str:
 
 
 def least_won(found: Measured[ExploitKey]) -> tuple[str, str, str]:
-    """What a version wins at least from any measured before it, from which, and of how many."""
+    """Format the least payoff against earlier versions, its opponent, and how many there were."""
     low, high, *counts = (
         found.figures.get(f"past_{name}") for name in ("low", "high", "member", "compared")
     )

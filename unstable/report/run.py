@@ -37,7 +37,7 @@ class Run:
 
     @cached_property
     def summary(self) -> RunSummary:
-        """What came of it."""
+        """The results of the run."""
         return RunSummary.of(self.rows)
 
     @property

@@ -245,6 +245,6 @@ def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], tables.Table]) ->
 
 
 def _guard(runs: Sequence[Run]) -> list[Table]:
-    """What the guard has found; also that it has found nothing."""
+    """Alarms and actions of the guard, or a line that there were none."""
     found = _of_each(runs, tables.guard)
     return found or [tables.guard(run.summary)._asdict() for run in runs if run.rows][:1]

@@ -31,11 +31,11 @@ class Term(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """Whether it is a plain function of a user's."""
+        """The term is a plain function of the user."""
         return self.asking is None and self.config.term not in BUILT_IN
 
     def value(self, game: GameResult, judged: Turn | int) -> float | None:
-        """The value of a plain term; one that does not come back would keep all games waiting."""
+        """Return the value of a plain term; raises `TimeoutError` after the judge's time limit."""
         assert self.function is not None, "a term that waits is asked by `asking`"
         name, timeout = self.config.key, self.judge.timeout
         if self.config.term in BUILT_IN:
@@ -64,7 +64,7 @@ KINDS: dict[str, Callable[[str, str, Any], Oracle]] = {
     "reward_model": RewardModel,
     "teacher": Teacher,
 }
-"""What asks each kind of judge that is no function."""
+"""Oracles by the kind of judge; functions are no kind."""
 
 
 def read_term(

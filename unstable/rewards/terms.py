@@ -96,12 +96,12 @@ class Rewards:
             asking.check(silence)
 
     def values_turns(self, name: str) -> bool:
-        """Whether a term waits, and judges turns: so that its `worth` can be asked."""
+        """Return whether `worth` accepts a term: it waits, and judges turns."""
         term = self._terms[name]
         return term.asking is not None and term.judges == "turn"
 
     async def worth(self, name: str, game: GameResult, turn: Turn) -> float | None:
-        """What a turn is worth by a term; None where it does not apply. Raises what has failed."""
+        """Return a turn's value by a term; None if it does not apply. Raises the judge's error."""
         term = self._terms[name]
         assert term.asking is not None, "`values_turns`"
         pending = term.asking.ask(game, game, turn)

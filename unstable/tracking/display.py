@@ -1,4 +1,4 @@
-"""What a run shows: a dashboard or lines to the person at the terminal, `state.json` to others."""
+"""The display of a run: a dashboard or lines in the terminal, and `state.json`."""
 
 import logging
 import time
@@ -86,7 +86,7 @@ class Display:
 
     @property
     def has_dashboard(self) -> bool:
-        """Whether the dashboard covers the terminal, so that lines have no place."""
+        """The dashboard covers the terminal, so no line is printed."""
         return isinstance(self.live, Live)
 
     def say(self, line: str) -> None:
@@ -130,7 +130,7 @@ class Display:
         return line if still_s < STILL_S else f"{line}{still_line(waits, still_s)}"
 
     def _state(self) -> dict[str, Any]:
-        """What `state.json` says; `view` is None if it cannot be had, which is no silence."""
+        """Return the content of `state.json`; `view` is None if making it failed."""
         found: list[dict[str, Any]] = []
 
         def take() -> None:

@@ -1,4 +1,4 @@
-"""What a run writes down: rows of metrics out of all that came since the last, and its sinks."""
+"""The recording of a run: rows of metrics, and the sinks that receive them."""
 
 import math
 import time
@@ -24,7 +24,7 @@ PHASES = {
 
 
 class TrackerState(BaseModel):
-    """What the next row has so far; of engines and the device nothing."""
+    """The unfinished row, without the figures of engines and device."""
 
     row: dict[str, float | bool | None]
     times: dict[str, float]
@@ -108,14 +108,14 @@ class Recording:
         return row
 
     def end_beside(self, version: int) -> Row:
-        """The same of what an evaluation has found beside."""
+        """Make a row of the metrics of an evaluation that ran beside updates."""
         row = _finite({"version": version, "time": time.time(), **self._beside})
         self._beside = {}
         self.emit("row", row)
         return row
 
     def state(self) -> TrackerState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         return TrackerState(
             row=_finite(self.row), times=self._times, seconds=self.seconds, play=self.play.tally
         )

@@ -7,7 +7,7 @@ from unstable.types.training import PackedTrajectory, Unwritable
 
 
 class PlayedGame(Struct):
-    """A training game that is over: what ratings and panes need, its line, and what was sampled."""
+    """A finished training game: its result, its line, and its packed trajectories."""
 
     spec: GameSpec
     outcomes: list[float]  # as GameResult has them, and so the next one
@@ -22,7 +22,7 @@ class PlayedGame(Struct):
 
     @classmethod
     def of(cls, game: GameResult, line: bytes | Unwritable) -> "PlayedGame":
-        """What counts of a game; neither its branches nor its trajectories."""
+        """Summarize a game, without its branches and trajectories."""
         seats = game.spec.seats
         moves = [t for t in game.turns if t.index >= game.spec.opening and seats[t.seat].trained]
         legal_moves = sum(not turn.invalid for turn in moves)
@@ -36,11 +36,11 @@ class PlayedGame(Struct):
 
     @property
     def ended_in_opening(self) -> bool:
-        """Whether it was over before any seat's own player had a turn."""
+        """The game was over before any seat's own player had a turn."""
         return self.spec.opening > 0 and self.turns <= self.spec.opening
 
     def standing(self, seat: int) -> Standing:
-        """How a seat and its team did."""
+        """Return the standing of a seat and its team."""
         return standing_of(self.spec, self.ranked_outcomes, seat)
 
     @property

@@ -25,7 +25,7 @@ class PlayerId:
         self.label = label  # the policy's name, or the player's
         self.version = version  # of the policy; None for everyone else
         self.name = label if version is None else f"{label}@{version}"
-        """As files and tables have it; of a version, also the immutable name of its adapter."""
+        """Name in files and tables; of a version, also the immutable name of its adapter."""
 
     def __eq__(self, other: object) -> bool:
         return (

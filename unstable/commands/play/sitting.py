@@ -89,7 +89,7 @@ def sit(sitting: Sitting) -> None:
 
 @dataclass(slots=True)
 class _Kept:
-    """What has been played of a game, and its record."""
+    """Collects the turns of a game and writes its record."""
 
     sitting: Sitting
     turns: list[Turn]

@@ -39,5 +39,5 @@ def _scores(env: Any, side: str, left: list[str]) -> dict[str, int]:
 
 @lru_cache(maxsize=1 << 14)
 def _place(word: str) -> float:
-    """Where it is in the alphabet: a number whose digits are its letters."""
+    """Return the position of a word in the alphabet: a number whose digits are its letters."""
     return sum((ord(letter) - ord("a") + 1) / 27**digit for digit, letter in enumerate(word))

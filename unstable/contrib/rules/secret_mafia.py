@@ -16,13 +16,13 @@ _NAMED = re.compile(r"\[(\d+)\]")
 
 @dataclass(slots=True)
 class Heard:
-    """What a seat makes of all that it was shown."""
+    """The beliefs of a seat, from all that it was shown."""
 
     found: dict[int, bool] = field(default_factory=dict)  # by its own inquiries: of the mafia?
     claimant: int | None = None  # who first said in public what an inquiry found
     claimed: dict[int, bool] = field(default_factory=dict)  # what that was
     hostile: Counter[int] = field(default_factory=Counter)
-    """How often each has named, in talk or in a vote, whom the claimant had found harmless."""
+    """Count by player of the times it named, in talk or vote, someone found harmless."""
 
     def add(self, event: str) -> None:
         """Take in what the seat was shown next."""
@@ -40,11 +40,11 @@ class Heard:
             self.hostile[speaker] += named == self.claimant or self.claimed.get(named) is False
 
     def prey(self, number: int) -> tuple[bool, bool, int]:
-        """How valuable a target a number is to the mafia."""
+        """Return the value of a player as a target of the mafia."""
         return number == self.claimant, self.claimed.get(number) is False, -number
 
     def known(self, own: int, is_detective: bool) -> dict[int, bool]:
-        """Who is of the mafia and who is not, to a seat of the village.
+        """Return the players that a village seat takes for mafia, and those it does not.
 
         Who claims to be the detective is believed, except by the detective and by whom it accuses.
         """

@@ -55,7 +55,7 @@ class TensorBoard(Sink):
         self._add(version, summary={"value": values})
 
     def _description(self, name: str) -> dict[str, str]:
-        """What is shown beside the chart, which is written once."""
+        """Return the summary metadata of a chart; TensorBoard reads it from the first event."""
         declared = None if name in self._described else metric(name)
         self._described.add(name)
         text = "" if declared is None else f"{declared.meaning} ({declared.unit})"
