@@ -13,8 +13,7 @@ from tests.helpers.learners import (
     unlike_samples,
     without_speed,
 )
-from unstable.learners.ahead import made_ahead
-from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.micro_batches import MicroBatches, made_ahead
 from unstable.learners.model import policy
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from unstable.config import Aggregation, AlgorithmConfig
-from unstable.learners.batch import FlatBatch, Floats, Mask
-from unstable.learners.examples import Examples
+from unstable.learners.batch import Examples, FlatBatch, Floats, Mask
 from unstable.learners.losses import likelihood_loss
 
 

@@ -1,9 +1,12 @@
-"""A batch as columns: its samples in a row, with what each one's trajectory says of it."""
+"""A batch as columns, and the examples that an algorithm makes of it."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from statistics import mean
+from typing import Self
 
 import numpy as np
 import torch
@@ -126,3 +129,53 @@ def _mean(values: list[float]) -> float:
 def role_suffix(role: Role) -> str:
     """What ends the name of a metric of one role. role_suffix(("Nim-v0", 1)) is '/Nim-v0/1'"""
     return metric_name("", *role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """S answers that the policy is trained on; optimizer steps shuffle them.
+
+    For most algorithms they are the batch's turns as sampled. An algorithm that learns from pairs
+    of answers, or from answers that nobody sampled, makes its own (`Algorithm.examples`).
+    """
+
+    samples: Sequence[TokenSample]
+    roles_S: Sequence[Role]
+    sequences_S: Ints  # number of the trajectory, or the pair, that each belongs to
+    advantages_S: Floats
+    weights_S: Floats  # of the gradient, in [0, 1]
+    chosen: Ints  # indices of those that steps are made of
+    behaviour: Sequence[Tensor] | None  # logprobs that they were sampled with; None: they were not
+
+    @classmethod
+    def turns(cls, batch: FlatBatch, advantages_S: Floats, weights_S: Floats, chosen: Ints) -> Self:
+        """Take the turns of a batch."""
+        return cls(
+            samples=batch.token_samples,
+            roles_S=batch.roles_S,
+            sequences_S=batch.trajectories_S,
+            advantages_S=advantages_S,
+            weights_S=weights_S,
+            chosen=chosen,
+            behaviour=batch.behaviour_logprobs,
+        )
+
+    @classmethod
+    def made(
+        cls,
+        samples: Sequence[TokenSample],
+        roles_S: Sequence[Role],
+        sequences_S: Sequence[int],
+        advantages_S: Sequence[float],
+    ) -> Self:
+        """Take answers that an algorithm has put together; all of them are trained on in full."""
+        count = len(samples)
+        return cls(
+            samples=samples,
+            roles_S=roles_S,
+            sequences_S=np.array(sequences_S, np.int64),
+            advantages_S=np.array(advantages_S, np.float64),
+            weights_S=np.ones(count),
+            chosen=np.arange(count),
+            behaviour=None,
+        )

@@ -14,8 +14,7 @@ from unstable.learners.advantages import (
     generalized_advantages,
     normalize_by_env,
 )
-from unstable.learners.batch import FlatBatch, Floats, Ints
-from unstable.learners.frozen import FrozenBatch
+from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.losses import value_loss
 from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
@@ -92,27 +91,23 @@ class Critic(ABC):
 
     def backward(
         self,
-        frozen: FrozenBatch,
-        chosen: Ints,
+        samples: Sequence[TokenSample],
+        targets_S: Tensor,
         states_SD: Tensor,
         *,
         weight: float,
         num_turns: int,
     ) -> Tensor:
-        """Backward of `weight` times the critic's loss of the chosen samples; returns its value.
+        """Backpropagate `weight` times the critic's loss of the samples; returns its value.
 
-        It comes when the graph of the policy's loss is gone, so that the critic's, where it has
-        parameters of its own in the model, is alone in memory. `states_SD` are the policy's,
-        `num_turns` those of the whole optimizer step.
+        The graph of the policy's loss is freed before, so that the critic's, if it has parameters
+        of its own in the model, is alone in memory. `states_SD` are the policy's, `num_turns` those
+        of the whole optimizer step.
         """
-        assert frozen.targets_S is not None
         with self.in_place():
             if self.own is not None:
-                turns = self.read([frozen.samples[index] for index in chosen])
-                states_SD = self.states(self.policy(self.policy.inputs(turns)))
-            loss = weight * value_loss(
-                self.values(states_SD), frozen.targets_S[chosen], normalizer=num_turns
-            )
+                states_SD = self.states(self.policy(self.policy.inputs(self.read(samples))))
+            loss = weight * value_loss(self.values(states_SD), targets_S, normalizer=num_turns)
             loss.backward()
         return loss.detach()
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from unstable.learners.batch import FlatBatch
-from unstable.learners.examples import Examples
+from unstable.learners.batch import Examples, FlatBatch
 from unstable.types import Move, Segment, TokenSample
 
 

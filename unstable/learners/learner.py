@@ -15,15 +15,12 @@ import torch
 from torch import Tensor
 
 from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
-from unstable.learners.ahead import made_ahead
-from unstable.learners.algorithm import Algorithm, Imitation
+from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class, named_algorithm
-from unstable.learners.batch import FlatBatch, Floats, Ints
+from unstable.learners.batch import Examples, FlatBatch, Ints
 from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, StateCritic
-from unstable.learners.freezing import Freezing, Frozen
-from unstable.learners.frozen import FrozenBatch
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -36,11 +33,11 @@ from unstable.learners.metrics import (
     role_metrics,
     step_metrics,
 )
-from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.micro_batches import MicroBatches, made_ahead
 from unstable.learners.model.load import load_policy
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
-from unstable.learners.passes import Pass, Passes
+from unstable.learners.preparation import Pass, Passes, Preparation, PreparedBatch
 from unstable.learners.ranks import ALONE, Ranks
 from unstable.learners.reference import Others
 from unstable.learners.regularization import (
@@ -104,7 +101,7 @@ class Learner:
             named = named_algorithm(algorithm.name)
             kind: type[Critic] = getattr(named, "critic_class", StateCritic)
             self.critic = kind(critic, self.policy, self.optimizer)
-        self._freezing = Freezing(learner, self.scorer, self.others, self.critic)
+        self._prepare = Preparation(learner, self.scorer, self.others, self.critic)
 
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
@@ -115,39 +112,40 @@ class Learner:
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         started = time.perf_counter()
         flat = FlatBatch(batch)
-        rewards_S, advantages_S, examples, frozen = self._freeze(flat, self.algorithm)
+        prepared = self._prepare(flat, self.algorithm, self.coefficients)
         reports: list[StepReport] = []
-        for chosen_C in self._steps(frozen):
-            reports.append(self._step(frozen, chosen_C))
-            if is_far(frozen, reports[-1], self.config.max_kl):
+        for chosen_C in self._steps(prepared):
+            reports.append(self._step(prepared, chosen_C))
+            if is_far(prepared, reports[-1], self.config.max_kl):
                 break
         metrics = {
-            **batch_metrics(flat, rewards_S, advantages_S),
-            **role_metrics(examples, reports),
-            **old_metrics(frozen, reports, self.config.steps_per_batch),
+            **batch_metrics(flat, prepared.rewards_S, prepared.advantages_S),
+            **role_metrics(prepared.examples, reports),
+            **old_metrics(prepared, reports, self.config.steps_per_batch),
             **coefficient_metrics(self.config.algorithm, self.coefficients),
             **self.algorithm.metrics(),
             **({} if self.critic is None else self.critic.metrics),
         }
-        return self._finish(started, frozen, reports, metrics, advantages_S)
+        return self._finish(started, prepared, reports, metrics)
 
     def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """One optimizer step of maximum likelihood on the answers, which makes the next version."""
         started = time.perf_counter()
-        layout, ones_S = self._layout(samples), np.ones(len(samples))
-        everything = np.arange(len(samples))
-        frozen = FrozenBatch(
-            samples=samples,
+        everything, ones_S = np.arange(len(samples)), np.ones(len(samples))
+        roles_S, layout = [("", 0)] * len(samples), self._layout(samples)
+        prepared = PreparedBatch(
+            examples=Examples.made(samples, roles_S, everything, ones_S),
             algorithm=Imitation(AlgorithmConfig(name="imitation")),
             coefficients=Coefficients(kl_reward=0.0, kl_loss=0.0, entropy=0.0),
             layout=layout,
-            sequences_S=everything,
             atoms=[everything],
+            rewards_S=ones_S,
+            advantages_S=ones_S,
             advantages_N=layout.repeated(ones_S),
         )
-        report = self._step(frozen, self._shuffle().permutation(len(samples)))
+        report = self._step(prepared, self._shuffle().permutation(len(samples)))
         metrics: Metrics = {"learn/tokens_trained": float(layout.length)}
-        return self._finish(started, frozen, [report], metrics, ones_S)
+        return self._finish(started, prepared, [report], metrics)
 
     def loss_on(self, batch: Batch) -> MeanLoss:
         """What the loss of one optimizer step on all of the batch is; the step is not made.
@@ -157,16 +155,16 @@ class Learner:
         """
         metrics = None if self.critic is None else self.critic.metrics
         # A baseline moves as it is read.
-        *_, frozen = self._freeze(FlatBatch(batch), deepcopy(self.algorithm))
+        prepared = self._prepare(FlatBatch(batch), deepcopy(self.algorithm), self.coefficients)
         if self.critic is not None and metrics is not None:
             self.critic.metrics = metrics
-        if not frozen.atoms:
+        if not prepared.atoms:
             return MeanLoss(0.0, 0)
-        chosen_C = np.concatenate(frozen.atoms)
-        _, total = self._gradients(frozen, chosen_C)
+        chosen_C = np.concatenate(prepared.atoms)
+        _, total = self._gradients(prepared, chosen_C)
         self.optimizer.clear()
         self.micro_batches.ranks.sum_([total])
-        tokens = sum(frozen.layout.sizes[index] for index in chosen_C)
+        tokens = sum(prepared.layout.sizes[index] for index in chosen_C)
         return MeanLoss(float(total), tokens)
 
     @property
@@ -179,71 +177,64 @@ class Learner:
         """What KL and entropy count in the next update."""
         return coefficients_at(self.config.algorithm, self._made + 1, self.updates)
 
-    def _freeze(self, flat: FlatBatch, algorithm: Algorithm) -> Frozen:
-        return self._freezing.freeze(flat, algorithm, self.coefficients)
-
-    def _steps(self, frozen: FrozenBatch) -> Iterator[Ints]:
-        """Indices of the samples of each optimizer step, epoch by epoch."""
+    def _steps(self, batch: PreparedBatch) -> Iterator[Ints]:
+        """Yield the indices of the examples of each optimizer step, epoch by epoch."""
         shuffle = self._shuffle()
-        num_steps = min(self.config.steps_per_batch, len(frozen.atoms))
-        for _ in range(self.config.epochs if frozen.atoms else 0):
-            order = shuffle.permutation(len(frozen.atoms))
+        num_steps = min(self.config.steps_per_batch, len(batch.atoms))
+        for _ in range(self.config.epochs if batch.atoms else 0):
+            order = shuffle.permutation(len(batch.atoms))
             for part in np.array_split(order, num_steps):
-                yield np.concatenate([frozen.atoms[i] for i in part])
+                yield np.concatenate([batch.atoms[i] for i in part])
 
-    def _step(self, frozen: FrozenBatch, chosen_C: Ints) -> StepReport:
-        """One optimizer step on the chosen samples; every token has its sample's advantage."""
-        columns, total = self._gradients(frozen, chosen_C)
+    def _step(self, batch: PreparedBatch, chosen_C: Ints) -> StepReport:
+        """Make an optimizer step on the chosen examples; every token has its sample's advantage."""
+        columns, total = self._gradients(batch, chosen_C)
         self.micro_batches.ranks.sum_([total, *self.optimizer.own_gradients(), *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
         return StepReport(chosen_C, *stepped, learning_rate, columns)
 
-    def _gradients(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
-        """As `_accumulate`, in smaller micro-batches where memory does not suffice."""
+    def _gradients(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
+        """Call `_accumulate`; on out-of-memory errors again, with smaller micro-batches."""
         while True:
             try:
-                return self._accumulate(frozen, chosen_C)
+                return self._accumulate(batch, chosen_C)
             except torch.OutOfMemoryError as error:
                 reason = str(error)
             self.micro_batches.halve(reason)
 
-    def _accumulate(self, frozen: FrozenBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
-        """Gradients of this rank's share of a step, with its columns and its part of the loss."""
+    def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
+        """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""
         self.optimizer.clear()  # of an attempt that memory did not suffice for
-        layout = self._layout([frozen.samples[index] for index in chosen_C])
-        passes = Passes(frozen, chosen_C, layout, self.max_tokens, self.policy)
+        layout = self._layout(batch.samples(chosen_C))
+        passes = Passes(batch, chosen_C, layout, self.max_tokens, self.policy)
         columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
         micro_batches = self.micro_batches(passes.samples, passes.atoms)
         for _, each in made_ahead(micro_batches, passes.make, threaded=self.micro_batches.ahead):
-            total += self._backward(frozen, each, columns, len(chosen_C))
+            total += self._backward(batch, each, columns, len(chosen_C))
         return columns, total
 
     def _backward(
-        self, frozen: FrozenBatch, each: Pass, columns: Columns, num_turns: int
+        self, batch: PreparedBatch, each: Pass, columns: Columns, num_turns: int
     ) -> Tensor:
-        """A pass's gradients, and its columns; returns its share of the loss of `num_turns`."""
-        aims = frozen.aims_at(each.rows_N)
-        scores = self.policy(each.inputs, entropy=frozen.entropy, aims=aims)
-        tokens = frozen.tokens(
-            each.rows_N,
-            scores,
-            normalizers_N=each.normalizers_N,
-            turns_N=each.inputs.samples_N,
-            sequences_N=each.sequences_N,
-        )
+        """Backpropagate a pass, fill its columns; returns its share of the loss of `num_turns`."""
+        aims = batch.aims_at(each.rows_N)
+        scores = self.policy(each.inputs, entropy=batch.entropy, aims=aims)
+        tokens = batch.tokens(each, scores)
         entropies_N = scores.entropies_N
         states_SD = None if self.critic is None else self.critic.states(scores).detach()
         del scores, aims  # and their hidden states
-        cap = frozen.algorithm.config.importance_cap
-        loss = regularized(frozen.algorithm.loss(tokens), tokens, frozen.coefficients, cap)
+        cap = batch.algorithm.config.importance_cap
+        loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
         weight = float(each.counts)
         value = weight * loss.value
         value.backward()
         value = value.detach()
         if self.critic is not None and states_SD is not None:  # the policy's graph is gone by now
+            assert batch.targets_S is not None
+            samples, targets_S = batch.samples(each.chosen), batch.targets_S[each.chosen]
             value += self.critic.backward(
-                frozen, each.chosen, states_SD, weight=weight, num_turns=num_turns
+                samples, targets_S, states_SD, weight=weight, num_turns=num_turns
             )
         figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
         figures |= {**loss.means, **loss.turn_means}
@@ -254,10 +245,9 @@ class Learner:
     def _finish(
         self,
         started: float,
-        frozen: FrozenBatch,
+        batch: PreparedBatch,
         reports: Sequence[StepReport],
         metrics: Metrics,
-        advantages_S: Floats,
     ) -> Update:
         """The update that the steps have made; counts those without a good step."""
         refusals = [report.refusal for report in reports if report.refusal is not None]
@@ -275,7 +265,7 @@ class Learner:
         if self.average is not None and self.config.ema is not None:
             self.average.follow(self.config.ema)
         seconds = time.perf_counter() - started
-        trained = [frozen.samples[index] for report in reports for index in report.chosen_C]
+        trained = [each for report in reports for each in batch.samples(report.chosen_C)]
         speed = {
             "learn/tokens_per_second": sum(each.length for each in trained) / seconds,
             "learn/out_of_memory": float(self.micro_batches.take_halvings()),
@@ -283,7 +273,7 @@ class Learner:
         return Update(
             version=self.version,
             metrics={**metrics, **step_metrics(reports), **speed},
-            advantages=advantages_S.tolist(),
+            advantages=batch.advantages_S.tolist(),
             refusals=refusals,
         )
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unstable.learners.batch import FlatBatch, Floats, Ints, role_suffix
+from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, role_suffix
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.examples import Examples
-from unstable.learners.frozen import FrozenBatch
 from unstable.learners.losses import kl_estimates, log_ratios
+from unstable.learners.preparation import PreparedBatch
 from unstable.types import Batch
 
 Metrics = dict[str, float | None]
@@ -136,31 +135,31 @@ def step_metrics(reports: Sequence[StepReport]) -> Metrics:
     )
 
 
-def old_kl(frozen: FrozenBatch, report: StepReport) -> float:
+def old_kl(batch: PreparedBatch, report: StepReport) -> float:
     """k3 of a turn, a mean over the step's turns, of KL(first policy || the step's).
 
     The first is the one that the update began with, or where that was not scored the old one.
     """
-    own_N, old_N = frozen.first_logprobs_N, frozen.old_logprobs_N
+    own_N, old_N = batch.first_logprobs_N, batch.old_logprobs_N
     first_N = old_N if own_N is None else own_N
     assert first_N is not None
-    first_C = first_N[frozen.layout.rows(report.chosen_C)]
+    first_C = first_N[batch.layout.rows(report.chosen_C)]
     return float(kl_estimates(report.columns[LOGPROBS], first_C).sum()) / len(report.chosen_C)
 
 
-def is_far(frozen: FrozenBatch, report: StepReport, limit: float | None) -> bool:
+def is_far(batch: PreparedBatch, report: StepReport, limit: float | None) -> bool:
     """Whether an update ends with this step; all ranks have the same figures, to the bit."""
-    if limit is None or frozen.old_logprobs_N is None:
+    if limit is None or batch.old_logprobs_N is None:
         return False
-    return old_kl(frozen, report) > limit
+    return old_kl(batch, report) > limit
 
 
-def old_metrics(frozen: FrozenBatch, reports: Sequence[StepReport], steps: int) -> Metrics:
+def old_metrics(batch: PreparedBatch, reports: Sequence[StepReport], steps: int) -> Metrics:
     """How far the update went, of `steps` an epoch: epochs, and the last step's KL."""
-    epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(frozen.atoms)))}
-    if not reports or frozen.old_logprobs_N is None:
+    epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(batch.atoms)))}
+    if not reports or batch.old_logprobs_N is None:
         return _floats(epochs)
-    return _floats({**epochs, "learn/kl_old": old_kl(frozen, reports[-1])})
+    return _floats({**epochs, "learn/kl_old": old_kl(batch, reports[-1])})
 
 
 def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:

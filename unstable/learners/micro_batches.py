@@ -2,9 +2,11 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from unstable.learners.ranks import ALONE, Ranks
 from unstable.types import TokenSample
 
 log = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 _PADDING = 256
 """Padded tokens of a micro-batch that are no reason to begin another; else a fifth may be."""
@@ -224,3 +228,21 @@ def token_normalizers(
     keys, keys_S = np.unique(trajectories_S, return_inverse=True)
     totals_T: Floats = np.bincount(keys_S, weights=lengths_S).astype(np.float64)
     return len(keys) * totals_T[keys_S]
+
+
+def made_ahead(
+    items: Sequence[Item], make: Callable[[Item], Made], *, threaded: bool
+) -> Generator[tuple[Item, Made]]:
+    """Yield each item with `make(item)`; `threaded` makes the next one while this one is used.
+
+    A caller that stops early drops what was made ahead; the thread ends with the iterator.
+    """
+    if not threaded:
+        yield from ((item, make(item)) for item in items)
+        return
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        coming = deque(thread.submit(make, item) for item in items[:1])
+        for place, item in enumerate(items, start=1):
+            made = coming.popleft().result()
+            coming += [thread.submit(make, following) for following in items[place : place + 1]]
+            yield item, made

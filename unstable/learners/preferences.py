@@ -15,8 +15,7 @@ from torch import Tensor
 from unstable.config import Aggregation, PairsConfig
 from unstable.learners.advantages import center_by, group_advantages
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
-from unstable.learners.batch import FlatBatch, Floats
-from unstable.learners.examples import Examples
+from unstable.learners.batch import Examples, FlatBatch, Floats
 from unstable.learners.losses import sequence_sums
 from unstable.learners.pairs import group_pairs, position_pairs, positions
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from unstable.learners.ahead import made_ahead
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.micro_batches import MicroBatch, MicroBatches
+from unstable.learners.micro_batches import MicroBatch, MicroBatches, made_ahead
 from unstable.learners.model.policy import Inputs, Policy, Scores
 from unstable.types import TokenSample
 

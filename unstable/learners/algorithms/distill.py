@@ -10,8 +10,7 @@ import torch
 
 from unstable.config import Aggregation, DistillConfig
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
-from unstable.learners.batch import FlatBatch, Floats
-from unstable.learners.examples import Examples
+from unstable.learners.batch import Examples, FlatBatch, Floats
 from unstable.learners.expert import expert_entropy, expert_examples
 
 

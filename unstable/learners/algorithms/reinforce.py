@@ -7,7 +7,7 @@ https://doi.org/10.1198/106186008X320456.
 
 from typing import Any
 
-from unstable.config import ReinforceConfig
+from unstable.config import PPOConfig, ReinforceConfig
 from unstable.learners.advantages import RoleBaseline, normalize_by_env
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
@@ -31,12 +31,12 @@ class PolicyGradient(Algorithm):
         return Loss(-losses_N.sum(), ratios_N, {"learn/importance_capped": capped_N})
 
 
-class Reinforce(PolicyGradient):
-    """Rewards minus their role's baseline, normalised within each env."""
+class RoleBaselined(Algorithm):
+    """Rewards minus their role's baseline, normalised within each env, for a loss beside it."""
 
-    config: ReinforceConfig
+    config: ReinforceConfig | PPOConfig
 
-    def __init__(self, config: ReinforceConfig) -> None:
+    def __init__(self, config: ReinforceConfig | PPOConfig) -> None:
         super().__init__(config)
         self.baseline = RoleBaseline(config.baseline_decay)
 
@@ -52,3 +52,9 @@ class Reinforce(PolicyGradient):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.baseline.load_state_dict(state["baseline"])
+
+
+class Reinforce(RoleBaselined, PolicyGradient):
+    """The policy gradient with a baseline for each role."""
+
+    config: ReinforceConfig
