@@ -2,10 +2,10 @@
 
     python scripts/same_runs.py BEFORE AFTER [CONFIG...]
 
-Each config is run by both: synchronous, seed 0, four updates without evaluations. What is compared
-is the games as sampled, the losses and the weights of the newest adapter; the exit status is 1
-where they differ. The results of a checkout are kept in the folder named by `SAME_RUNS`, if any,
-under its commit.
+Both run each config: synchronous, seed 0, four updates without evaluations. The script compares the
+games as sampled, the losses and the weights of the newest adapter; the exit status is 1 if they
+differ. CONFIG is a file of `unstable/configs`, or FILE:ALGORITHM to train by another algorithm than
+the file's. The folder named by `SAME_RUNS`, if any, keeps the results of a checkout by its commit.
 """
 
 import hashlib
@@ -56,7 +56,9 @@ def digests(checkout: Path, config: str) -> dict[str, str]:
 
 
 def _run(checkout: Path, config: str, run: Path) -> None:
+    config, _, algorithm = config.partition(":")
     options = {
+        **({"learner.algorithm.name": algorithm} if algorithm else {}),
         "loop.mode": "sync",
         "loop.steps": UPDATES,
         "seed": 0,

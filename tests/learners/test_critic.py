@@ -62,7 +62,7 @@ def make_games(version=0, num_games=6, **changes):
 def values_of(learner, batch):
     """What the critic says of the batch's turns before an update on it, as the update has it."""
     flat = FlatBatch(batch)
-    rewards_S, *_ = learner._freeze(flat, learner.algorithm)
+    rewards_S = learner._prepare(flat, learner.algorithm, learner.coefficients).rewards_S
     return torch.from_numpy(learner.critic.estimate(flat, rewards_S, learner.scorer).values_S)
 
 

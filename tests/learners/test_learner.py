@@ -32,8 +32,7 @@ from tests.helpers.learners import (
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.records import game_record
 from unstable.config import ConfigError, LearnerConfig
-from unstable.learners import columns
-from unstable.learners import passes as passes_module
+from unstable.learners import columns, preparation
 from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.model import packing
 from unstable.learners.model.trained import TrainedLora
@@ -514,7 +513,7 @@ def test_nothing_is_sent_to_the_device_between_a_pass_and_the_next_one(model, mo
         return scores
 
     monkeypatch.setattr(columns, "sent", send)
-    monkeypatch.setattr(passes_module, "sent", send)
+    monkeypatch.setattr(preparation, "sent", send)
     monkeypatch.setattr(learner.policy, "forward", spy)
     made = [make_sample([1, i], [2], float(i % 2), game_id=i) for i in range(8)]
     learner.update(make_batch(made))

@@ -314,7 +314,7 @@ def test_rewards_have_the_kl_of_both_seats(model, critic):
     kl = np.array(own) - np.array(aims)
     plain = flat.turn_rewards_S if critic else flat.rewards_S
     expected = plain - 0.5 * opponents_kl(flat, kl, per_turn=critic)
-    rewards, *_ = learner._freeze(flat, learner.algorithm)
+    rewards = learner._prepare(flat, learner.algorithm, learner.coefficients).rewards_S
     assert np.abs(kl).min() > 1e-4
     assert rewards == pytest.approx(expected, abs=1e-4)
     assert math.fsum(rewards) != pytest.approx(math.fsum(plain - 0.5 * kl), abs=1e-4)
