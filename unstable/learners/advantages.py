@@ -71,10 +71,10 @@ def group_relative(
     envs_T: Sequence[str],
     scale: Literal["none", "group", "batch"],
 ) -> Floats:
-    """Rewards [T] minus their group's mean, divided by a population deviation or as they are.
+    """Subtract the group's mean from rewards [T]; divide by a population deviation, if any.
 
-    The deviation is that of the group's rewards, or of the batch's rewards in the env. A tied group
-    and a trajectory that is alone in its group get 0.
+    `scale` chooses the deviation of the group's rewards, or of the batch's rewards in the env. A
+    tied group and a trajectory that is alone in its group get 0.
     """
     centered_T = center_by(rewards_T, groups_T)
     if scale == "none":
@@ -100,7 +100,7 @@ def generalized_advantages(
     gamma: float,
     decay: float,
 ) -> Floats:
-    """Generalised advantages [S] along each trajectory's turns, in whatever order they are given.
+    """Compute generalized advantages [S] along each trajectory's turns, in any order of samples.
 
     A = sum over k of (gamma * decay)^k * (reward + gamma * next value - value), k turns later; the
     value after the last turn is 0. GAE of Schulman et al., https://arxiv.org/abs/1506.02438, whose
@@ -120,14 +120,14 @@ def generalized_advantages(
 def explained_variance(values_S: Floats, residuals_S: Floats) -> float | None:
     """Share of the variance of values + residuals that the values explain; below 0 they mislead.
 
-    None where there is no variance to explain.
+    None if the returns do not vary.
     """
     variance = float((values_S + residuals_S).var())
     return 1 - float(residuals_S.var()) / variance if variance > 0 else None
 
 
 def group_sizes(groups_T: Sequence[int]) -> Floats:
-    """How many trajectories [T] the group of each has."""
+    """Count the trajectories of each one's group [T]."""
     sizes = Counter(groups_T)
     return np.array([float(sizes[group]) for group in groups_T])
 
@@ -155,7 +155,7 @@ def deviation_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
 
 
 def spread_weights(rewards_S: Floats, roles_S: Sequence[tuple[str, int]]) -> dict[str, float]:
-    """What samples of each env count by how far its rewards [S] spread: 1 where it is furthest.
+    """Compute each env's weight from the spread of its rewards [S]; the largest is 1.
 
     An env's spread is the standard deviation of the rewards of a seat, the mean over its seats. All
     count 1 where no rewards differ.
@@ -171,7 +171,7 @@ def spread_weights(rewards_S: Floats, roles_S: Sequence[tuple[str, int]]) -> dic
 def normalize_by_env(
     advantages_S: Floats, envs: Sequence[str], mode: Literal["none", "center", "zscore"]
 ) -> Floats:
-    """Advantages [S] as they are, minus their env's mean, or also divided by its deviation.
+    """Normalize advantages [S] by env: not at all, by its mean, or by mean and deviation.
 
     An env whose advantages are all equal gets zeros, in both of the latter modes.
     """

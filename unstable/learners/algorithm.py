@@ -1,7 +1,7 @@
-"""What an algorithm is to the learner, which owns all that algorithms have in common.
+"""The interface between an algorithm and the learner.
 
-An algorithm says what the advantage of each sample and the loss of its tokens is. Forward passes,
-micro-batches, ranks, the KL, the critic and the optimizer are the learner's.
+An algorithm defines the advantage of each sample and the loss of its tokens. The learner owns
+everything else: forward passes, micro-batches, ranks, KL, critic and optimizer.
 """
 
 from collections.abc import Mapping
@@ -71,17 +71,17 @@ class Algorithm:
         return np.ones(len(batch.samples), dtype=bool)
 
     def weights(self, batch: FlatBatch) -> Floats:
-        """What each sample's gradient is multiplied by, in [0, 1]; its reward counts as it is.
+        """Return the weight of each sample's gradient, in [0, 1]; rewards keep their weight.
 
-        By default `truncated_weight` where it was cut, else 1.
+        By default `truncated_weight` for truncated samples, else 1.
         """
         cut_S = [sample.tokens.finish_reason == "length" for sample in batch.samples]
         return np.where(cut_S, self.config.truncated_weight, 1.0)
 
     def examples(self, batch: FlatBatch, advantages_S: Floats) -> Examples:
-        """What optimizer steps are made of; by default the batch's turns that are `trained`.
+        """Return the examples to train on; by default the batch's `trained` turns.
 
-        Turns of weight 0 are left out, so that means are over what is trained on.
+        Turns of weight 0 are left out, so that means cover the trained turns alone.
         """
         weights_S = self.weights(batch)
         chosen = np.flatnonzero(self.trained(batch, advantages_S) & (weights_S > 0))
@@ -95,17 +95,17 @@ class Algorithm:
 
     @property
     def aggregation(self) -> Aggregation:
-        """What the loss is a mean over."""
+        """The unit that the loss averages over."""
         return "token"
 
     @property
     def whole_in_step(self) -> bool:
-        """Whether an optimizer step holds all turns of a trajectory (or of a pair) or none."""
+        """True if an optimizer step holds all turns of a trajectory (or of a pair) or none."""
         return False
 
     @property
     def whole_in_pass(self) -> bool:
-        """Whether a micro-batch does, as the loss of a token is made out of all of them."""
+        """True if a micro-batch holds whole trajectories: a token's loss depends on all turns."""
         return False
 
     def metrics(self) -> dict[str, float | None]:
@@ -121,7 +121,7 @@ class Algorithm:
 
 
 class Imitation(Algorithm):
-    """Maximum likelihood of the tokens, whatever their advantage."""
+    """Maximum likelihood of the tokens; ignores advantages."""
 
     uses_old_logprobs = False
 

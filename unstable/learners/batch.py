@@ -36,7 +36,7 @@ class FlatBatch:
 
     @cached_property
     def token_samples(self) -> list[TokenSample]:
-        """What the model is scored on, by sample."""
+        """Token ids and log-probabilities of each sample."""
         return [sample.tokens for sample in self.samples]
 
     @cached_property
@@ -71,14 +71,14 @@ class FlatBatch:
 
     @cached_property
     def behaviour_logprobs(self) -> list[Tensor]:
-        """Of each sample's tokens, as the engine had them."""
+        """The engine's log-probabilities of each sample's tokens."""
         sampled = [sample.tokens.logprobs for sample in self.samples]
         joined = torch.tensor(list(chain.from_iterable(sampled)), dtype=torch.float32)
         return list(joined.split(list(map(len, sampled))))
 
     @cached_property
     def rewards_S(self) -> Floats:
-        """Each turn's reward as it is compared: its own, and what its whole trajectory earned."""
+        """Rewards of turns for comparisons: a turn's own plus its trajectory's terminal reward."""
         return np.array(
             [
                 sample.reward + trajectory.terminal_reward
@@ -89,7 +89,7 @@ class FlatBatch:
 
     @cached_property
     def turn_rewards_S(self) -> Floats:
-        """Each turn's reward as it is added up to a return: the trajectory's is paid at its end."""
+        """Rewards of turns for returns: the last turn gets the terminal reward."""
         return np.array(
             [
                 sample.reward
@@ -127,7 +127,7 @@ def _mean(values: list[float]) -> float:
 
 
 def role_suffix(role: Role) -> str:
-    """What ends the name of a metric of one role. role_suffix(("Nim-v0", 1)) is '/Nim-v0/1'"""
+    """Return the suffix of a role's metric names. role_suffix(("Nim-v0", 1)) is '/Nim-v0/1'"""
     return metric_name("", *role)
 
 

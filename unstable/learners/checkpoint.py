@@ -24,7 +24,7 @@ AVERAGE = "average"
 
 
 class Snapshot(NamedTuple):
-    """A version of a learner, which what it trains afterwards leaves as it is."""
+    """A copy of a learner's version; later training does not change it."""
 
     adapter: Adapter
     average: Adapter | None  # the running mean of its weights
@@ -74,7 +74,7 @@ def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
 
 
 def damage_of(folder: Path) -> str | None:
-    """What is wrong with the learner's state in a checkpoint; None where nothing is.
+    """Return the defect of the learner's state in a checkpoint; None if it is sound.
 
     No tensor is read. Raises `ConfigError` for another format.
     """
@@ -87,7 +87,7 @@ def damage_of(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def fitting(folder: Path) -> Iterator[None]:
-    """What a learner cannot take of a checkpoint's state is a `ConfigError`."""
+    """Turn errors of loading a checkpoint's state into `ConfigError`."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -119,7 +119,7 @@ def _read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def _moments_problem(adamw: Mapping[str, Any]) -> str | None:
-    """What is wrong with what AdamW knows of each parameter; None where nothing is."""
+    """Return the defect of AdamW's moments; None if they are sound."""
     known = sum(len(group["params"]) for group in adamw["param_groups"])
     for number, moments in adamw["state"].items():
         tensors = [moments.get(name) for name in ("step", "exp_avg", "exp_avg_sq")]

@@ -1,4 +1,4 @@
-"""What algorithms that clip a ratio have in common: the words of their configs as a loss."""
+"""Common parts of algorithms that clip a ratio: from their config to a loss."""
 
 from torch import Tensor
 
@@ -32,11 +32,11 @@ class Clipped(Algorithm):
         return self.whole_in_step and self.config.importance == "sequence_mask"
 
     def sequences(self, tokens: Tokens) -> Tensor:
-        """What a sequence is: the trajectory where steps keep these whole, else the turn."""
+        """Return each token's sequence: the trajectory if steps keep it whole, else the turn."""
         return tokens.sequences_N if self.whole_in_step else tokens.turns_N
 
     def importance_weights(self, tokens: Tokens) -> Tensor:
-        """How much each token [N] counts, by how likely the old policy was to sample it."""
+        """Compute each token's [N] importance weight, old policy over behavior policy."""
         config = self.config
         log_ratios_N = log_ratios(tokens.old_logprobs_N, tokens.behaviour_logprobs_N)
         low, high = config.importance_floor, config.importance_cap

@@ -11,7 +11,7 @@ from unstable.learners.model.packing import sent, spans
 
 
 class Layout:
-    """Where in a column the figures of each sample lie: `sizes` of them, sample after sample."""
+    """Offsets of each sample's figures in a column: `sizes[i]` figures for sample i, in order."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.sizes = list(sizes)
@@ -31,12 +31,12 @@ class Layout:
         return sent(torch.from_numpy(rows), self.device)
 
     def repeated(self, values_S: NDArray) -> Tensor:
-        """A value a sample as a column: numbers in fp32, masks as they are."""
+        """Repeat one value per sample as a column: numbers in fp32, masks unchanged."""
         column = torch.from_numpy(np.repeat(values_S, self.sizes))
         return (column.float() if column.is_floating_point() else column).to(self.device)
 
     def joined(self, figures: Sequence[Tensor] | None) -> Tensor | None:
-        """Each sample's own figures as a column; None where there are none."""
+        """Concatenate the samples' figures to a column; None for None."""
         return None if figures is None else torch.cat(list(figures)).to(self.device)
 
 

@@ -32,11 +32,11 @@ class Estimate(NamedTuple):
 
 
 class Critic(ABC):
-    """A linear layer, at first 0, of a last hidden state of each turn, and what is made of that.
+    """A linear layer, initialized to 0, on a last hidden state of each turn.
 
-    The state is the policy's, which gets no gradient from it, or that of the critic's own copy of
-    what is trained, which steps at the policy's rate and costs a pass of its own. It is scaled to a
-    mean square of 1, as models differ in the length of their states.
+    The state is the policy's, which gets no gradient from it, or the state of the critic's own copy
+    of the trained parameters, which steps at the policy's rate and costs an extra pass. It is scaled
+    to a mean square of 1, as models differ in the length of their states.
     """
 
     def __init__(self, config: AnyCriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
@@ -52,7 +52,7 @@ class Critic(ABC):
             optimizer.add_group(self.own.parameters, optimizer.config.learning_rate)
 
     def in_place(self) -> AbstractContextManager[None]:
-        """Where turns are put through: the model has the critic's parameters, if any."""
+        """Context in which the model has the critic's own parameters, if any."""
         return nullcontext() if self.own is None else self.own.in_place()
 
     def values(self, states_SD: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Critic(ABC):
 
     @abstractmethod
     def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
-        """What is put through the model of each turn."""
+        """Return the tokens of each turn that the critic reads."""
 
     @abstractmethod
     def states(self, scores: Scores) -> Tensor:
@@ -136,7 +136,7 @@ class StateCritic(Critic):
         return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]
 
     def states(self, scores: Scores) -> Tensor:
-        """Where the prompts end."""
+        """Return the states at the ends of the prompts."""
         return scores.states_SD
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:

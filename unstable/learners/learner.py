@@ -1,7 +1,7 @@
-"""The learner: batches in, versions of the policy out; saves and restores all that it is.
+"""The learner: batches in, versions of the policy out; saves and restores its whole state.
 
 `Learner.update` is an update from its batch to its metrics, `Learner._step` an optimizer step from
-its samples to `backward`. What differs between algorithms is asked of `algorithm.Algorithm`.
+its samples to `backward`. `algorithm.Algorithm` defines the parts that differ between algorithms.
 """
 
 import time
@@ -148,10 +148,9 @@ class Learner:
         return self._finish(started, prepared, [report], metrics)
 
     def loss_on(self, batch: Batch) -> MeanLoss:
-        """What the loss of one optimizer step on all of the batch is; the step is not made.
+        """Compute the loss of one optimizer step on the whole batch, without the step.
 
-        Nothing is learned of it, and no state is another afterwards: neither weights, baselines nor
-        counters.
+        Weights, baselines and counters stay unchanged.
         """
         metrics = None if self.critic is None else self.critic.metrics
         # A baseline moves as it is read.
@@ -174,7 +173,7 @@ class Learner:
 
     @property
     def coefficients(self) -> Coefficients:
-        """What KL and entropy count in the next update."""
+        """Coefficients of KL and entropy in the next update."""
         return coefficients_at(self.config.algorithm, self._made + 1, self.updates)
 
     def _steps(self, batch: PreparedBatch) -> Iterator[Ints]:
@@ -278,11 +277,11 @@ class Learner:
         )
 
     def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
+        """Return log-probabilities of the samples' tokens, in nats, under the current policy."""
         return [logprobs_T.tolist() for logprobs_T in self.scorer.logprobs(samples)]
 
     def logprobs_under(self, adapter: Adapter, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """The same with another adapter in the policy's place."""
+        """Return log-probabilities of the samples' tokens, in nats, under another adapter."""
         other = TrainedCopy(self.policy.trained)
         other.load(adapter)
         with other.in_place():
@@ -303,10 +302,9 @@ class Learner:
         self.optimizer.scale *= factor
 
     def snapshot(self) -> Snapshot:
-        """All that makes the version, on the processor, whatever is trained afterwards.
+        """Copy the version to the CPU; later training does not change the copy.
 
-        Every random choice derives from the seed and the version, so there is no random state to
-        keep.
+        Random choices derive from the seed and the version, so no random state is saved.
         """
         name = PlayerId.policy(self.version).name
         algorithm = self.algorithm.state_dict()

@@ -12,7 +12,7 @@ MAX_LOG_RATIO = 20.0
 
 
 def log_ratios(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
-    """How much likelier, in nats, each token [N] is now than when it was sampled; no gradient."""
+    """Compute each token's [N] log-ratio, now minus when sampled, in nats; without gradient."""
     differences_N = logprobs_N.detach() - behaviour_logprobs_N
     return differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
@@ -24,11 +24,11 @@ def policy_ratios(
     *,
     length_normalized: bool = False,
 ) -> Tensor:
-    """Ratios [N], with gradient, of the policy to the old one, of what each token belongs to.
+    """Compute each token's [N] ratio of the policy to the old one, with gradient.
 
     A sequence's ratio is the product over its tokens, or their geometric mean (GSPO's,
-    https://arxiv.org/abs/2507.18071); without sequences each token has its own. Finite whatever the
-    logprobs: logarithms are clamped to `MAX_LOG_RATIO`, beyond which there is no gradient.
+    https://arxiv.org/abs/2507.18071); without sequences each token has its own ratio. Log-ratios are
+    clamped to `MAX_LOG_RATIO`, beyond which the gradient is 0, so that ratios are finite.
     """
     differences_N = logprobs_N - old_logprobs_N
     if sequences_N is not None:
@@ -138,13 +138,13 @@ def move_loss(
     cap: float,
     normalizer: float | Tensor,
 ) -> Tensor:
-    """What moves cost: the sum over a turn of costs [N] that its prefixes have, as it is expected.
+    """Compute the expected sum over a turn of the costs [N] of its prefixes.
 
     A cost, with its gradient, is a function of the policy and of the tokens before, such as the
     entropy of what comes next. With f_t such a cost, the gradient of E[sum f_t] over the answers is
     E[sum grad f_t + sum grad logprob_t * (f_{t+1} + f_{t+2} + ...)], since a token decides which
     prefixes follow; without the second sum it would be biased (Rao-Blackwellised divergences,
-    https://arxiv.org/abs/2504.10637). What the old policy sampled is weighed by the ratio of the
+    https://arxiv.org/abs/2504.10637). Tokens of the old policy are weighted by the ratio of their
     prefix, at most `cap`, a constant. The score has no value, only a gradient. Tokens of a turn lie
     in a row, and turns in the order of `turns_N`.
     """

@@ -1,4 +1,4 @@
-"""What the learner reports of an update; a mean is a sum over a count, never a mean of means."""
+"""Metrics of an update; a mean is a sum over a count, never a mean of means."""
 
 import math
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ class StepReport:
 
 
 def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> Metrics:
-    """What was trained on: rewards, advantages, lengths, cuts, staleness; means over samples.
+    """Compute rewards, advantages, lengths, truncations and staleness; means over samples.
 
-    What is reported of all samples is reported of each role as well, under the name with /ENV/SEAT.
+    Each metric of all samples is also reported per role, under the name with /ENV/SEAT.
     """
     tokens = [sample.tokens for sample in batch.samples]
     metrics = {
@@ -60,7 +60,7 @@ def batch_metrics(batch: FlatBatch, shaped_S: Floats, advantages_S: Floats) -> M
 
 
 def _staleness(batch: Batch) -> dict[str, float]:
-    """Of samples whose versions are this run's."""
+    """Compute the staleness of samples whose versions belong to this run."""
     found = [age for sample in batch.samples if (age := batch.staleness(sample)) is not None]
     if not found:
         return {}
@@ -114,7 +114,7 @@ def _group_counts(batch: FlatBatch) -> dict[str, float]:
 
 
 def step_metrics(reports: Sequence[StepReport]) -> Metrics:
-    """What the optimizer steps of one update did; of none, that there were none."""
+    """Compute the metrics of an update's optimizer steps; without steps, only their count."""
     norms = [report.grad_norm for report in reports if report.refusal is None]
     counts = {
         "learn/optimizer_steps": len(norms),
@@ -148,14 +148,14 @@ def old_kl(batch: PreparedBatch, report: StepReport) -> float:
 
 
 def is_far(batch: PreparedBatch, report: StepReport, limit: float | None) -> bool:
-    """Whether an update ends with this step; all ranks have the same figures, to the bit."""
+    """Return whether an update ends with this step; all ranks have identical figures."""
     if limit is None or batch.old_logprobs_N is None:
         return False
     return old_kl(batch, report) > limit
 
 
 def old_metrics(batch: PreparedBatch, reports: Sequence[StepReport], steps: int) -> Metrics:
-    """How far the update went, of `steps` an epoch: epochs, and the last step's KL."""
+    """Compute the epochs made, of `steps` each, and the KL after the last step."""
     epochs = {"learn/epochs_made": len(reports) / min(steps, max(1, len(batch.atoms)))}
     if not reports or batch.old_logprobs_N is None:
         return _floats(epochs)
@@ -163,11 +163,11 @@ def old_metrics(batch: PreparedBatch, reports: Sequence[StepReport], steps: int)
 
 
 def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
-    """How the policy differs from the one that sampled, and the steps' means for each role.
+    """Compute the mismatch between policy and behavior policy, and the steps' means for each role.
 
-    The mismatch is that of the first step, whose weights are still those of the batch's version:
-    it shows how engine and learner differ (and staleness), not what the update changed. There is
-    none where the examples were not sampled.
+    The mismatch is measured in the first step, whose weights are still the batch's version: it shows
+    how engine and learner differ (and staleness), not what the update changed. Examples
+    that were not sampled have none.
     """
     if not reports:
         return {}

@@ -50,13 +50,12 @@ class _Atom(NamedTuple):
 
 @dataclass(slots=True)
 class MicroBatches:
-    """How a step is cut up, for the ranks too: `size` samples and `max_tokens` tokens at a time.
+    """Splits a step among ranks and passes: `size` samples and `max_tokens` tokens at a time.
 
-    None of it changes the gradient. A sample that is longer than `max_tokens` goes alone. Tokens
-    count in full; with `as_held` as a pack holds them, a shared prompt once; with `padded` as rows
-    of the longest sample's length. With `together` the ranks have collectives in every pass, so
-    that none can repeat one by itself. With `ahead` a thread makes a pass's inputs while the one
-    before it is put through.
+    The split does not change the gradient. A sample longer than `max_tokens` is a pass of its own.
+    Tokens count in full; with `as_held` a shared prompt counts once, as in a pack; with `padded`
+    all rows have the longest sample's length. With `together` every pass has collectives, so that
+    no rank can repeat one alone. With `ahead` a thread prepares the next pass during a pass.
     """
 
     size: int | None = None  # None: tokens are the only bound
@@ -73,7 +72,7 @@ class MicroBatches:
     def of(
         cls, config: LearnerConfig, ranks: Ranks, *, on_gpu: bool, padded: bool = False
     ) -> "MicroBatches":
-        """As the config says; a GPU goes by tokens as a pack holds them."""
+        """Read the limits from the config; on a GPU they count tokens as a pack holds them."""
         return cls(
             *config.micro_batch_limits(on_gpu=on_gpu),
             ranks,
@@ -84,11 +83,11 @@ class MicroBatches:
         )
 
     def halve(self, error: str) -> None:
-        """Halve both limits for good, when a GPU's memory did not suffice for a pass.
+        """Halve both limits permanently after a GPU ran out of memory; the caller repeats the pass.
 
-        The pass then begins anew. Not to be called while the error is handled: it holds the frames
-        of the pass, and so its tensors. Raises `torch.OutOfMemoryError`, with a remedy, where
-        nothing is left to halve, and `BeginAgainError` where other ranks stand in the same pass.
+        Call it outside of the error's handler, which keeps the frames of the pass and so its
+        tensors alive. Raises `torch.OutOfMemoryError`, with a remedy, if nothing is left to halve,
+        and `BeginAgainError` if other ranks wait in the same pass.
         """
         reason = error.partition("\n")[0]
         full = f"the learner's GPU is full with micro-batches of {self._limits}"
@@ -121,7 +120,7 @@ class MicroBatches:
         return " and ".join(f"{bound} {name}" for bound, name in bounds if bound is not None)
 
     def take_halvings(self) -> int:
-        """How often limits were halved since the last call."""
+        """Return how often limits were halved since the last call."""
         halvings, self.halvings = self.halvings, 0
         return halvings
 
@@ -197,7 +196,7 @@ class MicroBatches:
 
 
 def _sums(numbers_S: list[int], ordered: Sequence[list[int]]) -> list[int]:
-    """Of each atom's samples."""
+    """Sum the numbers of each atom's samples."""
     return [sum([numbers_S[index] for index in atom]) for atom in ordered]
 
 
@@ -212,7 +211,7 @@ def _members(atoms: Sequence[int]) -> list[list[int]]:
 def token_normalizers(
     lengths_S: Floats, trajectories_S: Ints, aggregation: Aggregation, max_tokens: int
 ) -> Floats:
-    """What the loss of each token of the samples [S] is divided by, so that the sum is the mean.
+    """Compute the divisor of the token losses of each sample [S], so that their sum is the mean.
 
     token: the mean over all tokens. turn: the mean of the turns' means. sequence: the mean of the
     trajectories' means. constant: samples x `max_tokens`, which no length can change, as in

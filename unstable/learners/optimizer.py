@@ -69,13 +69,13 @@ class PolicyOptimizer:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """The learning rate of the next step."""
         return self.scale * scheduled_rate(self.config, self.steps, self.total_steps)
 
     def own_gradients(self) -> list[Tensor]:
-        """Of all parameters that each rank holds whole; those of parts are summed up already.
+        """Return gradients of unsharded parameters; sharded ones are already summed.
 
-        What no token has gone through, such as an expert, has a gradient of 0.
+        Parameters that no token reached, such as an idle expert's, have a gradient of 0.
         """
         parameters = list(chain.from_iterable(self.groups))
         assert any(each.grad is not None for each in parameters), "a backward comes first"
@@ -91,8 +91,8 @@ class PolicyOptimizer:
     def step(self, loss: Tensor) -> Stepped:
         """Clip, step, clear the gradients.
 
-        Refused, which leaves all weights as they are, when `loss`, a norm or a weight that the step
-        leads to is not finite.
+        Refuses the step and leaves weights unchanged if the loss, a norm or a resulting weight
+        is not finite.
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
             group["lr"] = factor * self.learning_rate

@@ -28,10 +28,10 @@ def positions(batch: FlatBatch) -> list[Position]:
 
 
 def group_pairs(batch: FlatBatch, rewards_S: Floats, margin: float) -> list[list[Pair]]:
-    """Those of each group of several trajectories: of any two, where one earned more.
+    """Return the pairs of each group: any two trajectories of which one earned more.
 
-    It is of the first turn at which both were given the same prompt and answered differently: what
-    came after is owed to it, or to chance. Every two trajectories count once, so that an answer
+    A pair is the first turn at which both had the same prompt and answered differently: the rest
+    follows from it, or from chance. Every two trajectories count once, so that an answer
     that won more often is chosen more often. Rewards [S] are what trajectories earned.
     """
     ends = np.cumsum(batch.lengths_T).tolist()
@@ -61,11 +61,11 @@ def _parting(batch: FlatBatch, first: range, second: range) -> list[tuple[int, i
 
 
 def position_pairs(batch: FlatBatch, rewards_S: Floats, margin: float) -> list[list[Pair]]:
-    """Those of each position that came up several times: of any two answers, where one earned more.
+    """Return the pairs of each repeated position: any two answers of which one earned more.
 
-    An answer earned the mean of what the trajectories earned that gave it, so that games which
-    ended by chance do not prefer it both ways. It stands for itself once, by the first of its
-    turns. Rewards [S] are what trajectories earned.
+    An answer earned the mean over the trajectories that gave it, so that games which ended by
+    chance do not prefer it both ways. The first of its turns represents it. Rewards [S] belong to
+    trajectories.
     """
     answers: dict[Position, dict[tuple[int, ...], list[int]]] = defaultdict(dict)
     for index, position in enumerate(positions(batch)):

@@ -1,8 +1,8 @@
 """Losses of preferences: pure functions, elementwise, of log-probabilities of whole answers.
 
-A pair's margin is the log-ratio of the chosen answer, log(policy / reference), minus that of the
-rejected one, in nats: what a policy prefers. Losses are of each pair, or of each answer; whoever
-calls takes the mean.
+A pair's margin is the log-ratio of the chosen answer, log(policy / reference), minus the rejected
+answer's, in nats: the policy's preference. Losses are of each pair, or of each answer; the
+caller takes the mean.
 """
 
 import torch

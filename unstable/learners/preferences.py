@@ -32,7 +32,7 @@ class PairTokens:
 
 
 def pair_tokens(tokens: Tokens, *, reference: bool, token_means: bool) -> PairTokens:
-    """What tokens say of their pairs; `advantages_N` are positive in chosen answers alone.
+    """Compute the margins of the tokens' pairs; chosen answers have positive `advantages_N`.
 
     Margins have a reference or none, and are of sums over an answer or of its means a token.
     """
@@ -52,7 +52,7 @@ def pair_tokens(tokens: Tokens, *, reference: bool, token_means: bool) -> PairTo
 
 
 def reference_ratios(tokens: Tokens) -> Tensor:
-    """How much likelier, in nats, each token [N] is than to the reference; with gradient."""
+    """Compute each token's [N] log-ratio of policy to reference, in nats, with gradient."""
     assert tokens.reference_logprobs_N is not None
     return tokens.logprobs_N - tokens.reference_logprobs_N
 
@@ -101,7 +101,7 @@ class Pairwise(Preferences):
         return True
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
-        """What trajectories earned, minus the mean of those that are compared with each."""
+        """Subtract from each trajectory's reward the mean of its comparison set."""
         if self.config.pairs == "group":
             return group_advantages(batch, rewards_S, "none")
         return center_by(batch.mean_T(rewards_S)[batch.trajectories_S], positions(batch))

@@ -54,7 +54,7 @@ class PreparedBatch:
 
     @property
     def entropy(self) -> bool:
-        """Whether the loss needs entropies."""
+        """True if the loss needs entropies."""
         return self.algorithm.config.entropy > 0
 
     def aims_at(self, rows: Tensor) -> dict[str, Aim]:
@@ -64,7 +64,7 @@ class PreparedBatch:
     def tokens(self, each: "Pass", scores: Scores) -> Tokens:
         """Return the scored tokens of a pass as a loss reads them.
 
-        A token of weight 0 is a constant and its ratio 1, whatever the loss.
+        For every loss a token of weight 0 is a constant and its ratio 1.
         """
         rows = each.rows_N
         own_N = scores.logprobs_N.detach()
@@ -98,7 +98,7 @@ def _rows(column_N: Tensor | None, rows: Tensor, own_N: Tensor) -> Tensor:
 
 
 def _weighted(values_N: Tensor, weights_N: Tensor) -> Tensor:
-    """Multiply the gradient of the values [N] by a weight; the values stay as they are."""
+    """Multiply the gradient of the values [N] by a weight; the values do not change."""
     return weights_N * values_N + (1 - weights_N) * values_N.detach()
 
 

@@ -1,10 +1,10 @@
 """Learner ranks: several processes make one optimizer step, each of a share of its samples.
 
-Every rank is given the whole batch and decides alike, from the seed, what a step is made of; each
-puts its own share through. What crosses a wire is summed in one flat tensor, once an optimizer step
-the gradients with the figures of all tokens, and once a scoring pass its scores.
+Every rank receives the whole batch, derives the same steps from the seed, and passes its own share
+through the model. One flat tensor is summed over the network: per optimizer step the gradients with
+the figures of all tokens, per scoring pass its scores.
 So nothing wraps the model for data parallelism (`DistributedDataParallel` would send gradients
-after every micro-batch and average what has to be added up); `shard` alone has collectives besides.
+after every micro-batch and average what has to be added up); `shard` alone adds collectives.
 """
 
 import itertools
@@ -55,7 +55,7 @@ ALONE = Ranks()
 
 
 def listen(host: str) -> dist.TCPStore:
-    """Where ranks meet, on a free port of this address alone, which rank 0 holds from now on."""
+    """Open the ranks' meeting point on a free port of this address alone; rank 0 holds it."""
     place = socket.create_server((host, 0))  # the store itself would listen on every interface
     port = place.getsockname()[1]
     return dist.TCPStore(

@@ -20,7 +20,7 @@ from unstable.types import TokenSample
 
 
 class Reading(NamedTuple):
-    """What another policy says of samples, on the CPU; zeros for those that were not wanted."""
+    """Another policy's scores of samples, on the CPU; zeros for samples that were not scored."""
 
     logprobs: list[Tensor]  # [T]
     states: list[Tensor] | None  # [T, D], for an exact divergence
@@ -63,7 +63,7 @@ class Other(TrainedCopy):
         return Reading(logprobs, states, head)
 
     def aims(self, reading: Reading, layout: Layout) -> dict[str, Aim]:
-        """What has been read of it, as columns, by its name; none without hidden states."""
+        """Return its readings as divergence targets by name; empty without hidden states."""
         states_ND = layout.joined(reading.states)
         if states_ND is None:
             return {}
@@ -80,7 +80,7 @@ class Reference(Other):
         self._config = config.reference
 
     def after_update(self, updates: int) -> None:
-        """Move, if it is time to: so many updates have been made."""
+        """Follow the policy if the config's interval is reached after this number of updates."""
         if self._config.ema is not None:
             self.follow(self._config.ema)
         elif self._config.every is not None and updates % self._config.every == 0:
@@ -100,7 +100,7 @@ class Teacher(Other):
 
 
 class Others(NamedTuple):
-    """Those that an algorithm refers to."""
+    """The other policies that an algorithm refers to."""
 
     reference: Reference | None
     teacher: Teacher | None

@@ -19,7 +19,7 @@ from unstable.learners.losses import kl_penalties, move_loss
 
 
 class Coefficients(NamedTuple):
-    """What KL and entropy count in one update."""
+    """Coefficients of KL and entropy in one update."""
 
     kl_reward: float
     kl_loss: float
@@ -27,7 +27,7 @@ class Coefficients(NamedTuple):
     teacher: float = 0.0
 
     def of(self, aim: str) -> float:
-        """Of the divergence from an aim in the loss."""
+        """Return the coefficient of the divergence from a target in the loss."""
         return {"reference": self.kl_loss, "teacher": self.teacher}[aim]
 
 
@@ -48,7 +48,7 @@ def coefficients_at(config: AlgorithmConfig, update: int, updates: int) -> Coeff
 
 
 def coefficient_metrics(config: AlgorithmConfig, now: Coefficients) -> dict[str, float | None]:
-    """Those of what is asked for."""
+    """Return the coefficients that the config uses, as metrics."""
     found: dict[str, float | None] = {}
     if config.uses_kl:
         found["learn/kl_weight"] = now.kl_reward + now.kl_loss
@@ -127,13 +127,13 @@ def turn_kl(logprobs: Sequence[Tensor], reference: Sequence[Tensor]) -> Floats:
 
 
 def opponents_kl(batch: FlatBatch, kl_S: Floats, *, per_turn: bool) -> Floats:
-    """What turns [S] cost by the KL of their game's turns: the seat's own minus other seats'.
+    """Compute the costs of turns [S] from the KL of their game: the seat's own minus other seats'.
 
-    The reward of R-NaD, https://arxiv.org/abs/2206.15378, with log-ratios in turns' sums. It is the
-    sum over the own turns from this one on, minus that over the other seats' turns after it. With
-    `per_turn` only what no later turn of the seat has: the turn's own KL minus that of other seats'
-    turns until the seat's next one, so that the costs of later turns add up to the former. Turns
-    are in the order of `Turn.index`; those that are not in the batch do not count.
+    The reward of R-NaD, https://arxiv.org/abs/2206.15378, with a turn's sum of log-ratios. It is the
+    sum over the own turns from this one on, minus the sum over other seats' turns after it. With
+    `per_turn` only the part that no later turn of the seat has: the turn's own KL minus other seats'
+    until the seat's next turn, so that the costs of later turns add up to the former. Turns
+    are in the order of `Turn.index`; turns outside of the batch do not count.
     """
     costs_S = np.zeros(len(kl_S))
     games: dict[int, list[int]] = {}

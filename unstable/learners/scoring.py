@@ -23,17 +23,17 @@ class Scorer:
 
     @property
     def device(self) -> torch.device:
-        """Where the policy is."""
+        """The policy's device."""
         return self._policy.device
 
     def logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor]:
-        """Of each sample's tokens, in nats, on the CPU."""
+        """Return log-probabilities of each sample's tokens, in nats, on the CPU."""
         return self._read(samples, [(_counts(samples), lambda scores: scores.logprobs_N)])[0]
 
     def logprobs_and_states(
         self, samples: Sequence[TokenSample]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and the last hidden states [T, D] that the tokens are predicted from."""
+        """Return log-probabilities and the last hidden states [T, D] that predict the tokens."""
         logprobs, states = self._read(
             samples,
             [
@@ -65,7 +65,7 @@ class Scorer:
         samples: Sequence[TokenSample],
         wanted: Sequence[_Wanted],
     ) -> list[list[Tensor]]:
-        """What is wanted, by sample."""
+        """Return the wanted figures of each sample."""
         while True:
             try:
                 read = self._pass(samples, wanted)

@@ -10,7 +10,7 @@ from unstable.learners.clipped import Surrogate
 
 
 class GSPO(Surrogate):
-    """Its clip is narrow, as the mean of many log-ratios is near 0."""
+    """GRPO with sequence ratios and a narrow clip: the mean of many log-ratios is near 0."""
 
     config: GSPOConfig
     length_normalized = True

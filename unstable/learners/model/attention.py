@@ -58,7 +58,7 @@ def _window(*, local_size: int | None = None, **_: object) -> int | None:
 
 
 class Rule(NamedTuple):
-    """How a layer attends."""
+    """The attention of a layer: window, cap, scale and sinks."""
 
     scaling: float
     window: int | None = None
@@ -67,7 +67,7 @@ class Rule(NamedTuple):
 
     @property
     def alters_scores(self) -> bool:
-        """Whether scores are more than scaled products, which no kernel computes."""
+        """True if scores are more than scaled products, which no kernel computes."""
         return self.softcap is not None or self.sinks_H is not None
 
 

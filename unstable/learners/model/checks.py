@@ -1,4 +1,4 @@
-"""Whether a model's own forward can be trusted with padded rows, asked of the model itself."""
+"""Check that a model's own forward handles padded rows correctly, by running it."""
 
 import torch
 from torch import Tensor
@@ -22,10 +22,10 @@ _WITHIN_ELSE = 0.1
 
 @torch.no_grad()
 def check_padded(model: PreTrainedModel) -> None:
-    """Raise `ConfigError` where the states of padded rows or the head's logits are not the model's.
+    """Raise `ConfigError` if the states of padded rows or the head's logits are not the model's.
 
-    The states of padded rows are held against those of each beginning alone, and logits against the
-    model's own. A model on no device, or quantized, is not asked.
+    Compares the states of padded rows with those of each prefix alone, and logits with the model's
+    own. Skips a model without a device, and a quantized one.
     """
     if any(tensor.is_meta for tensor in model.parameters()):
         return
@@ -69,7 +69,7 @@ def _check_logits(model: PreTrainedModel, ids: list[int]) -> None:
 
 
 def _gap(found: Tensor, expected: Tensor) -> float:
-    """How far they are apart, relative to the latter."""
+    """Return the distance of two tensors, relative to the second."""
     if found.shape != expected.shape:
         return float("inf")
     return float((found.float() - expected.float()).norm() / expected.float().norm())

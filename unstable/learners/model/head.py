@@ -50,7 +50,7 @@ class Head:
 
     @property
     def trained(self) -> bool:
-        """Whether its weight or bias gets a gradient."""
+        """True if its weight or bias gets a gradient."""
         return self.weight_VD.requires_grad or (
             self.bias_V is not None and self.bias_V.requires_grad
         )
@@ -73,5 +73,5 @@ class Head:
         return logits_NV.log_softmax(-1), bent_NV.square_().neg_().add_(1)
 
     def divisors(self, temperatures_N: Tensor) -> Tensor:
-        """What h W' + b is divided by, [N, 1], but for the cap."""
+        """Return the divisors [N, 1] of h W' + b, without the cap."""
         return (temperatures_N / self.scale)[:, None]

@@ -28,7 +28,7 @@ class Aim(NamedTuple):
     head: Head | None = None  # None: the policy's, which is then not trained
 
     def rows(self, rows: slice | Tensor) -> "Aim":
-        """That of some rows."""
+        """Return the target of some rows."""
         return self._replace(hidden_ND=self.hidden_ND[rows])
 
 
@@ -72,7 +72,7 @@ def selected_logprobs(
 
 
 class _Rest(NamedTuple):
-    """What gets no gradient."""
+    """Inputs without a gradient."""
 
     head: Head
     targets_N: Tensor
@@ -82,7 +82,7 @@ class _Rest(NamedTuple):
     aims: tuple[Aim, ...]
 
     def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "_Chunk"]]:
-        """Some rows at a time; once without any where there are none."""
+        """Yield a few rows at a time; an empty chunk if no rows exist."""
         for start in range(0, max(1, len(hidden_ND)), self.chunk_rows):
             rows = slice(start, start + self.chunk_rows)
             aims = [aim.rows(rows) for aim in self.aims]
@@ -256,6 +256,6 @@ def _divergence(
 
 
 def _joined(parts: tuple[Tensor | None, ...]) -> Tensor | None:
-    """Chunks in a row; None where there are none."""
+    """Concatenate chunks; None for no chunks."""
     found = [part for part in parts if part is not None]
     return torch.cat(found) if found else None

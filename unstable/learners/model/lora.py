@@ -2,8 +2,8 @@
 
 PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
 masters are rounded to the base's precision for the products, as engines do, once for all passes of
-a step; the input is kept once as it is, and what the LoRA adds goes into the base's output in
-place. Gradients are summed up in the masters' fp32.
+a step; the input is kept once without a cast, and the LoRA's output is added to the base's in
+place. Gradients are summed in the masters' fp32.
 """
 
 from collections.abc import Callable
@@ -63,10 +63,9 @@ def lora_linear(
 ) -> Tensor:
     """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient.
 
-    What makes W is asked again in the backward pass: a W that is made is not kept. Where a W that
-    is there and the LoRA have one precision, so that nothing is lost by adding them, it is x (W +
-    scale B A)' if a token then costs fewer products, forward and backward: 3 F D, else 2 F D + 3 R
-    (F + D).
+    A dequantized W is computed again in the backward pass and not kept. If a stored W and the LoRA
+    have one precision, so that their sum loses nothing, the product is x (W + scale B A)' if that
+    costs fewer products per token, forward and backward: 3 F D, else 2 F D + 3 R (F + D).
     """
     if isinstance(weight_FD, Tensor) and weight_FD.dtype == a_RD.dtype:
         (outputs, inputs), rank = weight_FD.shape, len(a_RD)
@@ -77,7 +76,7 @@ def lora_linear(
 
 
 def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
-    """The master's values in `dtype`, without a gradient, made anew once they have changed."""
+    """Return the master's values in `dtype`, without a gradient; cached until they change."""
     if master.dtype is dtype or torch.compiler.is_compiling():  # compiled, it is no kernel
         return master.detach().to(dtype)
     change, copy = _rounded.get(master, (None, master))

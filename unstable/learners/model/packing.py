@@ -44,13 +44,13 @@ class Shape(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether the segments' keys are their own tokens and no others."""
+        """True if the segments' keys are their own tokens alone."""
         return self.num_queries == self.num_keys
 
     def mask(self, window: int | None, device: torch.device) -> Tensor:
-        """What each query attends to, bool [queries, keys]: itself and the keys before it.
+        """Return the mask, bool [queries, keys]: each query sees itself and the keys before it.
 
-        With a window only that many, itself among them.
+        A window limits the number of keys, the query's own included.
         """
         last = self.num_keys - self.num_queries  # key of the first query
         ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
@@ -58,16 +58,16 @@ class Shape(NamedTuple):
         return seen if window is None else seen.triu(last - window + 1)
 
     def sees_all(self, window: int | None) -> bool:
-        """Whether no key before a query is outside of the window."""
+        """Return whether the window covers all keys before each query."""
         return window is None or self.num_keys <= window
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """What attends to what: S segments of queries, each with the keys before it and its own.
+    """The attention pattern: S segments of queries, each with the keys before it and its own.
 
     The last keys of a segment are its own tokens, so that causality is aligned to the end. Segments
-    of a shape stand together, those without keys before them first.
+    of equal shape are adjacent, those without earlier keys first.
     """
 
     shapes: list[Shape]
@@ -79,7 +79,7 @@ class Segments:
 
     @property
     def shared(self) -> bool:
-        """Whether a segment attends to tokens of another; without any, keys are T in its order."""
+        """True if a segment attends to another's tokens; else keys are the T tokens in order."""
         return not all(shape.alone for shape in self.shapes)
 
     @cached_property
@@ -94,7 +94,7 @@ class Segments:
         return self._masks[key]
 
     def to(self, device: torch.device) -> "Segments":
-        """The same on `device`."""
+        """Copy it to `device`."""
         return replace(
             self,
             keys_K=sent(self.keys_K, device),
@@ -117,7 +117,7 @@ class Pack:
     states_S: Tensor  # index in T of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
-        """What the decoder is called with."""
+        """Keyword arguments of the decoder."""
         return {
             "input_ids": self.ids_T[None],
             "position_ids": self.positions_T[None],
@@ -127,7 +127,7 @@ class Pack:
         }
 
     def to(self, device: torch.device) -> "Pack":
-        """The same on `device`."""
+        """Copy it to `device`."""
         return Pack(
             ids_T=sent(self.ids_T, device),
             positions_T=sent(self.positions_T, device),
@@ -141,7 +141,7 @@ class Pack:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same on `device`; nobody waits until it is on a GPU, whose work is in order."""
+    """Copy a tensor to `device` without waiting for the copy; a GPU's work is in order."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -170,7 +170,7 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
 
 
 class Scored(NamedTuple):
-    """The N tokens of samples that are scored, where each sample's inputs stand in a row."""
+    """The N scored tokens of samples whose inputs are concatenated."""
 
     predictors_N: Ints  # where the input before each stands
     targets_N: Ints
@@ -180,7 +180,7 @@ class Scored(NamedTuple):
 
     @classmethod
     def of(cls, samples: Sequence[TokenSample], starts_S: Ints) -> "Scored":
-        """Those of samples whose inputs begin at these places."""
+        """Collect the scored tokens of samples whose inputs start at these offsets."""
         ends_S = starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
         runs = [(index, *run) for index, each in enumerate(samples) for run in _scored_runs(each)]
         samples_R, offsets_R, counts_R = np.array(runs, np.int64).reshape(-1, 3).T
@@ -197,7 +197,7 @@ class Scored(NamedTuple):
 
 
 def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
-    """Of each scored segment, its offset in the answer and its number of tokens."""
+    """Yield offset in the answer and number of tokens of each scored segment."""
     sizes = [len(segment.token_ids) for segment in sample.segments]
     starts = accumulate(sizes, initial=0)
     return [
@@ -266,10 +266,10 @@ class _Tree:
 
 
 class _Branches:
-    """How sorted, distinct sequences are cut into segments, parents before their children.
+    """The cut of sorted, distinct sequences into segments, parents before their children.
 
-    A row is a segment: its first sequence, where in that it begins and ends, its parent's row (its
-    own, of a root) and how many segments lie before it. `last` is the row each sequence ends with.
+    A row is a segment: its first sequence, start and end in that sequence, its parent's row (its
+    own for a root) and its depth. `last` is the row that each sequence ends with.
     """
 
     def __init__(self, lengths: list[int], common: list[int], min_shared: int) -> None:

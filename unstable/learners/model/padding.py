@@ -32,11 +32,11 @@ class Padded:
     states_S: Tensor  # index of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
-        """What the decoder is called with."""
+        """Keyword arguments of the decoder."""
         return {"input_ids": self.ids_SL, "attention_mask": self.mask_SL}
 
     def to(self, device: torch.device) -> "Padded":
-        """The same on `device`."""
+        """Copy it to `device`."""
         return Padded(
             ids_SL=sent(self.ids_SL, device),
             mask_SL=sent(self.mask_SL, device),

@@ -21,10 +21,10 @@ class Part(nn.Parameter):
 
 
 def gathered_whole(parameter: nn.Parameter, values: Tensor) -> Tensor:
-    """What all ranks' `values`, each of its own part, are together, on the processor.
+    """Gather all ranks' `values`, each of its own shard, on the CPU.
 
-    All ranks call it, and the first alone gets it; the others get what is empty. Of a parameter
-    that each holds whole, it is the values as they are.
+    All ranks call it; rank 0 gets the result, the others an empty tensor. For a parameter that each
+    rank holds whole the values are returned unchanged.
     """
     if not isinstance(parameter, Part):
         return values
@@ -45,5 +45,5 @@ def own_part(parameter: nn.Parameter, values: Tensor) -> Tensor:
 
 
 def are_parts(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether ranks share these out; else each holds all of them."""
+    """Return whether ranks shard the parameters; otherwise each holds all of them."""
     return any(isinstance(each, Part) for each in parameters)

@@ -30,7 +30,7 @@ Inputs = Pack | Padded
 
 
 class Scores(NamedTuple):
-    """What the model says of S samples with N tokens that are scored."""
+    """The model's scores of S samples with N scored tokens."""
 
     logprobs_N: Tensor  # fp32, with a gradient
     entropies_N: Tensor  # fp32, with one where it was asked for
@@ -78,7 +78,7 @@ class Policy(nn.Module):
 
     @property
     def padded(self) -> bool:
-        """Whether samples are rows, of which nothing is shared, and not packs."""
+        """True if samples are padded rows instead of packs with shared prompts."""
         kind: str = self._causal_model.config._attn_implementation
         return kind != ATTENTION
 
@@ -92,7 +92,7 @@ class Policy(nn.Module):
         return Head.of(self._causal_model).weight_VD.shape[1]
 
     def head_apart(self) -> Head | None:
-        """The head as it is now, for divergences from it later; None where it is never another."""
+        """Copy the current head for later divergences from it; None if the head never changes."""
         head = Head.of(self._causal_model)
         if not head.trained:
             return None
@@ -105,7 +105,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the trained parameters are, and samples are put through."""
+        """The device of the trained parameters and of forward passes."""
         return self.trained.parameters[0].device
 
     @property

@@ -1,6 +1,6 @@
-"""What of the policy is trained: here and in `whole.py` alone is known which parameters these are.
+"""The trained parameters of the policy: a LoRA, or all weights (`whole.py`).
 
-A LoRA, or all weights. Everything else exports, loads, copies and averages them through this value.
+Everything else exports, loads, copies and averages them through this value.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ class Trained(ABC):
     @property
     @abstractmethod
     def parameters(self) -> list[nn.Parameter]:
-        """Those that the model computes with now, and that gradients come to."""
+        """The parameters that the model computes with and that get gradients."""
 
     @abstractmethod
     def put(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -35,7 +35,7 @@ class Trained(ABC):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Before a pass: whatever is computed with has the parameters' values of now."""
+        """Update rounded copies to the parameters' current values, before a pass."""
 
     def apart(self, computed: Tensor) -> Tensor:
         """A tensor that the model computes with now, whole, without a gradient."""
@@ -131,7 +131,7 @@ class TrainedCopy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has these parameters; afterwards, whatever happens, the policy's again.
+        """Give the model these parameters within the context, and the policy's again afterwards.
 
         Neither the optimizer nor a backward of the policy that is still to come notices, unless
         ranks share the model out. A backward of what was computed in here belongs in here as well,
@@ -188,7 +188,7 @@ def _shape(shape: Sequence[int] | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A PEFT config as JSON holds it: sets sorted, enums by value, the rest as it is."""
+    """Convert a PEFT config for JSON: sets sorted, enums by value, the rest unchanged."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):

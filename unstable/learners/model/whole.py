@@ -15,11 +15,11 @@ from unstable.types import Adapter
 
 
 class TrainedWhole(Trained):
-    """All weights of a model, tied ones once, of which there are masters in fp32.
+    """All weights of a model, tied ones once, with masters in fp32.
 
     In fp32 the model computes with the masters themselves. In `dtype` it computes with rounded
-    copies, made anew once masters have changed, and each gradient is added to its master's in fp32
-    as soon as it is there. Where ranks share the model out masters are this rank's parts, and FSDP
+    copies, refreshed after masters change, and each gradient is added to its master's in fp32 as
+    soon as backward computes it. If ranks shard the model, masters are this rank's shards, and FSDP
     rounds them.
     """
 
@@ -103,7 +103,7 @@ class TrainedWhole(Trained):
 
     @property
     def _values(self) -> Sequence[nn.Parameter]:
-        """Where the values are that the model computes with now."""
+        """The tensors that the model computes with now."""
         return self._own or self._masters
 
     def export(self, name: str) -> Adapter:
