@@ -35,8 +35,8 @@ class Critic(ABC):
     """A linear layer, initialized to 0, on a last hidden state of each turn.
 
     The state is the policy's, which gets no gradient from it, or the state of the critic's own copy
-    of the trained parameters, which steps at the policy's rate and costs an extra pass. It is scaled
-    to a mean square of 1, as models differ in the length of their states.
+    of the trained parameters, which steps at the policy's rate and costs an extra pass. It is
+    scaled to a mean square of 1, as models differ in the length of their states.
     """
 
     def __init__(self, config: AnyCriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:

@@ -27,8 +27,8 @@ def policy_ratios(
     """Compute each token's [N] ratio of the policy to the old one, with gradient.
 
     A sequence's ratio is the product over its tokens, or their geometric mean (GSPO's,
-    https://arxiv.org/abs/2507.18071); without sequences each token has its own ratio. Log-ratios are
-    clamped to `MAX_LOG_RATIO`, beyond which the gradient is 0, so that ratios are finite.
+    https://arxiv.org/abs/2507.18071); without sequences each token has its own ratio. Log-ratios
+    are clamped to `MAX_LOG_RATIO`, beyond which the gradient is 0, so that ratios are finite.
     """
     differences_N = logprobs_N - old_logprobs_N
     if sequences_N is not None:

@@ -165,9 +165,9 @@ def old_metrics(batch: PreparedBatch, reports: Sequence[StepReport], steps: int)
 def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
     """Compute the mismatch between policy and behavior policy, and the steps' means for each role.
 
-    The mismatch is measured in the first step, whose weights are still the batch's version: it shows
-    how engine and learner differ (and staleness), not what the update changed. Examples
-    that were not sampled have none.
+    The mismatch is measured in the first step, whose weights are still the batch's version: it
+    shows how engine and learner differ (and staleness), not what the update changed. Examples that
+    were not sampled have none.
     """
     if not reports:
         return {}

@@ -129,10 +129,10 @@ def turn_kl(logprobs: Sequence[Tensor], reference: Sequence[Tensor]) -> Floats:
 def opponents_kl(batch: FlatBatch, kl_S: Floats, *, per_turn: bool) -> Floats:
     """Compute the costs of turns [S] from the KL of their game: the seat's own minus other seats'.
 
-    The reward of R-NaD, https://arxiv.org/abs/2206.15378, with a turn's sum of log-ratios. It is the
-    sum over the own turns from this one on, minus the sum over other seats' turns after it. With
-    `per_turn` only the part that no later turn of the seat has: the turn's own KL minus other seats'
-    until the seat's next turn, so that the costs of later turns add up to the former. Turns
+    The reward of R-NaD, https://arxiv.org/abs/2206.15378, with a turn's sum of log-ratios. It is
+    the sum over the own turns from this one on, minus the sum over other seats' turns after it.
+    With `per_turn` only the part that no later turn of the seat has: the turn's own KL minus other
+    seats' until the seat's next turn, so that the costs of later turns add up to the former. Turns
     are in the order of `Turn.index`; turns outside of the batch do not count.
     """
     costs_S = np.zeros(len(kl_S))
