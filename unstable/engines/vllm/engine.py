@@ -1,7 +1,7 @@
 """The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
 
-It and `core.py` alone import vLLM, versions 0.24 to 0.32. The engine core is a child process that
-ends with this one. Token ids go in and come out; nothing is tokenized or put into words.
+It, `core.py`, `loras.py` and `whole.py` alone import vLLM, versions 0.24 to 0.32. The engine core
+is a child process that ends with this one. Token ids go in and come out, and never become words.
 """
 
 import asyncio
