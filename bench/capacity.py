@@ -16,7 +16,7 @@ from typing import NamedTuple
 from bench import parser
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load, nearest, shown
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.models.shape import ModelShape, read_shape
 from unstable.planning.case import TYPICAL_LENGTH
 from unstable.planning.machine import BFLOAT16_SINCE, GPU, Machine, together

@@ -25,6 +25,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from bench import parser
 from unstable.config import GameConfig, ModelConfig
+from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.learners.model.trained import TrainedLora
@@ -66,13 +67,14 @@ def serve(
 
     async def answer(number: int) -> None:
         for prompt in chains[number]:
-            await engine.generate(
-                prompt,
+            request = SamplingRequest(
+                prompt_ids=prompt,
                 adapter=names[number % len(names)],
                 temperature=TEMPERATURE,
                 max_tokens=new_tokens,
                 seed=number,
             )
+            await engine.generate(request)
 
     async def answer_all() -> None:
         await asyncio.gather(*[answer(number) for number in range(len(chains))])

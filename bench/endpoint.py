@@ -29,7 +29,7 @@ from bench import parser
 from bench.rollout import bench_config
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 KEY = "BENCH_ENDPOINT_KEY"

@@ -14,7 +14,7 @@ from typing import Any
 from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
-from unstable.engines.base import Told
+from unstable.engines.base import SamplingRequest
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 POLICY = PlayerId.policy(0)
@@ -29,23 +29,16 @@ class ScriptedEngine:
         self.seconds = 0.0
         self._choose = choose
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-        told: Told | None = None,
-    ) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         await asyncio.sleep(0)
         began = process_time()
-        ids = self._choose(prompt_ids, seed)
+        ids = self._choose(request.prompt_ids, request.seed)
         self.seconds += process_time() - began
         return Completion(
-            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
+            token_ids=ids,
+            logprobs=[-1.0] * len(ids),
+            finish_reason="stop",
+            adapter=request.adapter,
         )
 
     async def score(self, *_: Any, **__: Any) -> list[list[float]]:

@@ -23,7 +23,8 @@ from bench import capacity, parser
 from bench.capacity import machine_named, read_bytes, step_s, token_s, typical_length
 from bench.orchestration import ScriptedEngine, TextTokenizer, free_cell
 from unstable.config import RunConfig, load, parse
-from unstable.engines.needs import NEEDS
+from unstable.engines.base import SamplingRequest
+from unstable.engines.kinds import NEEDS
 from unstable.loop.context import Context
 from unstable.loop.protocols import HeldVersion
 from unstable.loop.train import train
@@ -167,16 +168,16 @@ class TimedEngine(ScriptedEngine):
         self._case = case
         self.busy = Busy()
 
-    async def generate(self, prompt_ids: Sequence[int], *, seed: int, **options: Any) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         mean = self._case.answer_tokens
-        left = 1 + int(random.Random(seed).expovariate(1 / (mean - 1)))
+        left = 1 + int(random.Random(request.seed).expovariate(1 / (mean - 1)))
         with self.busy.used():
             while left > 0:
                 tokens = min(left, self.CHUNK)
                 step_s = self._case.step_s + self.busy.users * self._case.request_step_s
                 await asyncio.sleep(tokens * step_s)
                 left -= tokens
-        return await super().generate(prompt_ids, seed=seed, **options)
+        return await super().generate(request)
 
 
 class TimedActor(LocalActor):

@@ -22,12 +22,13 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
-from unstable.engines.base import Engine, Told
-from unstable.engines.make import make_engine
-from unstable.engines.needs import NEEDS
+from unstable.engines.base import Engine, SamplingRequest
+from unstable.engines.kinds import NEEDS, make_engine
 from unstable.engines.probe import probe_adapters
 from unstable.models.adapters import padded_rank, write_adapter
 from unstable.models.base import model_path
@@ -37,7 +38,6 @@ from unstable.planning.plan import plan
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 STEP_SLEEP_S = 0.02
-Request = tuple[list[int], dict[str, Any]]
 Rates = dict[str, list[float]]
 """By way: games and sampled tokens a second."""
 
@@ -55,16 +55,15 @@ class Recorder:
         self.sleep = engine.sleep
         self.wake = engine.wake
         self.close = engine.close
-        self.chains: dict[asyncio.Task[Any] | None, list[Request]] = {}
+        self.chains: dict[asyncio.Task[Any] | None, list[SamplingRequest]] = {}
         self.answers: list[tuple[list[int], Completion]] = []  # with the prompts
         self.tokens = 0
 
-    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
-        answer = await self._engine.generate(prompt_ids, **request)
-        length = {"max_tokens": len(answer.token_ids)}
+    async def generate(self, request: SamplingRequest) -> Completion:
+        answer = await self._engine.generate(request)
         chain = self.chains.setdefault(asyncio.current_task(), [])
-        chain.append((list(prompt_ids), request | length))
-        self.answers.append((list(prompt_ids), answer))
+        chain.append(replace(request, max_tokens=len(answer.token_ids)))
+        self.answers.append((list(request.prompt_ids), answer))
         self.tokens += len(answer.token_ids)
         return answer
 
@@ -124,32 +123,23 @@ class Stepped:
     async def close(self) -> None:
         self._folder.cleanup()
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-        told: Told | None = None,
-    ) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.lora.request import LoRARequest
 
+        allowed = request.allowed_token_ids
         self._asked += 1
         answer = asyncio.get_running_loop().create_future()
         self._answers[str(self._asked)] = answer
         self._engine.add_request(
             str(self._asked),
-            tokens_input(list(prompt_ids)),
+            tokens_input(list(request.prompt_ids)),
             SamplingParams(
-                temperature=temperature,
-                max_tokens=max_tokens,
+                temperature=request.temperature,
+                max_tokens=request.max_tokens,
                 logprobs=0,
-                allowed_token_ids=None if allowed_token_ids is None else list(allowed_token_ids),
+                allowed_token_ids=None if allowed is None else list(allowed),
             ),
             lora_request=LoRARequest(
                 lora_name="policy", lora_int_id=1, lora_path=self._folder.name
@@ -165,7 +155,7 @@ class Stepped:
                 for token, entry in zip(output.token_ids, output.logprobs, strict=True)
             ],
             finish_reason=output.finish_reason,
-            adapter=adapter,
+            adapter=request.adapter,
         )
 
     async def _step(self) -> None:
@@ -198,8 +188,8 @@ async def replay(engine: Engine, played: Recorder) -> int:
     """Ask what games have asked, each game's requests one after another; the tokens sampled."""
     await engine.forget_prefixes()
 
-    async def ask(chain: Sequence[Request]) -> int:
-        answers = [await engine.generate(ids, **request) for ids, request in chain]
+    async def ask(chain: Sequence[SamplingRequest]) -> int:
+        answers = [await engine.generate(request) for request in chain]
         return sum(len(answer.token_ids) for answer in answers)
 
     return sum(await asyncio.gather(*map(ask, played.chains.values())))

@@ -29,6 +29,7 @@ from unstable.collectors.players.model import sample_answer
 from unstable.commands.prepare import prepare
 from unstable.commands.world import World, learn
 from unstable.config import RunConfig, WorldRun, load_as
+from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.games.services import prompt_style
@@ -125,16 +126,14 @@ async def winning(config: RunConfig, model: Any, asked: Sequence[Position]) -> l
     budget = config.sampling.thoughts.budget
 
     async def one(index: int, position: Position) -> float:
-        segments = await sample_answer(
-            engine,
-            prompts,
-            position.prompt_ids,
+        request = SamplingRequest(
+            prompt_ids=position.prompt_ids,
             adapter=None,
             temperature=1.0,
             max_tokens=config.sampling.max_tokens,
-            think_budget=budget,
             seed=derive_seed(config.seed, "asked", index),
         )
+        segments = await sample_answer(engine, prompts, request, budget)
         answer = TokenSample(prompt_ids=position.prompt_ids, segments=segments)
         return float(prompts.read_answer(answer.token_ids).action.text in position.best)
 

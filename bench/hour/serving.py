@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load, save
 
 from bench.hour.job import Job, Skip
-from bench.rollout import Recorder, Request, bench_config, game_specs, play, timed
+from bench.rollout import Recorder, bench_config, game_specs, play, timed
 from unstable.config import LearnerConfig, RunConfig
-from unstable.engines.base import Engine
-from unstable.engines.make import make_engine
+from unstable.engines.base import Engine, SamplingRequest
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import probe_adapters
 from unstable.learners.model.load import load_policy
 from unstable.learners.ranks import ALONE
@@ -73,13 +74,15 @@ async def start(job: Job, config: RunConfig, versions: int) -> tuple[Engine, Any
     return engine, tokenizer, adapters
 
 
-async def ask_all(engine: Engine, chains: Sequence[Sequence[Request]], names: Sequence[str]) -> int:
+async def ask_all(
+    engine: Engine, chains: Sequence[Sequence[SamplingRequest]], names: Sequence[str]
+) -> int:
     """What games asked, each one's requests in order, games over the adapters; tokens sampled."""
     await engine.forget_prefixes()
 
     async def ask(index: int) -> int:
-        name = {"adapter": names[index % len(names)]}
-        answers = [await engine.generate(ids, **(asked | name)) for ids, asked in chains[index]]
+        name = names[index % len(names)]
+        answers = [await engine.generate(replace(each, adapter=name)) for each in chains[index]]
         return sum(len(answer.token_ids) for answer in answers)
 
     return sum(await asyncio.gather(*map(ask, range(len(chains)))))
@@ -91,16 +94,22 @@ async def speed(work: Awaitable[int]) -> float:
     return tokens / seconds
 
 
-def _prompts(job: Job, config: RunConfig, places: int) -> list[list[Request]]:
+def _prompts(job: Job, config: RunConfig, places: int) -> list[list[SamplingRequest]]:
     """Requests without games, as turns of games are: 200 ids of rules, then 60 of their own."""
     turns, common, own = job.sized((8, 200, 60), (2, 20, 6))
     vocabulary = read_shape(config.model).vocabulary
     chance = np.random.default_rng(0)
     rules = chance.integers(vocabulary, size=common).tolist()
-    asked = {"temperature": 1.0, "max_tokens": config.sampling.max_tokens}
+    most = config.sampling.max_tokens
     return [
         [
-            ([*rules, *chance.integers(vocabulary, size=own).tolist()], asked | {"seed": seed})
+            SamplingRequest(
+                prompt_ids=[*rules, *chance.integers(vocabulary, size=own).tolist()],
+                adapter=None,
+                temperature=1.0,
+                max_tokens=most,
+                seed=seed,
+            )
             for seed in range(turns)
         ]
         for _ in range(places)
@@ -145,7 +154,10 @@ async def _whole(job: Job, model: str, *, ratio_aim: str, aim: str) -> None:
 
 
 async def _mixed(
-    job: Job, engine: Engine, chains: Sequence[Sequence[Request]], adapters: Sequence[Adapter]
+    job: Job,
+    engine: Engine,
+    chains: Sequence[Sequence[SamplingRequest]],
+    adapters: Sequence[Adapter],
 ) -> None:
     names = [adapter.name for adapter in adapters]
     one = await speed(ask_all(engine, chains, names[:1]))
@@ -165,8 +177,7 @@ async def _published(job: Job, engine: Engine, config: RunConfig, adapter: Adapt
         await asyncio.to_thread(_write, adapter, folder)
         name = PlayerId.policy(version).name
         await engine.load(await asyncio.to_thread(read_adapter, folder, name))
-        ids, asked = chains[0][0]
-        await engine.generate(ids, **(asked | {"adapter": name, "max_tokens": 1}))
+        await engine.generate(replace(chains[0][0], adapter=name, max_tokens=1))
         took.append(time.perf_counter() - began)
         await house
     job.note(
@@ -214,7 +225,7 @@ def half(job: Job) -> None:
 
 
 async def _half(job: Job) -> None:
-    from unstable.engines.vllm import start as vllm_start
+    from unstable.engines.vllm import engine as vllm_engine
 
     if job.engine != "vllm":
         raise Skip("no vLLM, and the embedded engine has no fp16")
@@ -222,7 +233,7 @@ async def _half(job: Job) -> None:
     def fp16(name: str) -> torch.dtype:
         return torch.float16
 
-    vllm_start.resolve_dtype = fp16
+    vllm_engine.resolve_dtype = fp16
     config = config_of(job, job.small)
     engine, tokenizer, (adapter,) = await start(job, config, 1)
     played = Recorder(engine)
@@ -240,14 +251,11 @@ async def _sleeping(job: Job) -> None:
     chosen: dict[str, Any] = {"share_gpu": "sleep"} if can else {}
     config = config_of(job, job.small, in_flight=16, **chosen)
     engine, _, (adapter,) = await start(job, config, 1)
-    ids, asked = _prompts(job, config, 1)[0][0]
-    greedy = asked | {"temperature": 0.0, "max_tokens": 4}
+    greedy = replace(_prompts(job, config, 1)[0][0], temperature=0.0, max_tokens=4)
 
     async def answers() -> list[list[int]]:
         names = (None, adapter.name)
-        return [
-            (await engine.generate(ids, **(greedy | {"adapter": name}))).token_ids for name in names
-        ]
+        return [(await engine.generate(replace(greedy, adapter=name))).token_ids for name in names]
 
     before, same, took = await answers(), 0, []
     for _ in range(3):

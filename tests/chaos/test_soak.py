@@ -16,10 +16,8 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -28,6 +26,7 @@ import torch
 
 from tests.chaos.victim import SeededEngine, scripted_actor
 from tests.helpers.loop import make_context
+from unstable.engines.base import SamplingRequest
 from unstable.league.schedule import Schedule
 from unstable.loop.context import Context
 from unstable.loop.train import train
@@ -65,12 +64,12 @@ TABLES = (dict, set, deque)
 class SlowEngine(SeededEngine):
     """Takes its time, and fails at some seeds, as a real one may."""
 
-    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
-        seed = request["seed"]
+    async def generate(self, request: SamplingRequest) -> Completion:
+        seed = request.seed
         await asyncio.sleep(random.Random(seed).uniform(*TURN_S))
         if seed % FAILS == 0:
-            raise ValueError(f"a prompt of {len(prompt_ids)} tokens is not answered")
-        return await super().generate(prompt_ids, **request)
+            raise ValueError(f"a prompt of {len(request.prompt_ids)} tokens is not answered")
+        return await super().generate(request)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from bench.orchestration import ScriptedEngine
 from tests.helpers.loop import make_context
 from unstable.commands.resume import find_point, rewind
 from unstable.config import ConfigError, RunConfig
+from unstable.engines.base import SamplingRequest
 from unstable.loop.train import state, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
@@ -36,9 +36,9 @@ class SeededEngine(ScriptedEngine):
         cells = [tokenizer.encode(f"{cell}<|end|>") for cell in range(9)]
         super().__init__(lambda _, seed: random.Random(seed).choice(cells))
 
-    async def generate(self, prompt_ids: Sequence[int], **request: Any) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         await asyncio.sleep(TURN_S)
-        return await super().generate(prompt_ids, **request)
+        return await super().generate(request)
 
 
 def scripted_actor(

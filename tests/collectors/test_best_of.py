@@ -80,7 +80,7 @@ async def test_what_the_judge_values_most_is_played(
     answer, asked, engine = await answered(values, *texts)
     assert answer.text == played
     assert asked == judged
-    seeds = [request["seed"] for request in engine.requests]
+    seeds = [request.seed for request in engine.requests]
     assert seeds == [77, *(derive_seed(77, "best of", i) for i in range(1, len(texts)))]
 
 

@@ -24,6 +24,7 @@ from unstable.collectors.players.python import PythonPlayer
 from unstable.collectors.watch import Watch, task_name
 from unstable.config import GameConfig, parse
 from unstable.config.plugins import import_all
+from unstable.engines.base import SamplingRequest
 from unstable.games.game import Game
 from unstable.types import GameFailure, GameResult, GameSpec, Observation, PlayerId, SeatSpec
 
@@ -184,9 +185,9 @@ async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch
 async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
     engine = Scripted(lambda: 0)
 
-    async def generate(*arguments: Any, **more: Any) -> Any:
+    async def generate(request: SamplingRequest) -> Any:
         await asyncio.sleep(0.5)
-        return await Scripted.generate(engine, *arguments, **more)
+        return await Scripted.generate(engine, request)
 
     engine.generate = generate  # type: ignore[method-assign]
     playing = collector(engine, timeout=1.0)

@@ -20,6 +20,7 @@ from tests.helpers.programs import KUHN, own_kuhn
 from unstable.commands.prepare import check_free
 from unstable.config import ConfigError
 from unstable.drivers import driving
+from unstable.engines.base import SamplingRequest
 from unstable.serving.tables import Table, Tables, _Asked
 from unstable.types import GameFailure, GameResult
 
@@ -123,7 +124,7 @@ async def test_a_result_ends_the_answers_that_are_on_their_way(tmp_path, monkeyp
     begun: list[bool] = []
     given_up: list[bool] = []
 
-    async def never(*arguments: Any, **more: Any) -> Any:
+    async def never(request: SamplingRequest) -> Any:
         begun.append(True)
         try:
             await asyncio.sleep(60)

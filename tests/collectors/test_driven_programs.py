@@ -17,6 +17,7 @@ from tests.helpers.loop import lines, make_context, played
 from tests.helpers.models import tiny_tokenizer
 from unstable.config import ModelConfig, parse
 from unstable.drivers import TOKEN, OpenGame, driving
+from unstable.engines.base import SamplingRequest
 from unstable.games.game import Game
 from unstable.loop.train import train
 from unstable.models.base import load_tokenizer
@@ -72,14 +73,17 @@ class Caller(Scripted):
         super().__init__()
         self.tokenizer = tiny_tokenizer()
 
-    async def generate(self, prompt_ids, *, adapter, max_tokens, seed, **_) -> Completion:
-        asked = self.tokenizer.decode(prompt_ids)
+    async def generate(self, request: SamplingRequest) -> Completion:
+        asked = self.tokenizer.decode([*request.prompt_ids])
         last = asked.rpartition("<|user|>")[2]
-        said = "5" if "tool_response" in last else CALL if seed % 2 else "100000"
+        said = "5" if "tool_response" in last else CALL if request.seed % 2 else "100000"
         ids = [*self.tokenizer.encode(said, add_special_tokens=False), 0]
-        assert len(ids) <= max_tokens
+        assert len(ids) <= request.max_tokens
         return Completion(
-            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop", adapter=adapter
+            token_ids=ids,
+            logprobs=[-1.0] * len(ids),
+            finish_reason="stop",
+            adapter=request.adapter,
         )
 
 

@@ -19,6 +19,7 @@ from tests.helpers.loop import played as on_file
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, parse
 from unstable.contrib.exploring import most_variance, thompson
+from unstable.engines.base import SamplingRequest
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.types import GameResult, GameSpec, PlayerId
@@ -110,8 +111,8 @@ async def test_branches_begin_with_answers_that_were_chosen(rule: str, isolated:
 
 async def test_where_fewer_answers_came_branches_begin_alike() -> None:
     class Sure(Judging):
-        async def generate(self, *args: Any, seed: int, **request: Any) -> Any:
-            return await super().generate(*args, seed=3, **request)
+        async def generate(self, request: SamplingRequest) -> Any:
+            return await super().generate(replace(request, seed=3))
 
     (result,) = await played(exploring(Sure(), "variance", size=3).play(specs(1, 3)))
     firsts = [branch.turns[branch.fork].answer.action for branch in result.branches]

@@ -19,7 +19,7 @@ from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks, play_branches
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
-from unstable.engines.base import EngineDiedError
+from unstable.engines.base import EngineDiedError, SamplingRequest
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.rewards.terms import Rewards
@@ -262,10 +262,10 @@ async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
 
 async def test_an_engine_that_dies_in_a_branch_ends_the_play_and_not_one_game() -> None:
     class Mortal(Scripted):
-        async def generate(self, prompt_ids: list[int], **request: Any) -> Any:
+        async def generate(self, request: SamplingRequest) -> Any:
             if len(self.asked) == 10:  # the first game has at most 5 turns
                 raise EngineDiedError("gone")
-            return await super().generate(prompt_ids, **request)
+            return await super().generate(request)
 
     engine = collector(Mortal(), 16, groups={"size": 16, "by": "branch"})
     with pytest.raises(EngineDiedError, match="gone"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tests.helpers.builders import asking
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from unstable.config import GameConfig
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -36,9 +37,7 @@ async def cached_share(prompt: Callable[[list[str]], list[int]]) -> float:
     """Of the tokens of the prompts of a growing game that the engine had in its prefix cache."""
     engine = EmbeddedEngine(tiny_model(), [0], max_requests=2, max_length=1024)
     for turn in range(20, 60):
-        await engine.generate(
-            prompt(EVENTS[:turn]), adapter=None, temperature=1.0, max_tokens=1, seed=turn
-        )
+        await engine.generate(asking(prompt(EVENTS[:turn]), max_tokens=1, seed=turn))
     stats = engine.stats()
     await engine.close()
     return stats["cached_prompt_tokens"] / stats["prompt_tokens"]

@@ -22,6 +22,7 @@ from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.datasets.sources import recorded_examples
+from unstable.engines.base import SamplingRequest
 from unstable.league.evaluation import evaluation_games
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
@@ -206,14 +207,14 @@ async def test_games_of_one_seed_begin_alike_and_go_on_apart() -> None:
 class Stubborn(Scripted):
     """Answers [4], whatever is asked."""
 
-    async def generate(self, prompt_ids: list[int], **request: Any) -> Completion:
-        self.asked.append(request["adapter"])
+    async def generate(self, request: SamplingRequest) -> Completion:
+        self.asked.append(request.adapter)
         ids = tiny_tokenizer().encode("[4]", add_special_tokens=False)
         return Completion(
             token_ids=ids,
             logprobs=[-1.0] * len(ids),
             finish_reason="length",
-            adapter=request["adapter"],
+            adapter=request.adapter,
         )
 
 

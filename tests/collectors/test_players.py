@@ -32,12 +32,8 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
-    assert first.answer.sampled.prompt_ids == request["prompt_ids"]
-    assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
-        "main@3",
-        0.7,
-        9,
-    )
+    assert first.answer.sampled.prompt_ids == request.prompt_ids
+    assert (request.adapter, request.temperature, request.max_tokens) == ("main@3", 0.7, 9)
     assert (
         first.answer.sampled.token_ids[-1] == STOP and first.answer.sampled.finish_reason == "stop"
     )
@@ -55,7 +51,7 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     assert [turn.player.name for turn in (first, second)] == ["main@3", "base"]
     assert [turn.index for turn in result.turns] == [0, 1, 2]
     assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]
-    assert len({request["seed"] for request in engine.requests}) == 3
+    assert len({request.seed for request in engine.requests}) == 3
 
 
 async def test_nobody_sees_anothers_reasoning_or_their_own():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.builders import asking
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import game_record
@@ -14,6 +15,7 @@ from tests.helpers.rows import every_row
 from unstable.collectors.play import play_game
 from unstable.collectors.players.model import ModelPlayer, sample_answer
 from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, ThoughtsConfig
+from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.prompts import STYLES, PromptBuilder
@@ -129,12 +131,12 @@ class Told:
     """An engine that samples the text that it was told, in as many tokens as it may."""
 
     def __init__(self, *texts: str) -> None:
-        self.texts, self.asked = list(texts), list[dict]()
+        self.texts, self.asked = list(texts), list[SamplingRequest]()
 
-    async def generate(self, prompt_ids, **request) -> Completion:
-        self.asked.append({"prompt_ids": prompt_ids, **request})
+    async def generate(self, request: SamplingRequest) -> Completion:
+        self.asked.append(request)
         ids = [*TOKENIZER.encode(self.texts.pop(0), add_special_tokens=False), 0]
-        kept = ids[: request["max_tokens"]]
+        kept = ids[: request.max_tokens]
         reason: FinishReason = "stop" if len(kept) == len(ids) else "length"
         return Completion(
             token_ids=kept, logprobs=[-1.0] * len(kept), finish_reason=reason, adapter=None
@@ -155,16 +157,8 @@ class Told:
 async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
     engine: Any = Told(said, "[4]")
     made = prompts(opens, budget=BUDGET)
-    segments = await sample_answer(
-        engine,
-        made,
-        [9, 9],
-        adapter=None,
-        temperature=1.0,
-        max_tokens=MOST,
-        think_budget=18,
-        seed=5,
-    )
+    request = asking([9, 9], max_tokens=MOST, seed=5)
+    segments = await sample_answer(engine, made, request, think_budget=18)
     if ends is None:
         assert len(segments) == len(engine.asked) == 1
         return
@@ -173,25 +167,16 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
         : len(inserted)
     ]
     first, second = engine.asked
-    assert second["prompt_ids"] == [9, 9, *segments[0].token_ids, *inserted]
-    assert (first["max_tokens"], second["max_tokens"]) == (18, MOST - 18 - len(inserted))
-    assert first["seed"] == 5 != second["seed"]
+    assert second.prompt_ids == [9, 9, *segments[0].token_ids, *inserted]
+    assert (first.max_tokens, second.max_tokens) == (18, MOST - 18 - len(inserted))
+    assert first.seed == 5 != second.seed
 
 
 async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
     engine: Any = Told("hm, and hm again")
     made = prompts(budget=BUDGET, ending="Enough.")
     with pytest.raises(ConfigError, match="set sampling.max_tokens to more than 27") as raised:
-        await sample_answer(
-            engine,
-            made,
-            [9],
-            adapter=None,
-            temperature=1.0,
-            max_tokens=20,
-            think_budget=BUDGET,
-            seed=5,
-        )
+        await sample_answer(engine, made, asking([9], max_tokens=20), think_budget=BUDGET)
     assert "\n" not in str(raised.value)
 
 
@@ -206,7 +191,7 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     result = await play_game(spec, FREE.updated({"max_turns": 5}), [own, own], 5)
     assert [turn.answer.action for turn in result.turns] == [f"[{n}]" for n in range(5)]
     for index, request in enumerate(engine.requests):
-        shown = TOKENIZER.decode(request["prompt_ids"])
+        shown = TOKENIZER.decode([*request.prompt_ids])
         seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
         assert seen == {
             letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0

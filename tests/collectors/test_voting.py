@@ -53,9 +53,9 @@ async def test_the_action_named_most_often_is_played(
 
 async def test_the_first_sample_is_the_one_of_play_without_a_vote() -> None:
     _, engine = await vote("[4]", "[2]", "[2]")
-    seeds = [request["seed"] for request in engine.requests]
+    seeds = [request.seed for request in engine.requests]
     assert seeds == [77, derive_seed(77, "vote", 1), derive_seed(77, "vote", 2)]
-    assert len({str(request["prompt_ids"]) for request in engine.requests}) == 1
+    assert len({str(request.prompt_ids) for request in engine.requests}) == 1
 
 
 def config_of(votes: int, **evaluation: object) -> RunConfig:

@@ -11,7 +11,7 @@ from tests.helpers.models import random_adapter
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
 from unstable.planning.machine import LOOPBACK, Machine, Placement

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.helpers.builders import asking
 from tests.helpers.records import Record, flat
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
@@ -24,7 +25,7 @@ from unstable.commands.audit.rounding import distance, rounding
 from unstable.commands.play.found import find
 from unstable.config import ConfigError
 from unstable.engines.embedded.sampling import uniforms
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
@@ -178,9 +179,9 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
     """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
     config = run_config(tiny_folder)
     engine, _ = await make_engine(config, tiny_folder / "engine.log")
-    options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
+    options: Any = {"temperature": 0.7, "max_tokens": 8}
     prompt_ids = [7, 8, 9]
-    completion = await engine.generate(prompt_ids, seed=1, **options)
+    completion = await engine.generate(asking(prompt_ids, seed=1, **options))
     now = SampledTokens(prompt_ids=prompt_ids, segments=(completion,), temperature=0.7, version=0)
 
     async def explained(token_id: int, dtype: str, place: int = 1) -> float | None:
@@ -208,11 +209,11 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
 async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder: Path) -> None:
     config = run_config(tiny_folder)
     engine, _ = await make_engine(config, tiny_folder / "engine.log")
-    options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
-    begun = await engine.generate([7, 8, 9], seed=1, **options)
+    options: Any = {"temperature": 0.7, "max_tokens": 8}
+    begun = await engine.generate(asking([7, 8, 9], seed=1, **options))
     inserted = Segment(token_ids=[5, 6], scored=False)
     before = [7, 8, 9, *begun.token_ids, 5, 6]
-    rest = await engine.generate(before, seed=seed_after_budget(1), **options)
+    rest = await engine.generate(asking(before, seed=seed_after_budget(1), **options))
     segments = (begun, inserted, rest)
     now = SampledTokens(prompt_ids=[7, 8, 9], segments=segments, temperature=0.7, version=0)
     right = rest.token_ids[1]

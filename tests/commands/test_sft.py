@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.builders import asking
 from tests.helpers.cli import PATIENCE_S, background, in_process, no_developers_lines, wait_for
 from tests.helpers.datasets import recorded_game
 from tests.helpers.locally import locally
@@ -101,7 +102,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
         await engine.load(read_adapter(run.adapter, "taught"))
         prompts = [example["tokens"]["prompt_ids"] for example in examples]
         settings: dict[str, Any] = {"adapter": "taught", "temperature": 0.0, "max_tokens": 8}
-        answers = [await engine.generate(prompt, seed=0, **settings) for prompt in prompts]
+        answers = [await engine.generate(asking(prompt, **settings)) for prompt in prompts]
         await engine.close()
         tokenizer = tiny_tokenizer()
         ids = (answer.token_ids for answer in answers)

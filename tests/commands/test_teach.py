@@ -16,7 +16,7 @@ from unstable.commands.sft import fine_tuned
 from unstable.config import ConfigError, ModelConfig, load, parse
 from unstable.datasets.examples import Example, Lessons
 from unstable.datasets.sources import random_positions
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.games.services import prompt_style
 from unstable.loop.sft import EPOCH
 from unstable.models.base import load_tokenizer

@@ -17,16 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, load_file
 
-from tests.helpers.builders import completion
+from tests.helpers.builders import asking, completion
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ModelConfig, parse
+from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
 from unstable.engines.vllm.adapters import AdapterStore
-from unstable.engines.vllm.scratch import ScratchFolder
+from unstable.engines.vllm.versions import ScratchFolder
 from unstable.models.adapters import padded_rank, read_adapter
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids, stop_token_ids
 from unstable.models.shape import shape_of
@@ -55,10 +56,10 @@ async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     engine, tokenizer = await make_engine(config, tmp_path / "log")
 
     ids = tokenizer.encode("go")
-    answer = await engine.generate(ids, adapter=None, temperature=1.0, max_tokens=3, seed=0)
+    answer = await engine.generate(asking(ids, max_tokens=3))
     assert len(answer.token_ids) == len(answer.logprobs) > 0
     with pytest.raises(ValueError, match="exceed the engine's 2064"):
-        await engine.generate(ids * 1032, adapter=None, temperature=1.0, max_tokens=3, seed=0)
+        await engine.generate(asking(ids * 1032, max_tokens=3))
     await engine.close()
 
 
@@ -84,10 +85,8 @@ class Forgetful(Deaf):
     async def wake(self) -> None:
         await self._engine.wake()
 
-    async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
-        if self._slept:
-            return await super().generate(prompt_ids, adapter=adapter, **request)
-        return await self._engine.generate(prompt_ids, adapter=adapter, **request)
+    async def generate(self, request: SamplingRequest) -> Completion:
+        return await (super() if self._slept else self._engine).generate(request)
 
 
 async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
@@ -235,7 +234,7 @@ def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
 def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
-        "import os, unstable.engines.vllm.scratch as s; f = s.ScratchFolder('adapters-'); "
+        "import os, unstable.engines.vllm.versions as s; f = s.ScratchFolder('adapters-'); "
         "(f.path / 'file').touch(); print(f.path, flush=True); input()"
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

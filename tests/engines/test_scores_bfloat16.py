@@ -13,7 +13,7 @@ import torch
 
 from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.engines.base import Engine
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS, probe_adapters
 from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora

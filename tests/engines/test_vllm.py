@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from tests.helpers.builders import asking
 from tests.helpers.builders import spec as make_spec
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run
 from tests.helpers.models import assert_top_logprobs, top_logprobs
@@ -27,7 +28,7 @@ from unstable.collectors.play import play_game
 from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.commands.export import export
 from unstable.config import GameConfig, parse
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
 from unstable.models.base import load_model, load_tokenizer, model_path
 from unstable.models.shape import read_shape
@@ -81,8 +82,7 @@ async def serving(engine, *adapters: Adapter):
 
 
 async def ask(engine, prompt_ids=PROMPT, **request) -> ProbeAnswer:
-    defaults = {"adapter": None, "temperature": 1.0, "max_tokens": 4, "seed": 0}
-    completion = await engine.generate(prompt_ids, **(defaults | request))
+    completion = await engine.generate(asking(prompt_ids, **{"max_tokens": 4} | request))
     return ProbeAnswer(prompt_ids=list(prompt_ids), completion=completion)
 
 

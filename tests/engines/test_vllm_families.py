@@ -6,6 +6,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from tests.helpers.builders import asking
 from tests.helpers.recorded_versions import KINDS
 from tests.helpers.tables import table
 from tests.helpers.vllm import (
@@ -39,7 +40,7 @@ async def test_a_dead_engine_says_so(family: Family) -> None:
     engine = family.engine
 
     async def ask():
-        return await engine.generate([5], adapter=None, temperature=1.0, max_tokens=480, seed=0)
+        return await engine.generate(asking([5], max_tokens=480))
 
     newest = max(workers(psutil.Process()), key=psutil.Process.create_time)
     request = asyncio.create_task(ask())

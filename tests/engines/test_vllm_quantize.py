@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.vllm import Scorer, needs_vllm
 from unstable.config import AdapterConfig, ModelConfig, parse
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
 from unstable.models.shape import read_shape
 from unstable.types import Adapter

@@ -7,6 +7,7 @@ import pytest_asyncio
 import torch
 from safetensors.torch import save
 
+from tests.helpers.builders import asking
 from tests.helpers.recorded_versions import KINDS
 from tests.helpers.tables import table
 from tests.helpers.vllm import (
@@ -79,7 +80,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
         assert found == pytest.approx(expected(config, named[name], next_ids), abs=NATS)
     sampled = await asyncio.gather(
         *(
-            engine.generate(PROMPT, adapter=name, temperature=1.0, max_tokens=4, seed=seed)
+            engine.generate(asking(PROMPT, adapter=name, max_tokens=4, seed=seed))
             for seed, name in enumerate(asked)
         )
     )

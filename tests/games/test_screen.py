@@ -12,7 +12,7 @@ from tests.helpers.machines import machine
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.catalog.vetted import DEFECTS, known_defect
 from unstable.games.check import check_game

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from unstable.engines.base import SamplingRequest
 from unstable.loop.ended import Ended
 from unstable.types import (
     Answer,
@@ -20,6 +21,12 @@ from unstable.types import (
     Trajectory,
     Turn,
 )
+
+
+def asking(prompt_ids: Sequence[int], **changes: Any) -> SamplingRequest:
+    """A request of the base model, for up to 6 tokens."""
+    given: dict[str, Any] = {"adapter": None, "temperature": 1.0, "max_tokens": 6, "seed": 0}
+    return SamplingRequest(prompt_ids=prompt_ids, **given | changes)
 
 
 def spec(

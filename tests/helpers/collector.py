@@ -8,6 +8,7 @@ from tests.helpers.builders import spec
 from tests.helpers.models import tiny_tokenizer
 from unstable.collectors.collector import Collector
 from unstable.config import parse
+from unstable.engines.base import SamplingRequest
 from unstable.types import Completion, GameFailure, GameResult
 
 ENV = "tests.games.test_games:CountUp"
@@ -39,8 +40,8 @@ class Scripted:
     def stats(self):
         return {"requests": float(len(self.asked))}
 
-    async def generate(self, prompt_ids, *, adapter, max_tokens, seed, **asked):
-        self.asked.append(adapter)
+    async def generate(self, request: SamplingRequest) -> Completion:
+        self.asked.append(request.adapter)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
@@ -52,9 +53,12 @@ class Scripted:
             raise
         finally:
             self.running -= 1
-        ids = self._tokenizer.encode(f"[{1 + seed % 3}]", add_special_tokens=False)
+        ids = self._tokenizer.encode(f"[{1 + request.seed % 3}]", add_special_tokens=False)
         return Completion(
-            token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="length", adapter=adapter
+            token_ids=ids,
+            logprobs=[-1.0] * len(ids),
+            finish_reason="length",
+            adapter=request.adapter,
         )
 
     async def sleep(self) -> None: ...

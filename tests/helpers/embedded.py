@@ -24,6 +24,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from tests.helpers.builders import asking
 from tests.helpers.models import random_adapter
 from unstable.config import AdapterConfig
 from unstable.engines.base import Engine
@@ -129,8 +130,7 @@ async def serving(
 
 
 async def ask(engine: Engine, prompt_ids: Sequence[int], **request: Any) -> Completion:
-    defaults: dict[str, Any] = {"adapter": None, "temperature": 1.0, "max_tokens": 6, "seed": 0}
-    return await engine.generate(prompt_ids, **(defaults | request))
+    return await engine.generate(asking(prompt_ids, **request))
 
 
 async def play_turns(

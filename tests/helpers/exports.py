@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tests.helpers.builders import asking
 from tests.helpers.builders import spec as make_spec
 from tests.helpers.tracking import run_updates
 from unstable.collectors.collector import Collector
@@ -67,9 +68,9 @@ def greedy_text(config: RunConfig, adapter: Adapter, out: Path) -> str:
     async def answer() -> Completion:
         engine = _engine(config)
         await engine.load(adapter)
-        return await engine.generate(
-            ids, adapter=adapter.name, temperature=0, max_tokens=prompt["max_tokens"], seed=0
-        )
+        most = prompt["max_tokens"]
+        request = asking(ids, adapter=adapter.name, temperature=0, max_tokens=most)
+        return await engine.generate(request)
 
     return str(tokenizer.decode(asyncio.run(answer()).token_ids, skip_special_tokens=True))
 

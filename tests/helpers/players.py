@@ -3,6 +3,7 @@
 from tests.helpers.models import tiny_tokenizer
 from unstable.collectors.players.model import ModelPlayer
 from unstable.config import GameConfig
+from unstable.engines.base import SamplingRequest
 from unstable.prompts import STYLES, PromptBuilder
 from unstable.types import Completion
 
@@ -14,15 +15,15 @@ class Recorder:
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
-        self.requests: list[dict] = []
+        self.requests: list[SamplingRequest] = []
 
-    async def generate(self, prompt_ids, **request):
-        self.requests.append({"prompt_ids": prompt_ids, **request})
+    async def generate(self, request: SamplingRequest) -> Completion:
+        self.requests.append(request)
         text = self.answers.pop(0)
         ids = [*tiny_tokenizer().encode(text, add_special_tokens=False), STOP]
         logprobs = [-index / 10 for index in range(len(ids))]
         return Completion(
-            token_ids=ids, logprobs=logprobs, finish_reason="stop", adapter=request["adapter"]
+            token_ids=ids, logprobs=logprobs, finish_reason="stop", adapter=request.adapter
         )
 
 

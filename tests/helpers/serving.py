@@ -14,9 +14,8 @@ from openai import AsyncOpenAI
 
 from tests.helpers.models import random_adapter
 from unstable.config import RunConfig, dump, parse
-from unstable.engines.base import Engine
-from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.embedded.start import start
+from unstable.engines.base import Engine, SamplingRequest
+from unstable.engines.embedded.engine import EmbeddedEngine, start
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model, load_tokenizer
 from unstable.records.folder import RunFolder
@@ -109,30 +108,20 @@ class Says:
     def __init__(self, ids: Callable[[int], Sequence[int]], tick_s: float = 0.0) -> None:
         """`ids` are an answer's, by its seed."""
         self._ids, self._tick_s = ids, tick_s
-        self.asked: list[dict[str, Any]] = []
         self.running = self.given_up = 0
         self.error: Exception | None = None
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        max_tokens: int,
-        seed: int,
-        told: Any = None,
-        **asked: Any,
-    ) -> Completion:
-        self.asked.append({"seed": seed, "max_tokens": max_tokens, **asked})
-        given = list(self._ids(seed))
-        ids = given[:max_tokens]
+    async def generate(self, request: SamplingRequest) -> Completion:
+        given = list(self._ids(request.seed))
+        ids = given[: request.max_tokens]
         self.running += 1
         try:
             for place, token in enumerate(ids):
                 await asyncio.sleep(self._tick_s)
                 if self.error is not None:
                     raise self.error
-                if told is not None:
-                    told([token], [-0.5 - place], [[(token, -0.5 - place), (0, -9.0)]])
+                if request.told is not None:
+                    request.told([token], [-0.5 - place], [[(token, -0.5 - place), (0, -9.0)]])
         except asyncio.CancelledError:
             self.given_up += 1
             raise
@@ -142,7 +131,7 @@ class Says:
             token_ids=ids,
             logprobs=[-0.5 - place for place in range(len(ids))],
             finish_reason="stop" if len(ids) == len(given) else "length",
-            adapter=asked["adapter"],
+            adapter=request.adapter,
             top_logprobs=[[(token, -0.5 - place), (0, -9.0)] for place, token in enumerate(ids)],
         )
 

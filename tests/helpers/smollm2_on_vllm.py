@@ -5,7 +5,7 @@ import pytest_asyncio
 
 from tests.helpers.vllm import CACHED, LIKELIEST, MODEL, Served
 from unstable.config import parse
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

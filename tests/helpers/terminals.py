@@ -13,7 +13,7 @@ from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.records import game_record
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump, load
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.models.adapters import write_adapter
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from tests.helpers.recorded_versions import recorded, run_of
 from unstable.config import AdapterConfig, ModelConfig, RunConfig, parse
-from unstable.engines.base import Engine
-from unstable.engines.make import make_engine
+from unstable.engines.base import Engine, SamplingRequest
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import ProbeAnswer
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.packing import pack_samples
@@ -75,9 +75,9 @@ class Deaf:
         self.load = engine.load
         self.unload = engine.unload
 
-    async def generate(self, prompt_ids, *, adapter, **request) -> Completion:
-        answer = await self._engine.generate(prompt_ids, adapter=None, **request)
-        return replace(answer, adapter=adapter)
+    async def generate(self, request: SamplingRequest) -> Completion:
+        answer = await self._engine.generate(replace(request, adapter=None))
+        return replace(answer, adapter=request.adapter)
 
 
 class Served(NamedTuple):

@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.helpers.builders import asking
 from tests.helpers.families import FAMILIES, VOCAB, make_family, save_family
 from tests.helpers.learners import plain_logprobs
 from tests.helpers.loop import make_context
@@ -96,9 +97,7 @@ def check_engine(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> 
         engine = EmbeddedEngine(load_model(config), [], max_requests=4, max_length=64)
         await engine.load(adapter)
         answers = [
-            engine.generate(
-                sample.prompt_ids, adapter=name, temperature=1.0, max_tokens=6, seed=seed
-            )
+            engine.generate(asking(sample.prompt_ids, adapter=name, seed=seed))
             for seed, (sample, name) in enumerate(zip(samples, names, strict=True))
         ]
         answered = await asyncio.gather(*answers)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers.builders import completion
+from tests.helpers.builders import asking, completion
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig, ModelConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -131,7 +131,7 @@ async def test_the_embedded_engine_serves_what_the_learner_scores(folder: Path, 
     config = ModelConfig(name=str(folder), dtype="float32", quantize=kind)
     engine = EmbeddedEngine(load_model(config), [0], max_requests=2)
     await engine.load(adapter)
-    answer = await engine.generate(IDS, adapter="main@1", temperature=1.0, max_tokens=8, seed=0)
+    answer = await engine.generate(asking(IDS, adapter="main@1", max_tokens=8))
     await engine.close()
     pack = pack_samples([TokenSample(prompt_ids=IDS, segments=(answer,))])
     with torch.no_grad():

@@ -10,7 +10,7 @@ from bench.capacity import machine_named
 from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.config import ConfigError, load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.planning.case import VLLM_GAMES
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve

@@ -11,7 +11,7 @@ from tests.helpers.models import tiny_model
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig, load
 from unstable.engines.embedded.needs import embedded_memory
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.models.shape import read_shape
 from unstable.planning.memory import learner_memory
 from unstable.planning.plan import Plan, plan

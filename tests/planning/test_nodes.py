@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.machines import QWEN, machine
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, load, parse
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.planning.machine import Machine, Placement, together
 from unstable.planning.plan import Plan, plan
 

@@ -18,7 +18,7 @@ from tests.helpers.machines import QWEN, VERSIONS, machine
 from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.planning.case import VLLM_GAMES
 from unstable.planning.fit import ENOUGH_TOKENS
 from unstable.planning.machine import LOOPBACK, Machine, Placement

@@ -10,7 +10,7 @@ from bench.capacity import machine_named
 from tests.helpers.machines import machine
 from tests.helpers.rows import every_row
 from unstable.config import DISTRIBUTION, ConfigError, ModelConfig, load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.models.shape import read_shape
 from unstable.planning.memory import weight_bytes
 from unstable.planning.needs import QUANTIZE_LIBRARIES

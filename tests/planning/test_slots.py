@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench.capacity import machine_named
 from tests.helpers.rows import every_row
 from unstable.config import load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.planning.case import LEAST_SLOTS, versions_at_once, versions_in_play
 from unstable.planning.plan import plan
 

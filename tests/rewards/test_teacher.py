@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.helpers.builders import answering, completion, game, sampled
+from tests.helpers.builders import answering, asking, completion, game, sampled
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import Entry, judged_by, rewards_of
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
@@ -85,7 +85,7 @@ def at(url: str, model: str = "teacher", **changes: Any) -> Entry:
 
 
 async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
-    made = await engine.generate(PROMPT, adapter=None, temperature=1.0, max_tokens=4, seed=seed)
+    made = await engine.generate(asking(PROMPT, max_tokens=4, seed=seed))
     return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0, temperature=1.0)
 
 

@@ -190,7 +190,8 @@ async def test_a_lost_actor_comes_back_with_all_that_was_published_meanwhile(
     assert lost.is_lost and (await lost.stats())["games_in_flight"] == 0
     await lost.settle(nodes.place("a"))
     process = lost._process
-    assert set(process._actor.engine._lora._numbers) == {each.name for each in versions[1:]}
+    named = {each.name for each in versions[1:]}
+    assert set(process._actor.engine._lora._versions) == {None, *named}
     await nodes.close()
 
 
@@ -218,7 +219,7 @@ async def test_an_adapter_that_was_lost_with_the_learners_node_comes_from_its_ch
     folder.checkpoint(0).mkdir(parents=True)
     write_adapter(adapter, folder.checkpoint(0))
     await asyncio.wait_for(publishing, 10)
-    assert version.name in process._actor.engine._lora._numbers
+    assert version.name in process._actor.engine._lora._versions
     await nodes.close()
 
 

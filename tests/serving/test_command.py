@@ -17,7 +17,7 @@ from tests.helpers.pages import ROOT, blocks
 from tests.helpers.serving import HI, Says, make_run, served_config, url_of
 from unstable.cli import run
 from unstable.config import ConfigError, RunFailedError
-from unstable.engines import make
+from unstable.engines import kinds
 from unstable.engines.base import EngineDiedError
 from unstable.models.base import load_tokenizer
 
@@ -91,7 +91,7 @@ def test_a_dead_engine_ends_the_command(
     async def made(config: Any, log: Path) -> Any:
         return engine, load_tokenizer(config.model)
 
-    monkeypatch.setattr(make, "make_engine", made)
+    monkeypatch.setattr(kinds, "make_engine", made)
     monkeypatch.chdir(place)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

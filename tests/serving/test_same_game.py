@@ -16,7 +16,7 @@ from tests.helpers.serving import Endpoint, endpoint, served_config
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.openai import OpenAIPlayer
 from unstable.config import RunConfig
-from unstable.engines.embedded.start import start
+from unstable.engines.embedded.engine import start
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.base import load_model, load_tokenizer
 from unstable.types import Adapter, GameResult

@@ -8,6 +8,7 @@ import openai
 import pytest
 import pytest_asyncio
 
+from tests.helpers.builders import asking
 from tests.helpers.serving import HI, Endpoint, endpoint
 from tests.helpers.vllm import MODEL, Scorer, Served, needs_vllm
 from unstable.engines.probe import ProbeAnswer, probe_adapters
@@ -87,7 +88,7 @@ async def pieces(served: Endpoint, **request: Any) -> tuple[list[int], str, list
 
 async def test_what_vllm_does_not_take_is_a_bad_request(served: Endpoint) -> None:
     with pytest.raises(ValueError, match="vLLM serves 2 at most"):
-        await served.engine.generate([5], adapter=None, temperature=9.0, max_tokens=2, seed=0)
+        await served.engine.generate(asking([5], temperature=9.0, max_tokens=2))
     with pytest.raises(openai.BadRequestError, match="less than or equal to 2"):
         await whole(served, model="base", temperature=9.0)
 

@@ -13,7 +13,7 @@ from tests.helpers.child_runs import FakeRun
 from tests.helpers.records import game_record
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.config import ConfigError, dump, load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.planning.machine import this_machine
 from unstable.planning.plan import plan
 from unstable.records.files import write_lines

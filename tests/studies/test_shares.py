@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.machines import QWEN, machine
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, load
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
 LARGE = {"model.name": str(QWEN), "model.init": "fresh"}

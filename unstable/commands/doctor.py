@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 
 from unstable.commands.prepare import check, machines_for
 from unstable.config import ConfigError, RunConfig, one_line
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.models.describe import model_line
 from unstable.planning.machine import Machine, together
 from unstable.planning.memory import GB

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from unstable.collectors.players.kinds import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.config.endpoint import read_token
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.games.catalog.vetted import known_defect
 from unstable.games.check import check_constrained, check_game, check_moves, settled
 from unstable.games.screen import ignores_seed, pays_losers

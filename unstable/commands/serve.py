@@ -151,7 +151,7 @@ async def _seat(
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from unstable.engines.make import make_engine
+    from unstable.engines.kinds import make_engine
     from unstable.serving.models import ModelsSeat
 
     disable_progress_bar()  # which would draw between what is shown

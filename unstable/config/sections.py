@@ -22,7 +22,7 @@ from unstable.config.base import (
 from unstable.config.thoughts import ThoughtsConfig
 
 _PACKAGE = Path(__file__).parent.parent
-ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/start.py"))
+ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/engine.py"))
 """The engines, each a folder."""
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unstable.collectors.players.model import answer_of, sample_answer
 from unstable.config import ExploreConfig, SamplingConfig
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, SamplingRequest
 from unstable.prompts import PromptBuilder
 from unstable.types import Answer, GameSpec, SampledTokens, Turn
 from unstable.types.seeds import derive_seed
@@ -58,20 +58,19 @@ class Explorer:
     async def _sample(self, spec: GameSpec, turn: Turn, asked: SampledTokens) -> list[Answer]:
         """Different answers to the turn's prompt, in the order in which they were sampled."""
         prompts = self._prompts[spec.env]
-        found = await asyncio.gather(
-            *(
-                sample_answer(
-                    self._engine,
-                    prompts,
-                    asked.prompt_ids,
-                    adapter=spec.seats[turn.seat].player.name,
-                    temperature=asked.temperature,
-                    max_tokens=self._sampling.max_tokens,
-                    think_budget=self._sampling.thoughts.budget,
-                    seed=derive_seed(self._seed, "candidate", spec.game_id, index),
-                )
-                for index in range(self._config.candidates)
+        requests = (
+            SamplingRequest(
+                prompt_ids=asked.prompt_ids,
+                adapter=spec.seats[turn.seat].player.name,
+                temperature=asked.temperature,
+                max_tokens=self._sampling.max_tokens,
+                seed=derive_seed(self._seed, "candidate", spec.game_id, index),
             )
+            for index in range(self._config.candidates)
+        )
+        budget = self._sampling.thoughts.budget
+        found = await asyncio.gather(
+            *(sample_answer(self._engine, prompts, each, budget) for each in requests)
         )
         answers: dict[tuple[int, ...], Answer] = {}
         for segments in found:

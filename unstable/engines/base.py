@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from unstable.config import RunConfig
 from unstable.types import Adapter, Completion, TopLogprobs
 
@@ -11,12 +13,27 @@ MAX_ALLOWED = 1024
 
 
 class Told(Protocol):
-    """Called with the tokens that an answer has got since the last call, and their logprobs."""
+    """A listener to an answer: called with its tokens since the last call, and their logprobs."""
 
     def __call__(
         self, ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None, /
     ) -> None:
         """`likeliest` are as `Completion.top_logprobs`, where the engine gives them."""
+
+
+class SamplingRequest(Struct, frozen=True, kw_only=True):
+    """One answer that an engine is asked for: to which prompt, and how it is sampled.
+
+    SamplingRequest(prompt_ids=[1, 2], adapter="main@3", temperature=1.0, max_tokens=8, seed=7)
+    """
+
+    prompt_ids: Sequence[int]
+    adapter: str | None  # None: the base model
+    temperature: float  # 0: the likeliest tokens, with their logprobs at temperature 1
+    max_tokens: int
+    seed: int  # decides the answer's chance, and nothing else's
+    allowed_token_ids: Sequence[int] | None = None  # every token is one of these; None: any
+    told: Told | None = None  # called as tokens are sampled, before the answer has them all
 
 
 class EngineDiedError(RuntimeError):
@@ -38,26 +55,12 @@ class Engine(Protocol):
     async def forget_prefixes(self) -> None:
         """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-        told: Told | None = None,
-    ) -> Completion:
-        """Sample an answer to the prompt; `adapter` None is the base model.
+    async def generate(self, request: SamplingRequest) -> Completion:
+        """Sample an answer to the request's prompt.
 
-        With `allowed_token_ids` every token is one of these, and the logprobs are of the
-        distribution over them alone: softmax over their logits, after temperature.
-
-        Temperature 0 takes the likeliest token, and the logprobs are then those of temperature 1.
-        `told` is called as tokens are sampled, before the answer that has them all is there.
-        `seed` decides the answer's chance, and nothing else's. Raises `ValueError` for an unknown
-        adapter and for a request that cannot be served, `EngineDiedError` for a dead engine.
+        With `allowed_token_ids` the logprobs are of the distribution over these alone: softmax over
+        their logits, after temperature. Raises `ValueError` for an unknown adapter and for a
+        request that cannot be served, `EngineDiedError` for a dead engine.
         """
 
     async def score(
@@ -90,16 +93,10 @@ def max_length(config: RunConfig) -> int:
     return config.sampling.max_prompt_tokens + config.sampling.max_tokens
 
 
-def check_request(
-    prompt_ids: Sequence[int],
-    *,
-    temperature: float,
-    max_tokens: int,
-    allowed_token_ids: Sequence[int] | None,
-    vocab_size: int,
-    max_length: int,
-) -> None:
+def check_request(request: SamplingRequest, *, vocab_size: int, max_length: int) -> None:
     """Raise `ValueError` for what no engine can answer, before it can disturb other requests."""
+    prompt_ids, allowed_token_ids = request.prompt_ids, request.allowed_token_ids
+    temperature, max_tokens = request.temperature, request.max_tokens
     if not prompt_ids:
         raise ValueError("the prompt is empty; give at least one token id")
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:

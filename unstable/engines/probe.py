@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 
 from unstable.config import AdapterConfig, ModelConfig
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, SamplingRequest
 from unstable.models.adapters import make_lora
 from unstable.models.base import load_model
 from unstable.models.shape import ModelShape, read_shape
@@ -50,7 +50,7 @@ BOUNDS = {"bfloat16": Bound(0.2, 1.0), "float32": Bound(0.001, 0.01)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswer:
-    """What an engine answered to a prompt."""
+    """An engine's answer to a prompt."""
 
     prompt_ids: list[int]
     completion: Completion
@@ -58,7 +58,7 @@ class ProbeAnswer:
 
 
 class Probes(NamedTuple):
-    """What an engine is asked under."""
+    """The base and the versions that an engine is asked under."""
 
     base: Adapter  # what makes the base of a scorer that always has trained weights
     versions: list[Adapter]
@@ -123,10 +123,12 @@ async def ask_probe(
     prompts = chance.integers(vocabulary, size=(_PROMPTS, _PROMPT_TOKENS)).tolist()
 
     async def ask(name: str | None, seed: int, woken: bool) -> ProbeAnswer:
-        completion = await engine.generate(
-            prompts[seed], adapter=name, temperature=1.0, max_tokens=_ANSWER_TOKENS, seed=seed
+        ids, most = prompts[seed], _ANSWER_TOKENS
+        request = SamplingRequest(
+            prompt_ids=ids, adapter=name, temperature=1.0, max_tokens=most, seed=seed
         )
-        return ProbeAnswer(prompt_ids=prompts[seed], completion=completion, woken=woken)
+        completion = await engine.generate(request)
+        return ProbeAnswer(prompt_ids=ids, completion=completion, woken=woken)
 
     async def ask_all(woken: bool) -> list[ProbeAnswer]:
         names = (None, *(adapter.name for adapter in adapters))
@@ -159,7 +161,7 @@ def check_probe(
     scores: Mapping[str | None, Sequence[Sequence[float]]],
     bound: Bound,
 ) -> list[str]:
-    """What is doubtful, a line each; raises `RuntimeError` where it is certain that it is wrong.
+    """Doubts about the answers, a line each; raises `RuntimeError` where they are surely wrong.
 
     `scores` holds, by adapter (None: the base), the scorer's logprobs of every answer's tokens.
     Certain is that an adapter has no effect, or another's; that engine and scorer differ by more

@@ -3,8 +3,9 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 
-from unstable.engines.base import check_request
+from unstable.engines.base import SamplingRequest, check_request
 
 After = Callable[[list[int], list[int]], Awaitable[Sequence[float]]]
 """Of a beginning, and what might come next: the log-probability of each of these token ids."""
@@ -25,7 +26,7 @@ async def score_all(continuations: Sequence[Sequence[int]], after: After) -> lis
 
 
 def next_tokens(continuations: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """What may come next after each beginning that the continuations share, in order.
+    """The ids that may follow each beginning that the continuations share, in order.
 
     >>> next_tokens([[5, 1], [5, 2], [7, 1]])
     {(): [5, 7], (5,): [1, 2], (7,): [1]}
@@ -39,6 +40,13 @@ def next_tokens(continuations: Sequence[Sequence[int]]) -> dict[tuple[int, ...],
     return found
 
 
+def next_token(prompt_ids: Sequence[int], adapter: str | None) -> SamplingRequest:
+    """A request for one token, asked for the distribution that it is sampled from."""
+    return SamplingRequest(
+        prompt_ids=prompt_ids, adapter=adapter, temperature=1.0, max_tokens=1, seed=0
+    )
+
+
 def check_scoring(
     prompt_ids: Sequence[int],
     continuations: Sequence[Sequence[int]],
@@ -49,16 +57,8 @@ def check_scoring(
     """Raise `ValueError` for what no engine can score."""
     if not all(continuations):
         raise ValueError("a continuation is empty; give at least one token id")
-    check_request(
-        [*prompt_ids, *(token_id for each in continuations for token_id in each)]
-        if prompt_ids
-        else prompt_ids,
-        temperature=1.0,
-        max_tokens=1,
-        allowed_token_ids=None,
-        vocab_size=vocab_size,
-        max_length=sys.maxsize,
-    )
+    all_ids = [*prompt_ids, *chain.from_iterable(continuations)] if prompt_ids else prompt_ids
+    check_request(next_token(all_ids, None), vocab_size=vocab_size, max_length=sys.maxsize)
     longest = len(prompt_ids) + max(map(len, continuations), default=0)
     if longest > max_length:
         raise ValueError(

@@ -58,7 +58,7 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
 
 
 def weight_places(model: "nn.Module") -> dict[str, list[tuple["nn.Module", str]]]:
-    """By a weight's name in files, the modules that have it, and as what: tied ones are several."""
+    """Modules by the name in files of the weight they have, and as what: tied ones are several."""
     names: dict[nn.Parameter, str] = {}
     places: dict[str, list[tuple[nn.Module, str]]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
@@ -170,7 +170,7 @@ def make_lora(
 
 
 def lora_scale(config: Mapping[str, Any]) -> float:
-    """What B @ A is multiplied by, of PEFT's config."""
+    """The factor that B @ A is multiplied by, of PEFT's config."""
     rank, alpha = config["r"], config["lora_alpha"]
     return float(alpha / rank**0.5 if config.get("use_rslora") else alpha / rank)
 

@@ -31,7 +31,7 @@ MAX_BYTES = 2**30
 
 
 def describe_base(model: ModelConfig, envs: Sequence[str]) -> dict[str, Any]:
-    """What an adapter has to fit: the base's name and weights, the LoRA's shape, and the games."""
+    """Describe what an adapter has to fit: the base's name and weights, the LoRA, the games."""
     return {
         "name": model.name,
         "games": list(envs),

@@ -26,7 +26,7 @@ class CacheSize:
 
 
 def read_cache_size(model: ModelConfig) -> CacheSize | None:
-    """What the own cache of a model takes that cannot be packed; None for one that can be.
+    """The size of the own cache of a model that cannot be packed; None for one that can be.
 
     Raises `ConfigError` where its config cannot be read.
     """
@@ -40,7 +40,7 @@ def _read(name: str) -> CacheSize | None:
 
 
 def cache_size(config: "PretrainedConfig") -> CacheSize:
-    """As the model fills its cache on torch's meta device, where nothing is computed.
+    """Measure a cache that the model fills on torch's meta device, where nothing is computed.
 
     Nothing for a model whose cache is none of transformers', which is served without one; keys and
     values of all layers for one that needs more than that device can do.
@@ -77,7 +77,7 @@ def cache_size(config: "PretrainedConfig") -> CacheSize:
 
 
 def _elements(cache: "Cache") -> Iterator[int]:
-    """Of each tensor in the cache."""
+    """Elements of each tensor in the cache."""
     import torch
 
     for layer in cache.layers:

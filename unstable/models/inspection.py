@@ -56,12 +56,9 @@ def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "
             _check_whole_start(folder, model, field, otherwise)
             return
         lora = _fitting(folder, model)
-        given, wanted = lora, model.adapter
-        for name, value, other in (
-            ("rank", given.rank, wanted.rank),
-            ("alpha", given.alpha, wanted.alpha),
-        ):
-            if value != other:
+        wanted = model.adapter
+        for name in ("rank", "alpha"):
+            if (value := getattr(lora, name)) != (other := getattr(wanted, name)):
                 raise ValueError(
                     f"its {name} is {value:g}, not model.adapter.{name} = {other}; "
                     f"set model.adapter.{name} to {value:g}, or {field} to {otherwise}"

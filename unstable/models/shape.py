@@ -13,6 +13,7 @@ from unstable.models.known import KNOWN
 from unstable.models.tensors import misreadings, reason
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 UNBOUNDED = 1 << 20
@@ -184,26 +185,29 @@ def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
     small change is a large one of what is computed; those that are read without being called, so
     that a LoRA would have no effect; and those whose names PEFT takes for experts'.
     """
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
-
     modules = dict(model.named_modules())
     decoder = set(decoder_of(model).modules())
     head = model.get_output_embeddings()
     mixed = any(name.endswith(EXPERTS) for name in modules)
     experts = _names_of_experts(model.config.model_type) if mixed else frozenset()
     for name, module in modules.items():
-        if isinstance(module, nn.Linear) and module is not head:
-            sizes = module.in_features, module.out_features
-        elif isinstance(module, Conv1D):
-            sizes = module.weight.shape[0], module.weight.shape[1]
-        else:
+        if module is head or (sizes := sizes_of(module)) is None:
             continue
         parent, _, last = name.rpartition(".")
         kinds = type(module).__name__.lower(), type(modules[parent]).__name__.lower()
         spared = module not in decoder or last in experts or _routes(last, kinds)
         spared = spared or _is_read(last, kinds[1])
         yield Linear(name=name, inputs=sizes[0], outputs=sizes[1], spared=spared)
+
+
+def sizes_of(module: "nn.Module") -> tuple[int, int] | None:
+    """Inputs and outputs of a linear layer; None for any other module."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    if isinstance(module, Conv1D):
+        return module.nx, module.nf
+    return (module.in_features, module.out_features) if isinstance(module, nn.Linear) else None
 
 
 def _routes(name: str, kinds: tuple[str, str]) -> bool:

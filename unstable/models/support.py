@@ -23,7 +23,7 @@ PACKED = frozenset(_PACKED.split())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """By which path a model goes, and why not by the faster one."""
+    """The path that a model goes by, and why it is not the faster one."""
 
     path: Literal["packed", "padded"]
     reason: str = ""  # of "padded", in a few words

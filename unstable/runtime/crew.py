@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayError
 
 from unstable.config import ConfigError, RunConfig, RunFailedError
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.loop.protocols import Actor
 from unstable.planning.machine import Placement
 from unstable.planning.plan import plan

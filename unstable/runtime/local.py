@@ -15,7 +15,7 @@ from unstable.collectors.collector import Collector
 from unstable.collectors.players.model import ModelPlayer
 from unstable.config import RunConfig
 from unstable.engines.base import Engine
-from unstable.engines.make import make_engine
+from unstable.engines.kinds import make_engine
 from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.loop.ended import Ended, Judged
 from unstable.loop.protocols import HeldVersion

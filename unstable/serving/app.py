@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from unstable.engines.base import EngineDiedError
+from unstable.serving.growing import ended
 from unstable.serving.replies import Seat, Writer, check_model
 from unstable.serving.requests import (
     MOST_BYTES,
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 class Served(Protocol):
-    """All that is served at one port."""
+    """Everything that is served at one port."""
 
     def seat(self, path: Mapping[str, str], token: str | None) -> Seat:
         """The seat of a path's parameters; raises `ApiError`."""
@@ -152,9 +153,7 @@ async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
             raise ApiError(499, "the client went away")
         return asked.result()
     finally:
-        for each in both:
-            each.cancel()
-        await asyncio.wait(both)
+        await ended(*both)
 
 
 async def _refused(http: HttpRequest, error: Exception) -> Response:

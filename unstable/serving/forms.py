@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from unstable.engines.base import MAX_ALLOWED
+from unstable.engines.base import MAX_ALLOWED, SamplingRequest
 from unstable.serving.requests import ApiError, ChatRequest
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
@@ -16,8 +17,6 @@ from unstable.types.seeds import derive_seed
 _AHEAD = 16  # tokens that are sampled freely at once; those up to the first that does not fit stay
 _TRIES = 32  # free tokens that are thrown away before one is drawn from some that fit
 _COMPACT = {"whitespace_flexible": False}  # or a model goes on with blanks
-Sample = Callable[[list[int], int, Sequence[int] | None, int], Awaitable[Completion]]
-"""Goes on with ids by at most so many tokens, of these alone, by a seed."""
 
 
 class Forms:
@@ -27,9 +26,12 @@ class Forms:
         self._tokenizer = tokenizer
 
     async def answer(
-        self, request: ChatRequest, sample: Sample, most: int, seed: int
+        self,
+        request: ChatRequest,
+        asked: SamplingRequest,
+        sample: Callable[[SamplingRequest], Awaitable[Completion]],
     ) -> Completion:
-        """Sample an answer of the requested form; raises `ApiError`.
+        """Sample an answer of the requested form to what is asked; raises `ApiError`.
 
         A token that does not fit is sampled again, which is the model's distribution over those
         that fit. After 32 misses in a row (one at temperature 0, where all are alike), the token is
@@ -37,7 +39,7 @@ class Forms:
         """
         matcher = await asyncio.to_thread(self._matcher, request)  # a large schema takes its time
         ids, drawn, misses = list[int](), 0, 0
-        tries = 1 if request.temperature == 0 else _TRIES
+        most, tries = asked.max_tokens, 1 if asked.temperature == 0 else _TRIES
         while len(ids) < most and not matcher.is_stopped():
             mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             fits = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
@@ -46,9 +48,16 @@ class Forms:
                 new = [int(fits[0])]
             else:
                 allowed, count = (fits[:MAX_ALLOWED].tolist(), 1) if few else (None, _AHEAD)
-                own, drawn = derive_seed(seed, "form", drawn), drawn + 1
-                said = await sample(ids, min(count, most - len(ids)), allowed, own)
-                new = said.token_ids
+                part = replace(
+                    asked,
+                    prompt_ids=[*asked.prompt_ids, *ids],
+                    max_tokens=min(count, most - len(ids)),
+                    seed=derive_seed(asked.seed, "form", drawn),
+                    allowed_token_ids=allowed,
+                    told=None,
+                )
+                drawn += 1
+                new = (await sample(part)).token_ids
             new = new[: matcher.validate_tokens(new)]
             misses = 0 if new else misses + 1
             matcher.consume_tokens(new)

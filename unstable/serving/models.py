@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -12,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from unstable.config import RunConfig
 from unstable.config.plugins import faults_to
-from unstable.engines.base import Engine, EngineDiedError, Told, max_length
+from unstable.engines.base import Engine, EngineDiedError, SamplingRequest, Told, max_length
 from unstable.prompts import (
     AnswerText,
     ChatTemplate,
@@ -22,10 +23,10 @@ from unstable.prompts import (
     read_tool_calls,
 )
 from unstable.serving.forms import Forms, check_forms
-from unstable.serving.growing import Growing, cut_at
+from unstable.serving.growing import Watch, cut_at, ended
 from unstable.serving.replies import Choice, Part, Reply, Seat, check_model, usage
 from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest, is_token
-from unstable.types import Completion, TopLogprobs
+from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
 _WAITING = 4  # times as many answers may wait as run at once
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class Limits(NamedTuple):
-    """What a seat serves at most."""
+    """The most that a seat serves."""
 
     length: int  # tokens of prompt and answer together
     likeliest: int  # tokens beside each that is sampled, as the engine gives them
@@ -103,7 +104,7 @@ class ModelsSeat:
         adapters: Mapping[str, str | None],
         length: int,
     ) -> Self:
-        """That of a resolved config's engine, whose model takes `length` tokens at most."""
+        """The seat of a resolved config's engine, whose model takes `length` tokens at most."""
         assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
         template = ChatTemplate(tokenizer, config.model.template_arguments)
         own = config.sampling.thoughts.tags
@@ -140,7 +141,17 @@ class ModelsSeat:
                 prompts = await self._prompts(request)
                 most = self._most(request, prompts)
                 completions = await all_of(
-                    self._answered(request, prompts[index // request.n], most, each % _SEEDS, hears)
+                    self._answered(
+                        request,
+                        SamplingRequest(
+                            prompt_ids=prompts[index // request.n],
+                            adapter=self._adapters[request.model],
+                            temperature=1.0 if request.temperature is None else request.temperature,
+                            max_tokens=most,
+                            seed=each % _SEEDS,
+                            told=hears,
+                        ),
+                    )
                     for index, (each, hears) in enumerate(zip(seeds, heard, strict=True))
                 )
                 befores = await self._befores(request, prompts)
@@ -209,7 +220,7 @@ class ModelsSeat:
             raise ApiError(400, text, param=_prompt(request), code="context_length_exceeded")
 
     async def _prompts(self, request: ChatRequest | TextRequest) -> list[list[int]]:
-        """Their ids; long ones are put into tokens beside the event loop, one request at a time."""
+        """The prompts' ids; long ones are encoded beside the event loop, one request at a time."""
         if request.characters < _SHORT:
             return encoded(self._template, request)
         async with self._encoding:
@@ -234,25 +245,14 @@ class ModelsSeat:
         return most
 
     async def _answered(
-        self,
-        request: ChatRequest | TextRequest,
-        prompt_ids: list[int],
-        most: int,
-        seed: int,
-        told: Told | None,
+        self, request: ChatRequest | TextRequest, asked: SamplingRequest
     ) -> Completion:
-        if most == 0:  # the prompt is asked about
+        if asked.max_tokens == 0:  # the prompt is asked about
             return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
+        sample = partial(self._sampled, request.stops)
         if isinstance(request, ChatRequest) and request.is_formed:
-
-            async def sample(
-                ids: list[int], count: int, allowed: Sequence[int] | None, own: int
-            ) -> Completion:
-                asked = [*prompt_ids, *ids]
-                return await self._sampled(request, asked, count, own % _SEEDS, None, allowed)
-
-            return await self._forms.answer(request, sample, most, seed)
-        return await self._sampled(request, prompt_ids, most, seed, told)
+            return await self._forms.answer(request, asked, sample)
+        return await sample(asked)
 
     async def _befores(
         self, request: ChatRequest | TextRequest, prompts: Sequence[list[int]]
@@ -265,11 +265,11 @@ class ModelsSeat:
         async def before(ids: list[int]) -> Part:
             own = await self._engine.score(ids[:1], [ids[1:]], adapter=adapter) if ids[1:] else [[]]
             ends = range(1, len(ids) if request.logprobs else 1)
+            greedy = SamplingRequest(
+                prompt_ids=ids, adapter=adapter, temperature=0.0, max_tokens=1, seed=0
+            )
             likeliest = await all_of(
-                self._engine.generate(
-                    ids[:end], adapter=adapter, temperature=0.0, max_tokens=1, seed=0
-                )
-                for end in ends
+                self._engine.generate(structs.replace(greedy, prompt_ids=ids[:end])) for end in ends
             )
             others = [(each.top_logprobs or [[]])[0] for each in likeliest]
             return Part(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
@@ -279,30 +279,14 @@ class ModelsSeat:
         except ValueError as error:  # such as ids that are none
             raise ApiError(400, str(error), param="prompt") from None
 
-    async def _sampled(
-        self,
-        request: Request,
-        prompt_ids: list[int],
-        most: int,
-        seed: int,
-        told: Told | None,
-        allowed: Sequence[int] | None = None,
-    ) -> Completion:
-        """An answer; it ends with the token that completes a stop of the request."""
-        watch = _Watch(self._decode, request.stops, told) if request.stops else None
-        asked = self._engine.generate(
-            prompt_ids,
-            adapter=self._adapters[request.model],
-            temperature=1.0 if request.temperature is None else request.temperature,
-            max_tokens=most,
-            seed=seed,
-            allowed_token_ids=allowed,
-            told=watch or told,
-        )
+    async def _sampled(self, stops: Sequence[str], asked: SamplingRequest) -> Completion:
+        """An answer; it ends with the token that completes one of the stops."""
         try:
-            if watch is None:
-                return await asked
-            return watch.cut(await watch.until_stopped(asked))
+            if not stops:
+                return await self._engine.generate(asked)
+            watch = Watch(self._decode, stops, asked.told)
+            answer = self._engine.generate(structs.replace(asked, told=watch))
+            return watch.cut(await watch.until_stopped(answer))
         except ValueError as error:
             raise ApiError(400, str(error)) from None
 
@@ -314,59 +298,8 @@ def longest_token(tokenizer: Any) -> int | None:
     return _BLANKS * max(map(len, tokenizer.get_vocab()))
 
 
-class _Watch:
-    """What is heard of an answer's tokens, up to the one that completes a stop."""
-
-    def __init__(
-        self, decode: Callable[[list[int]], str], stops: Sequence[str], told: Told | None
-    ) -> None:
-        self._growing, self._told = Growing(decode, stops), told
-        self._heard = Completion(token_ids=[], logprobs=[], finish_reason="stop", adapter=None)
-        self._likeliest: TopLogprobs = []
-        self._stopped = asyncio.Event()
-
-    def __call__(
-        self, ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None, /
-    ) -> None:
-        for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
-            if self._stopped.is_set():
-                return
-            others = likeliest[place : place + 1] if likeliest else None
-            self._heard.token_ids.append(token)
-            self._heard.logprobs.append(logprob)
-            self._likeliest += others or []
-            if self._told is not None:
-                self._told([token], [logprob], others)
-            self._growing.add([token])
-            if self._growing.stopped:
-                self._stopped.set()
-
-    async def until_stopped(self, asked: Coroutine[Any, Any, Completion]) -> Completion | None:
-        """The answer of an engine; None where it is given up, since there is a stop in it."""
-        sampling = asyncio.ensure_future(asked)
-        stopped = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait([sampling, stopped], return_when=asyncio.FIRST_COMPLETED)
-            return None if self._stopped.is_set() else sampling.result()
-        finally:
-            await ended(sampling, stopped)
-
-    def cut(self, whole: Completion | None) -> Completion:
-        """The answer up to its stop."""
-        if whole is not None:
-            return whole
-        return structs.replace(self._heard, top_logprobs=self._likeliest or None)
-
-
-async def ended(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel what still runs, and let it end; what it raises is not asked for any more."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of them return; the first that one of them raises ends the others."""
+    """Results of all of them; the first error that one of them raises ends the others."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -426,5 +359,5 @@ class ForToken:
         return self._seat
 
     def routes(self) -> list[BaseRoute]:
-        """None besides the seat's."""
+        """No routes besides the seat's."""
         return []

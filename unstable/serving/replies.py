@@ -50,7 +50,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a request is answered."""
+    """The answers to a request."""
 
     model: str
     prompts: list[list[int]]
@@ -58,7 +58,7 @@ class Reply:
 
 
 class Seat(Protocol):
-    """What answers requests that come to one address."""
+    """Someone who answers the requests that come to one address."""
 
     strings: TokenStrings
     """What its tokens are as text."""

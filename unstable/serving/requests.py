@@ -50,14 +50,14 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its answer says besides the body."""
+        """Headers of its answer besides those of the body."""
         named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self._retry_after_s is not None:
             named["Retry-After"] = str(self._retry_after_s)
         return named
 
     def body(self) -> dict[str, Any]:
-        """What is sent, in the API's own form."""
+        """The error as it is sent, in the API's own form."""
         kind = _KINDS.get(self.status) or (
             "invalid_request_error" if self.status < 500 else "server_error"
         )
@@ -66,7 +66,7 @@ class ApiError(Exception):
 
 
 def as_error(error: BaseException) -> ApiError:
-    """What is said of an error; one that nobody expected goes to the log."""
+    """Put an error as it is sent; one that nobody expected goes to the log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineDiedError):
@@ -76,7 +76,7 @@ def as_error(error: BaseException) -> ApiError:
 
 
 def is_token(given: str | None, wanted: str) -> bool:
-    """Whether a token is the one that is wanted, in a time that says nothing about it."""
+    """Compare a token with the one that is wanted, in a time that says nothing about it."""
     return given is not None and hmac.compare_digest(given.encode(), wanted.encode())
 
 
@@ -110,7 +110,7 @@ class _Message(_Value):
     tool_calls: list[_Call] | None = None
 
     def value(self) -> dict[str, Any]:
-        """It as a chat template takes it."""
+        """The message as a chat template takes it."""
         content = self.content or ""
         role = "system" if self.role == "developer" else self.role
         if not self.tool_calls:
@@ -169,7 +169,7 @@ class _Form(_Value):
 
 
 class Request(_Value):
-    """What both kinds of requests say of how answers are sampled and sent."""
+    """The part of both kinds of requests that says how answers are sampled and sent."""
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -184,7 +184,7 @@ class Request(_Value):
 
     @property
     def most_tokens(self) -> int | None:
-        """Of the answer; None: as many as there is room for."""
+        """The most tokens of an answer; None: as many as there is room for."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
@@ -194,7 +194,7 @@ class Request(_Value):
 
     @property
     def answers(self) -> int:
-        """How many are asked for, of all prompts together."""
+        """Number of answers that are asked for, of all prompts together."""
         return self.n
 
     @property
@@ -209,7 +209,7 @@ class Request(_Value):
 
     @property
     def characters(self) -> int:
-        """Of all that is asked, roughly."""
+        """Number of characters of all that is asked, roughly."""
         raise NotImplementedError
 
     @property
@@ -253,13 +253,13 @@ class ChatRequest(Request):
 
     @property
     def characters(self) -> int:
-        """As `Request` has it."""
+        """Number of characters of all that is asked, roughly."""
         tools = sum(len(str(each.function)) for each in self.tools)
         return tools + sum(16 + len(each.content or "") for each in self.messages)
 
     @property
     def form(self) -> Mapping[str, Any] | None:
-        """Of the JSON that an answer has to be; None where it may be any text."""
+        """The schema of the JSON that an answer has to be; None where it may be any text."""
         given = self.response_format
         if given is None or given.type == "text":
             return None
@@ -275,7 +275,7 @@ class ChatRequest(Request):
 
     @property
     def is_formed(self) -> bool:
-        """As `Request` has it."""
+        """Whether the answer has to be of a form."""
         return self.form is not None or bool(self.forced)
 
     @model_validator(mode="after")
@@ -290,7 +290,7 @@ class ChatRequest(Request):
 
     @property
     def likeliest(self) -> int | None:
-        """As `Request` has it."""
+        """Others that are asked for at each token; None: not even its own logprob."""
         return self.top_logprobs if self.logprobs else None
 
 
@@ -323,17 +323,17 @@ class TextRequest(Request):
 
     @property
     def answers(self) -> int:
-        """As `Request` has it."""
+        """Number of answers that are asked for, of all prompts together."""
         return self.n * len(self.prompt)
 
     @property
     def characters(self) -> int:
-        """As `Request` has it."""
+        """Number of characters of all that is asked, roughly."""
         return sum(map(len, self.prompt))
 
     @property
     def likeliest(self) -> int | None:
-        """As `Request` has it."""
+        """Others that are asked for at each token; None: not even its own logprob."""
         return self.logprobs
 
 

@@ -33,7 +33,7 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 def most_connections() -> int:
-    """That are open at once: half of the files that this process may open, 4,096 at most."""
+    """The most connections at once: half of the files that this process may open, 4,096 at most."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CONNECTIONS if soft < 0 else min(_MOST_CONNECTIONS, max(8, soft // 2))
 
@@ -144,7 +144,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it is, without a slash at the end."""
+        """The address that is listened at, without a slash at the end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 

@@ -58,7 +58,7 @@ class _Stream:
         self._begun = set[int]()
 
     def next(self, index: int, part: Part) -> Iterator[bytes]:
-        """Those that can be sent now that an answer has got these tokens."""
+        """Events that can be sent now that an answer has got these tokens."""
         yield from self._begin(index)
         if self._is_whole:
             return
@@ -72,7 +72,7 @@ class _Stream:
         self._begun.add(index)
 
     def last(self, reply: Reply) -> Iterator[bytes]:
-        """Those that end each answer, what was held back among them."""
+        """Events that end each answer, what was held back among them."""
         model = self._request.model
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)

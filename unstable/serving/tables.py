@@ -28,7 +28,7 @@ _KEY_BYTES = 16
 
 
 class Posted(BaseModel):
-    """What a program says of a game that is over. Posted(payoffs=[1, -1])"""
+    """A program's word on a game that is over. Posted(payoffs=[1, -1])"""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
     payoffs: list[float] | None = Field(None, description="of each seat, in the game's own unit")
@@ -141,7 +141,7 @@ class Tables:
 
     @property
     def all(self) -> list[Table]:
-        """Those that wait and those that are played."""
+        """Games that wait and games that are played."""
         return list(self._open.values())
 
     def of(self, driver: str) -> list[Table]:
@@ -160,7 +160,7 @@ class Tables:
         return _Counted(table, table.seats[number])
 
     def routes(self) -> list[BaseRoute]:
-        """Where games are taken, and results are posted."""
+        """Routes by which games are taken, and results are posted."""
         return [
             Route("/games", self._take, methods=["POST"]),
             Route("/game/{game}/result", self._result, methods=["POST"]),

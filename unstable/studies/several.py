@@ -22,7 +22,7 @@ from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.prepare import settle
 from unstable.commands.session import Terminated, handled, status
 from unstable.config import ConfigError, RunConfig, RunFailedError
-from unstable.engines.needs import NEEDS
+from unstable.engines.kinds import NEEDS
 from unstable.loop.state import parse
 from unstable.planning.machine import Machine
 from unstable.processes.child import Child

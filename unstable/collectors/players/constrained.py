@@ -35,14 +35,8 @@ class ConstrainedPlayer(ModelPlayer):
             allowed = sorted({answer[place] for answer in answers})
             token_id, logprob, top = allowed[0], 0.0, [(allowed[0], 0.0)]
             if len(allowed) > 1:
-                step = await self.engine.generate(
-                    prompt_ids + token_ids,
-                    adapter=self.adapter,
-                    temperature=self.temperature,
-                    max_tokens=1,
-                    seed=derive_seed(seed, place),
-                    allowed_token_ids=allowed,
-                )
+                ids, own = prompt_ids + token_ids, derive_seed(seed, place)
+                step = await self.engine.generate(self.request(ids, own, 1, allowed))
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
                 assert token_id in allowed, "the engine left the allowed tokens"
                 if step.top_logprobs is not None:

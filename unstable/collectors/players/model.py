@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, MovesKept
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, SamplingRequest
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
 from unstable.types import (
     Answer,
-    Completion,
     Move,
     Observation,
     PlayerId,
@@ -74,13 +73,9 @@ class ModelPlayer:
                 f"the answer has {len(before) + len(inserted)} tokens with what is inserted; "
                 f"sampling.max_tokens = {self.max_tokens} leaves no room for more"
             )
-        completion = await self.engine.generate(
-            [*sampled.prompt_ids, *before, *inserted],
-            adapter=self.adapter,
-            temperature=self.temperature,
-            max_tokens=room if most is None else min(room, most),
-            seed=seed,
-        )
+        ids = [*sampled.prompt_ids, *before, *inserted]
+        room = room if most is None else min(room, most)
+        completion = await self.engine.generate(self.request(ids, seed, room))
         inserts = Segment(token_ids=inserted, scored=False)
         longer = replace(sampled, segments=(*sampled.segments, inserts, completion), thought=0)
         last = answer_of(self.prompts, answer.observation, replace(longer, segments=(completion,)))
@@ -101,28 +96,29 @@ class ModelPlayer:
 
     async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
         """The answer to a prompt, as it was sampled; `game` is at the turn."""
-        return await sample_answer(
-            self.engine,
-            self.prompts,
-            prompt_ids,
+        request = self.request(prompt_ids, seed)
+        return await sample_answer(self.engine, self.prompts, request, self.think_budget)
+
+    def request(
+        self,
+        prompt_ids: list[int],
+        seed: int,
+        max_tokens: int | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+    ) -> SamplingRequest:
+        """The request to the engine for an answer, by default of `self.max_tokens`."""
+        return SamplingRequest(
+            prompt_ids=prompt_ids,
             adapter=self.adapter,
             temperature=self.temperature,
-            max_tokens=self.max_tokens,
-            think_budget=self.think_budget,
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
             seed=seed,
+            allowed_token_ids=allowed_token_ids,
         )
 
 
 async def sample_answer(
-    engine: Engine,
-    prompts: PromptBuilder,
-    prompt_ids: list[int],
-    *,
-    adapter: str | None,
-    temperature: float,
-    max_tokens: int,
-    think_budget: int | None,
-    seed: int,
+    engine: Engine, prompts: PromptBuilder, request: SamplingRequest, think_budget: int | None
 ) -> tuple[Segment, ...]:
     """An answer of `max_tokens`, what is inserted included, in which a thought has its end in time.
 
@@ -131,29 +127,25 @@ async def sample_answer(
     its own. Raises as `Engine.generate` does, and `ConfigError` where what is inserted leaves no
     room.
     """
-
-    def ask(ids: list[int], most: int, seed: int) -> Awaitable[Completion]:
-        return engine.generate(
-            ids, adapter=adapter, temperature=temperature, max_tokens=most, seed=seed
-        )
-
     if think_budget is None:
-        return (await ask(prompt_ids, max_tokens, seed),)
-    begun = await ask(prompt_ids, think_budget, seed)
+        return (await engine.generate(request),)
+    begun = await engine.generate(replace(request, max_tokens=think_budget))
     if begun.finish_reason == "stop":
         return (begun,)
     segments: list[Segment] = [begun]
     if prompts.is_thinking(begun.token_ids):
         segments.append(Segment(token_ids=prompts.encode_ending(), scored=False))
     before = [token for segment in segments for token in segment.token_ids]
-    left = max_tokens - len(before)
+    left = request.max_tokens - len(before)
     if left < 1:
         raise ConfigError(
             f"sampling.thoughts.budget = {think_budget}: with what ends a thought "
             f"({len(before) - think_budget} tokens) it leaves no token for the action; set "
             f"sampling.max_tokens to more than {len(before)}"
         )
-    return (*segments, await ask(prompt_ids + before, left, seed_after_budget(seed)))
+    ids, seed = [*request.prompt_ids, *before], seed_after_budget(request.seed)
+    rest = replace(request, prompt_ids=ids, max_tokens=left, seed=seed)
+    return (*segments, await engine.generate(rest))
 
 
 def seed_after_budget(seed: int) -> int:

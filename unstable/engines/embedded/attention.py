@@ -28,7 +28,7 @@ _ROOM = 128  # positions by which the cache grows
 
 
 class _Rule(NamedTuple):
-    """How a layer turns products of queries and keys into weights."""
+    """A layer's way to turn products of queries and keys into weights."""
 
     scaling: float
     window: int | None  # the last positions that a token sees, its own among them; None: all
@@ -44,7 +44,7 @@ class _View(NamedTuple):
 
 
 class _Seen:
-    """Which of the positions below `length` are seen: by a token of position p those up to p."""
+    """Positions below `length` that are seen: by a token of position p those up to p."""
 
     def __init__(self, positions: Tensor, first: int, length: int) -> None:
         self.length = length
@@ -105,7 +105,7 @@ class _Singles:
         self.seen = _Seen(limits[:, None, None, None], lowest, highest + 1)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
-        """Of the tokens among [T, K, G, D], in their order, as batched products over the range."""
+        """Mixed values of the tokens among [T, K, G, D], as batched products over the range."""
         slots = slice(self.first, self.first + len(self.sources))
         first, bias = self.seen.through(rule.window)
         places = slice(first, self.seen.length)
@@ -130,7 +130,7 @@ class _Short:
         self.seen = _Seen(positions[:, None, None, :, None], lowest, length)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
-        """Of the tokens among [T, K, G, D], in the order of `offsets`."""
+        """Mixed values of the tokens among [T, K, G, D], in the order of `offsets`."""
         rows = queries[self.sources].permute(0, 2, 3, 1, 4)  # [B, K, G, C, D]
         size = rows.shape[2:4]
         first, bias = self.seen.through(rule.window)
@@ -312,7 +312,7 @@ def _batches(
 
 
 def _bias(hidden: Tensor) -> Tensor:
-    """What is added to scores: nothing, or minus infinity where a key is hidden."""
+    """The bias on scores: nothing, or minus infinity where a key is hidden."""
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
@@ -347,7 +347,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in every attention layer, with the step among the model's kwargs.
+    """Attend as transformers asks every layer to, with the step among the model's kwargs.
 
     Windows are the cache's: not every model with windows names them here.
     """

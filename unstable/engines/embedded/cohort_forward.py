@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from unstable.engines.embedded.lora import GroupedLora
+from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
-from unstable.engines.embedded.whole import of_one_weights
+from unstable.engines.embedded.whole import BASE
 
 log = logging.getLogger(__name__)
 _UNSUITED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -30,8 +30,9 @@ _PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' 
 
 @dataclass(slots=True)
 class _Cohort:
-    """Requests of equal length under one model's weights, by row of the cache, by adapter."""
+    """Requests of equal length under one model's weights, by row of the cache, by version."""
 
+    weights: int
     slots: Ints
     cache: Cache | None = None
 
@@ -61,19 +62,21 @@ class CohortForward:
                 type(model).__name__,
             )
 
-    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
+    def logits(
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+    ) -> Tensor:
         """One forward for each cohort."""
         del placements  # all of them begin at 0
         held = self.table.computed[slots_R] > 0
         if self._cache_name is None:
             held[:] = False
         self._keep(slots_R[held])
-        self._cohorts += self._begin(slots_R[~held], adapters_R[~held])
+        self._cohorts += self._begin(slots_R[~held], weights_R[~held])
         rows = np.zeros(len(self.table.length), dtype=np.int64)
         rows[slots_R] = np.arange(len(slots_R))
         rows_of = [rows[cohort.slots] for cohort in self._cohorts]
         found = [
-            self._advance(cohort, adapters_R[own])
+            self._advance(cohort, loras_R[own])
             for cohort, own in zip(self._cohorts, rows_of, strict=True)
         ]
         return torch.cat(found)[torch.from_numpy(np.concatenate(rows_of).argsort())]
@@ -91,30 +94,32 @@ class CohortForward:
             cohort.slots = cohort.slots[stay]
         self._cohorts = [cohort for cohort in self._cohorts if len(cohort.slots)]
 
-    def _begin(self, slots_R: Ints, adapters_R: Ints) -> Iterator[_Cohort]:
+    def _begin(self, slots_R: Ints, weights_R: Ints) -> Iterator[_Cohort]:
         """New cohorts of these slots."""
-        for part in of_one_weights(adapters_R):
-            slots = slots_R[part]
+        for weights, start, stop in stretches(weights_R):
+            slots = slots_R[start:stop]
             lengths = self.table.length[slots]
             for length in np.unique(lengths).tolist():
                 equal = slots[lengths == length]
                 most = max(1, _BATCH_TOKENS // length)
                 for first in range(0, len(equal), most):
-                    yield _Cohort(equal[first : first + most])
+                    yield _Cohort(weights, equal[first : first + most])
 
-    def _advance(self, cohort: _Cohort, adapters_B: Ints) -> Tensor:
+    def _advance(self, cohort: _Cohort, loras_B: Ints) -> Tensor:
         """The last logits [B, V] of a cohort's rows, whose cache goes on to there."""
         table, one = self.table, cohort.slots[0]
         start = 0 if cohort.cache is None else int(table.computed[one])
         ids = torch.from_numpy(table.ids[cohort.slots, start : table.length[one]])
         if self._cache_name is not None and cohort.cache is None:
             cohort.cache = DynamicCache(config=self._model.config)
-        return self._forward(ids, start, cohort.cache, adapters_B)
+        return self._forward(ids, start, cohort.cache, cohort.weights, loras_B)
 
-    def _forward(self, ids_BL: Tensor, start: int, cache: Cache | None, adapters_B: Ints) -> Tensor:
+    def _forward(
+        self, ids_BL: Tensor, start: int, cache: Cache | None, weights: int, loras_B: Ints
+    ) -> Tensor:
         """Last logits [B, V] of tokens from position `start` on, which a cache then holds too."""
         rows, length = ids_BL.shape
-        self._lora.group(adapters_B, length * np.arange(1, rows + 1))
+        self._lora.group(weights, loras_B, length * np.arange(1, rows + 1))
         options: dict[str, Any] = dict(self._options)
         if self._takes_positions:  # some models count from 0 unless they are told
             options["position_ids"] = torch.arange(start, start + length).expand(rows, -1)
@@ -125,23 +130,23 @@ class CohortForward:
 
     @torch.inference_mode()
     def _proves_cache(self, max_length: int) -> bool:
-        """Whether two cohorts in turn, one of which loses a row, come out as whole sequences do."""
+        """Compare two cohorts in turn, of which one loses a row, with whole sequences."""
         if self._cache_name is None:
             return False
         first, second = (max(1, min(length, max_length - 1)) for length in _PROBE_LENGTHS)
         vocabulary = self._model.config.get_text_config().vocab_size
         ids = torch.arange(2 * (first + 1)).view(2, -1) % vocabulary
         other = ids[:1, : second + 1] + 1
-        base = np.zeros(2, dtype=np.int64)
-        whole = [self._forward(row, 0, None, base[:1]) for row in (ids[1:], other)]
+        base = BASE, np.full(1, NO_LORA)
+        whole = [self._forward(row, 0, None, *base) for row in (ids[1:], other)]
         large, small = (DynamicCache(config=self._model.config) for _ in range(2))
         try:
-            self._forward(ids[:, :first], 0, large, base)
-            self._forward(other[:, :second], 0, small, base[:1])
+            self._forward(ids[:, :first], 0, large, BASE, np.full(2, NO_LORA))
+            self._forward(other[:, :second], 0, small, *base)
             _keep_rows(large, np.array([1]))
             found = [
-                self._forward(ids[1:, first:], first, large, base[:1]),
-                self._forward(other[:, second:], second, small, base[:1]),
+                self._forward(ids[1:, first:], first, large, *base),
+                self._forward(other[:, second:], second, small, *base),
             ]
         except _UNSUITED as error:
             log.info("%s: %s", type(self._model).__name__, error)

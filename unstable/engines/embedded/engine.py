@@ -11,18 +11,28 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from unstable.engines.base import EngineDiedError, Told, check_request
+from unstable.config import RunConfig
+from unstable.engines.base import (
+    Engine,
+    EngineDiedError,
+    SamplingRequest,
+    check_request,
+    max_length,
+)
 from unstable.engines.embedded.forward import make_forward
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.requests import Request, Running
 from unstable.engines.embedded.sampling import restrict, sample, score, top_logprobs, uniforms
 from unstable.engines.embedded.slots import Ints, Placement
-from unstable.engines.scoring import check_scoring, score_all
+from unstable.engines.scoring import check_scoring, next_token, score_all
+from unstable.models.base import load_model, stop_token_ids
+from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
@@ -54,10 +64,7 @@ class EmbeddedEngine:
         limits = [getattr(config, name, None) for name in _LONGEST]  # none in Mamba's, for one
         self._max_length = min([max_length, *filter(None, limits)])
         self._vocab_size = config.vocab_size
-        self._stops_V = np.zeros(self._vocab_size, dtype=bool)
-        self._stops_V[
-            [token_id for token_id in stop_token_ids if token_id < len(self._stops_V)]
-        ] = 1
+        self._stops_V = np.isin(np.arange(self._vocab_size), [*stop_token_ids])
         self._top_logprobs = top_logprobs
         self._lora = GroupedLora(model)
         self._forward = make_forward(
@@ -69,18 +76,9 @@ class EmbeddedEngine:
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._counts = dict.fromkeys(
-            (
-                "requests",
-                "prompt_tokens",
-                "cached_prompt_tokens",
-                "sampled_tokens",
-                "decode_steps",
-                "prefill_seconds",
-                "decode_seconds",
-            ),
-            0.0,
-        )
+        names = ("requests", "prompt_tokens", "cached_prompt_tokens", "sampled_tokens")
+        steps = ("decode_steps", "prefill_seconds", "decode_seconds")
+        self._counts = dict.fromkeys(names + steps, 0.0)
 
     async def load(self, weights: Adapter) -> None:
         """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
@@ -88,7 +86,7 @@ class EmbeddedEngine:
 
     async def unload(self, name: str) -> None:
         """Forget an adapter and all that was computed under it. No request in flight may use it."""
-        assert all(request.adapter != name for request in self._in_flight), f"{name} is in use"
+        assert all(each.asked.adapter != name for each in self._in_flight), f"{name} is in use"
         self._lora.remove(name)
         self._table.forget(name)
 
@@ -97,36 +95,9 @@ class EmbeddedEngine:
         assert not self._in_flight, "requests are in flight"
         self._table.clear()
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-        told: Told | None = None,
-    ) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it frees its slot."""
-        check_request(
-            prompt_ids,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            allowed_token_ids=allowed_token_ids,
-            vocab_size=self._vocab_size,
-            max_length=self._max_length,
-        )
-        request = Request(
-            prompt_ids=np.frombuffer(array("q", prompt_ids), dtype=np.int64),
-            adapter=adapter,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            allowed_token_ids=allowed_token_ids,
-            seed=seed,
-            answer=asyncio.get_running_loop().create_future(),
-            told=told,
-        )
+        check_request(request, vocab_size=self._vocab_size, max_length=self._max_length)
         answer = await self._ask(request)
         assert isinstance(answer, Completion)
         return answer
@@ -147,28 +118,27 @@ class EmbeddedEngine:
         )
 
         async def after(beginning: list[int], next_ids: list[int]) -> list[float]:
-            request = Request(
-                prompt_ids=np.array([*prompt_ids, *beginning], dtype=np.int64),
-                adapter=adapter,
-                temperature=1.0,
-                max_tokens=1,
-                allowed_token_ids=None,
-                seed=0,
-                answer=asyncio.get_running_loop().create_future(),
-                next_ids=next_ids,
-            )
-            logprobs = await self._ask(request)
+            request = next_token([*prompt_ids, *beginning], adapter)
+            logprobs = await self._ask(request, next_ids)
             assert isinstance(logprobs, list)
             return logprobs
 
         return await score_all(continuations, after)
 
-    async def _ask(self, request: Request) -> Completion | list[float]:
-        """Have a request served; cancelling it frees its slot."""
+    async def _ask(
+        self, asked: SamplingRequest, next_ids: Sequence[int] | None = None
+    ) -> Completion | list[float]:
+        """The answer, or the logprobs of `next_ids`; cancelling it frees its slot."""
         if self._failure is not None:
             raise self._failure
-        if request.adapter is not None and request.adapter not in self._lora:
-            raise ValueError(f"adapter {request.adapter!r} is not there; add it first")
+        if asked.adapter not in self._lora:
+            raise ValueError(f"adapter {asked.adapter!r} is not there; add it first")
+        request = Request(
+            asked=asked,
+            prompt_ids=np.frombuffer(array("q", asked.prompt_ids), dtype=np.int64),
+            answer=asyncio.get_running_loop().create_future(),
+            next_ids=next_ids,
+        )
         self._waiting.append(request)
         self._work.set()
         if self._task is None:
@@ -186,10 +156,10 @@ class EmbeddedEngine:
         return self._counts | gauges
 
     async def sleep(self) -> None:
-        """Nothing: no GPU is used."""
+        """Do nothing: no GPU is used."""
 
     async def wake(self) -> None:
-        """Nothing, as `sleep`."""
+        """Do nothing, as `sleep`."""
 
     async def close(self) -> None:
         """Fail what is in flight and give the model back as it was."""
@@ -246,13 +216,16 @@ class EmbeddedEngine:
         placements = self._admit()
         running, table = self._running, self._table
         slots = np.fromiter(running.requests, np.int64)
-        slots = slots[np.lexsort((slots, running.adapters[slots]))]
+        weights, loras = running.weights[slots], running.loras[slots]
+        # Whole versions, which have no LoRA, the newest of them first; then the base and LoRAs.
+        order = np.lexsort((slots, loras - weights))
+        slots = slots[order]
         computed = int((table.length[slots] - table.computed[slots]).sum())
-        logits = self._forward.logits(slots, running.adapters[slots], placements)
+        logits = self._forward.logits(slots, weights[order], loras[order], placements)
         table.computed[slots] = table.length[slots]
         requests = [running.requests[slot] for slot in slots.tolist()]
         scores = score(logits, [request.next_ids for request in requests])
-        restrict(logits, [request.allowed_token_ids for request in requests])
+        restrict(logits, [request.asked.allowed_token_ids for request in requests])
         temperatures = torch.from_numpy(running.temperatures[slots])
         token_ids, logprobs = sample(
             logits,
@@ -278,12 +251,13 @@ class EmbeddedEngine:
         placements: list[Placement] = []
         tokens = cached = 0
         while self._waiting and tokens < _STEP_TOKENS:
-            placement = self._table.place(self._waiting[0].prompt_ids, self._waiting[0].adapter)
+            request = self._waiting[0]
+            placement = self._table.place(request.prompt_ids, request.asked.adapter)
             if placement is None:
                 break
-            request = self._waiting.popleft()
+            self._waiting.popleft()
             request.slot = placement.slot
-            self._running.add(request, self._lora.number(request.adapter))
+            self._running.add(request, self._lora.version(request.asked.adapter))
             tokens += len(request.prompt_ids) - placement.start
             cached += placement.start
             placements.append(placement)
@@ -329,9 +303,22 @@ class EmbeddedEngine:
                 token_ids=table.ids[slot, places].tolist(),
                 logprobs=running.logprobs[slot, places].tolist(),
                 finish_reason="stop" if is_stop else "length",
-                adapter=request.adapter,
+                adapter=request.asked.adapter,
                 top_logprobs=request.top_logprobs if self._top_logprobs else None,
             )
             self._release(slot)
             if not request.answer.done():
                 request.answer.set_result(answer)
+
+
+async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
+    """The engine with the model loaded; it logs nothing of its own."""
+    assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
+    model = load_model(config.model)
+    return EmbeddedEngine(
+        model,
+        stop_token_ids(model, config.model, tokenizer),
+        max_requests=config.actors.games_in_flight,
+        max_length=min(max_length(config), read_shape(config.model).max_length),
+        top_logprobs=config.tracking.top_logprobs,
+    )

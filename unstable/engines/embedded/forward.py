@@ -17,14 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class Forward(Protocol):
-    """How the next token's logits are computed of all that runs."""
+    """A way to compute the next token's logits of all that runs."""
 
     table: SlotTable
 
-    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
-        """Logits [R, V] after the last of each slot's ids, of slots sorted by adapter.
+    def logits(
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+    ) -> Tensor:
+        """Logits [R, V] after the last of each slot's ids, of slots sorted by version.
 
-        `adapters_R` are the numbers of their adapters; `placements` say how the new ones began.
+        Numbers are those of `Version`; `placements` say how the new ones began.
         """
 
     def close(self) -> None:
@@ -34,7 +36,7 @@ class Forward(Protocol):
 def make_forward(
     model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int, *, packed: bool
 ) -> Forward:
-    """By slots if `packed` and where the model's type allows it and proves so; else by cohorts."""
+    """A `SlotForward` if `packed` and where the model's type allows it; else a `CohortForward`."""
     if packed and support_of(model.config).path == "packed":
         try:
             return SlotForward(model, lora, num_slots, max_length)

@@ -3,7 +3,8 @@
 Versions that are whole models take the base's place, for a forward of their tokens alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,17 +16,27 @@ from transformers.pytorch_utils import Conv1D
 from unstable.engines.adapters import fitting_pairs
 from unstable.engines.embedded.slots import Ints
 from unstable.engines.embedded.whole import BASE, WholeVersions
+from unstable.models.shape import sizes_of
 from unstable.types import Adapter
 
 _FORWARDS = (nn.Linear.forward, Conv1D.forward)
+NO_LORA = 0
+"""The number that no LoRA has."""
+
+
+class Version(NamedTuple):
+    """The numbers of what a row is computed with. Version(weights=BASE, lora=3)"""
+
+    weights: int  # of the whole weights that are in place
+    lora: int  # of the LoRA that is added to them
 
 
 class RowGroup(NamedTuple):
-    """Tokens [start, stop) of a forward that belong to one adapter."""
+    """Tokens [start, stop) of a forward that belong to one LoRA."""
 
     start: int
     stop: int
-    adapter: str
+    lora: int
 
 
 class GroupedLora:
@@ -38,75 +49,65 @@ class GroupedLora:
 
     def __init__(self, model: PreTrainedModel) -> None:
         head = model.get_output_embeddings()
-        self._dtype = model.dtype
-        self._linears = {
-            name: module
+        self._model, self._dtype = model, model.dtype
+        self._sizes = {
+            name: sizes
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | Conv1D)
-            and module is not head
-            and self._is_linear(module)
+            if module is not head
+            and (sizes := sizes_of(module))
+            and self._is_linear(module, sizes[0])
         }
-        self._sizes = {name: _sizes(linear) for name, linear in self._linears.items()}
-        self._weights: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+        self._weights: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}  # by layer and LoRA
         self._whole = WholeVersions(model)
-        self._numbers: dict[str, int] = {}  # of versions; of LoRAs from 1, in their order
-        self._names: dict[int, str] = {}  # by number
-        self._next_number = 1
+        self._versions: dict[str | None, Version] = {None: Version(BASE, NO_LORA)}
+        self._numbers = count(NO_LORA + 1)  # of LoRAs, in their order
         self._hooks: list[Any] = []
         self._tokens = 0  # of the forward at hand
-        self._groups: Sequence[RowGroup] = ()
+        self._groups: list[RowGroup] = []
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._numbers
+    def __contains__(self, name: str | None) -> bool:
+        return name in self._versions
 
-    def number(self, name: str | None) -> int:
-        """A version's own number: above 0 of a LoRA, 0 of the base, below 0 of a whole model."""
-        return 0 if name is None else self._numbers[name]
+    def version(self, name: str | None) -> Version:
+        """The version of that name; None is the base."""
+        return self._versions[name]
 
-    def group(self, numbers_R: Ints, stops_R: Ints) -> None:
-        """Whose tokens the next forward has: those up to `stops_R` belong to adapter `numbers_R`.
+    def group(self, weights: int, loras_R: Ints, stops_R: Ints) -> None:
+        """Say what the next forward computes with: `weights`, and `loras_R` up to tokens `stops_R`.
 
-        Segments of one adapter should lie side by side, and be of one whole version or of none.
+        Segments of one LoRA should lie side by side.
         """
-        self._tokens = int(stops_R[-1])
-        self._whole.put(min(BASE, int(numbers_R[0])))
-        edges = np.flatnonzero(np.diff(numbers_R, append=numbers_R[-1] + 1))
-        stops = stops_R[edges].tolist()
-        self._groups = [
-            RowGroup(start, stop, self._names[number])
-            for start, stop, number in zip(
-                [0, *stops[:-1]], stops, numbers_R[edges].tolist(), strict=True
-            )
-            if number > 0
-        ]
+        self._whole.put(weights)
+        self._groups, self._tokens = [], 0
+        for lora, _, row in stretches(loras_R):
+            start, self._tokens = self._tokens, int(stops_R[row - 1])
+            if lora != NO_LORA:
+                self._groups.append(RowGroup(start, self._tokens, lora))
 
     def add(self, adapter: Adapter) -> None:
         """Hold a version; `ValueError` if its name is taken or it does not fit the model."""
-        if adapter.name in self._numbers:
+        if adapter.name in self._versions:
             raise ValueError(
                 f"adapter {adapter.name!r} is there already; give it a name of its own"
             )
         if adapter.is_whole:
-            self._numbers[adapter.name] = self._whole.add(adapter)
+            self._versions[adapter.name] = Version(self._whole.add(adapter), NO_LORA)
             return
         pairs = fitting_pairs(adapter, self._sizes)
+        lora = next(self._numbers)
         for module, (a, b, scale) in pairs.items():
             down = a.T.to(self._dtype).contiguous()
             up = (b.T.float() * scale).to(self._dtype).contiguous()
-            self._layer(module)[adapter.name] = (down, up)
-        self._numbers[adapter.name] = self._next_number
-        self._names[self._next_number] = adapter.name
-        self._next_number += 1
+            self._layer(module)[lora] = (down, up)
+        self._versions[adapter.name] = Version(BASE, lora)
 
     def remove(self, name: str) -> None:
         """Forget a version."""
-        number = self._numbers.pop(name)
-        if number < BASE:
-            self._whole.remove(number)
-            return
-        del self._names[number]
+        version = self._versions.pop(name)
+        if version.weights != BASE:
+            self._whole.remove(version.weights)
         for weights in self._weights.values():
-            weights.pop(name, None)
+            weights.pop(version.lora, None)
 
     def detach(self) -> None:
         """Leave the model as it was."""
@@ -114,19 +115,19 @@ class GroupedLora:
         for hook in self._hooks:
             hook.remove()
 
-    def _is_linear(self, module: nn.Module) -> bool:
-        """Whether it returns its outputs: a router may be a linear layer that returns more."""
+    def _is_linear(self, module: nn.Module, inputs: int) -> bool:
+        """Try whether a layer returns its outputs: a router may be linear and return more."""
         if type(module).forward in _FORWARDS:
             return True
         with torch.inference_mode():
-            output = module(torch.zeros(1, _sizes(module)[0], dtype=self._dtype))
+            output = module(torch.zeros(1, inputs, dtype=self._dtype))
         return isinstance(output, Tensor)
 
-    def _layer(self, module: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """The adapters' weights of a linear layer, which from now on are added to its output."""
+    def _layer(self, module: str) -> dict[int, tuple[Tensor, Tensor]]:
+        """The LoRAs' weights of a linear layer, which from now on are added to its output."""
         if module in self._weights:
             return self._weights[module]
-        weights: dict[str, tuple[Tensor, Tensor]] = {}
+        weights: dict[int, tuple[Tensor, Tensor]] = {}
 
         def add_products(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             if not self._groups:
@@ -134,19 +135,24 @@ class GroupedLora:
             inputs, outputs = args[0].flatten(0, -2), output.view(-1, output.shape[-1])
             each, rest = divmod(len(inputs), self._tokens)  # rows of a token
             assert rest == 0, f"{module} sees other rows than the tokens"
-            for start, stop, adapter in self._groups:
-                if adapter in weights:
-                    down, up = weights[adapter]
+            for start, stop, lora in self._groups:
+                if lora in weights:
+                    down, up = weights[lora]
                     rows = slice(start * each, stop * each)
                     outputs[rows].addmm_(inputs[rows] @ down, up)
 
-        self._hooks.append(self._linears[module].register_forward_hook(add_products))
+        self._hooks.append(self._model.get_submodule(module).register_forward_hook(add_products))
         self._weights[module] = weights
         return weights
 
 
-def _sizes(linear: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer."""
-    if isinstance(linear, Conv1D):
-        return linear.nx, linear.nf
-    return linear.in_features, linear.out_features  # type: ignore[return-value]
+def stretches(numbers_R: Ints) -> Iterator[tuple[int, int, int]]:
+    """Each stretch of equal numbers, with its first row and the one after its last.
+
+    >>> [*stretches(np.array([2, 2, 1, 0, 0]))]
+    [(2, 0, 2), (1, 2, 3), (0, 3, 5)]
+    """
+    edges = (np.flatnonzero(np.diff(numbers_R)) + 1).tolist()
+    rows = [0, *edges, len(numbers_R)] if len(numbers_R) else []
+    for start, stop in pairwise(rows):
+        yield int(numbers_R[start]), start, stop

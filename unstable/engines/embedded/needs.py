@@ -18,7 +18,7 @@ class EmbeddedNeeds(EngineNeeds):
     """One engine a core, each with the base, some adapters and a cache."""
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """With no more adapters than the run will make."""
+        """The memory of an engine, with no more adapters than the run will make."""
         config = setup.config
         adapters = min(setup.max_cpu_loras, config.loop.steps + 2)
         return embedded_memory(

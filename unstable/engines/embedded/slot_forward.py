@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
-from unstable.engines.embedded.lora import GroupedLora
+from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
 from unstable.engines.embedded.slots import Ints, Placement, SlotTable
-from unstable.engines.embedded.whole import of_one_weights
+from unstable.engines.embedded.whole import BASE
 
 _PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
 _PROBE_TOLERANCE = 0.5  # of the logits' spread; bfloat16 was seen to make 0.2, a mask's fault 3.7
@@ -36,13 +36,15 @@ class SlotForward:
             self.close()
             raise ValueError(str(error)) from None
 
-    def logits(self, slots_R: Ints, adapters_R: Ints, placements: Sequence[Placement]) -> Tensor:
+    def logits(
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+    ) -> Tensor:
         """A forward over what is not computed yet of each slot; of each whole version one more."""
         table = self.table
         before = [p.before for p in placements if p.before]
         found = []
-        for part in of_one_weights(adapters_R):
-            slots = slots_R[part]
+        for weights, start, stop in stretches(weights_R):
+            slots = slots_R[start:stop]
             step = Step(
                 slots,
                 table.computed[slots],
@@ -52,16 +54,16 @@ class SlotForward:
             )
             before = []  # all at once, before any of the forwards writes
             ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
-            found.append(self._forward(torch.from_numpy(ids), step, adapters_R[part]))
+            found.append(self._forward(torch.from_numpy(ids), step, weights, loras_R[start:stop]))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def close(self) -> None:
         """Give the model its own attention back."""
         self._model.set_attn_implementation(self._own_attention)
 
-    def _forward(self, ids_T: Tensor, step: Step, adapters_R: Ints) -> Tensor:
+    def _forward(self, ids_T: Tensor, step: Step, weights: int, loras_R: Ints) -> Tensor:
         self._cache.reserve(step.length)
-        self._lora.group(adapters_R, step.last.numpy() + 1)
+        self._lora.group(weights, loras_R, step.last.numpy() + 1)
         output = self._model(
             input_ids=ids_T[None],
             position_ids=step.positions_T[None],
@@ -89,7 +91,8 @@ class SlotForward:
         self._model.set_attn_implementation(ATTENTION)
         stops = np.array(lengths)
         step = Step(np.arange(len(stops)), np.zeros_like(stops), stops)
-        actual = self._forward(torch.cat(ids), step, np.zeros_like(stops)).float()
+        loras = np.full_like(stops, NO_LORA)
+        actual = self._forward(torch.cat(ids), step, BASE, loras).float()
         if self._cache.num_layers == 0:
             raise ValueError("it does not use transformers' attention interface")
         if not (actual - expected).abs().mean() <= _PROBE_TOLERANCE * expected.std():

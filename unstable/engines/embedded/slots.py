@@ -25,7 +25,7 @@ class Copy(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a request goes: positions below `start` are copied or there, the rest is to compute.
+    """A request's slot: positions below `start` are copied or there, the rest is to compute.
 
     `before` copies what is there already; it must run before the next forward writes anything.
     `after` copies what that forward itself computes in another slot.
@@ -38,7 +38,7 @@ class Placement(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What a slot can be found by: its ids as bytes. Entries of equal ids are in order of age."""
+    """The ids of a slot as bytes, to find it by. Entries of equal ids are in order of age."""
 
     ids: bytes
     age: int
@@ -59,7 +59,7 @@ class SlotTable:
         self.clear()
 
     def clear(self) -> None:
-        """As if nothing had ever been here; no slot may be busy."""
+        """Begin anew, as if nothing had ever been here; no slot may be busy."""
         num_slots = len(self.ids)
         self.length = np.zeros(num_slots, dtype=np.int64)
         self.computed = np.zeros(num_slots, dtype=np.int64)
@@ -136,7 +136,7 @@ class SlotTable:
         return best
 
     def _shared(self, key: bytes, adapter: str | None, slot: int) -> int:
-        """How many of the ids a slot holds under that adapter."""
+        """Number of the ids that a slot holds under that adapter."""
         known = self._entries[slot]
         return _common_ids(key, known[1].ids) if known and known[0] == adapter else 0
 
@@ -152,7 +152,7 @@ class SlotTable:
 
 
 def _common_ids(first: bytes, second: bytes) -> int:
-    """How many ids two sequences share from their beginning."""
+    """Number of ids that two sequences share from their beginning."""
     size = min(len(first), len(second))
     differ = int.from_bytes(first[:size], "little") ^ int.from_bytes(second[:size], "little")
     if differ == 0:

@@ -32,7 +32,7 @@ _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMSettings:
-    """How vLLM is set up. `model` is a folder or a Hugging Face id; lengths are in tokens."""
+    """Settings of vLLM. `model` is a folder or a Hugging Face id; lengths are in tokens."""
 
     model: str
     linears: Mapping[str, tuple[int, int]] = field(repr=False)  # (inputs, outputs) by name
@@ -116,7 +116,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
 
 
 def _quantization(quantize: str) -> dict[str, Any]:
-    """What has vLLM quantize the weights as it loads them, to the values that the learner has."""
+    """Options for vLLM to quantize weights as it loads them, to the values that the learner has."""
     if quantize == "none":
         return {}
     if quantize == "4bit":
@@ -139,7 +139,7 @@ def _owned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def output_into(log: Path) -> Iterator[None]:
-    """What this process prints meanwhile goes into a file, as do, for good, processes begun."""
+    """Send what this process prints meanwhile into a file, and for good what processes begun do."""
     own = [os.dup(descriptor) for descriptor in (1, 2)]
     with log.open("ab") as stream:
         for descriptor in (1, 2):

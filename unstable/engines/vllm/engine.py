@@ -1,7 +1,7 @@
 """The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
 
-It and `core.py` alone import vLLM, versions 0.24 to 0.32. The engine core is a child process that
-ends with this one. Token ids go in and come out; nothing is tokenized or put into words.
+It, `core.py`, `loras.py` and `whole.py` alone import vLLM, versions 0.24 to 0.32. The engine core
+is a child process that ends with this one. Token ids go in and come out, and never become words.
 """
 
 import asyncio
@@ -12,13 +12,25 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from unstable.engines.base import EngineDiedError, Told, check_request
+from transformers import PreTrainedTokenizerBase
+
+from unstable.config import RunConfig
+from unstable.engines.base import (
+    Engine,
+    EngineDiedError,
+    SamplingRequest,
+    Told,
+    check_request,
+    max_length,
+)
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.loras import Loras
-from unstable.engines.vllm.scratch import ScratchFolder
-from unstable.engines.vllm.versions import Versions, Weights
+from unstable.engines.vllm.versions import ScratchFolder, Versions, Weights
 from unstable.engines.vllm.whole import WholeVersions
+from unstable.models.adapters import lora_ranks
+from unstable.models.base import model_path, named_stop_token_ids, resolve_dtype
+from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion, FinishReason, TopLogprobs
 
 _FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
@@ -81,51 +93,32 @@ class VLLMEngine:
             while not await self._llm.reset_prefix_cache():  # what was cancelled has not ended yet
                 await asyncio.sleep(_PAUSE_S)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        adapter: str | None,
-        temperature: float,
-        max_tokens: int,
-        seed: int,
-        allowed_token_ids: Sequence[int] | None = None,
-        told: Told | None = None,
-    ) -> Completion:
+    async def generate(self, request: SamplingRequest) -> Completion:
         """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
-        check_request(
-            prompt_ids,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            allowed_token_ids=allowed_token_ids,
-            vocab_size=self._vocab_size,
-            max_length=self._settings.max_length,
-        )
+        check_request(request, vocab_size=self._vocab_size, max_length=self._settings.max_length)
+        temperature = request.temperature
         if 0 < temperature < _COLDEST:
             raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
         if temperature > _HOTTEST:
             raise ValueError(f"temperature = {temperature}; vLLM serves {_HOTTEST:g} at most")
-        sampling = self._sampling(temperature, max_tokens, seed, allowed_token_ids)
-        if told is not None:
-            sampling.output_kind = _each_token()
+        sampling = self._sampling(request)
         with _deaths_named():
-            async with self._versions.asked(adapter) as weights:
-                output = await self._ask(prompt_ids, sampling, weights, told)
+            async with self._versions.asked(request.adapter) as weights:
+                output = await self._ask(request.prompt_ids, sampling, weights, request.told)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
             raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
         token_ids, found = list(answer.token_ids), answer.logprobs
         assert len(token_ids) == len(found.start_indices)
-        logprobs = _sampled(found)
         self._counts["requests"] += 1
-        self._counts["prompt_tokens"] += len(prompt_ids)
+        self._counts["prompt_tokens"] += len(request.prompt_ids)
         self._counts["cached_prompt_tokens"] += output.num_cached_tokens or 0
         self._counts["sampled_tokens"] += len(token_ids)
         return Completion(
             token_ids=token_ids,
-            logprobs=logprobs,
+            logprobs=_sampled(found),
             finish_reason=_FINISH_REASONS[answer.finish_reason],
-            adapter=adapter,
+            adapter=request.adapter,
             top_logprobs=_likeliest(found) if self._settings.top_logprobs else None,
         )
 
@@ -175,27 +168,27 @@ class VLLMEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _sampling(
-        self, temperature: float, max_tokens: int, seed: int, allowed: Sequence[int] | None
-    ) -> Any:
+    def _sampling(self, request: SamplingRequest) -> Any:
         """vLLM's parameters: from the whole distribution or that of the allowed tokens."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        # Where tokens are told of, each output has all of them so far.
+        told_of = request.told is not None
         return SamplingParams(
-            temperature=temperature,
+            temperature=request.temperature,
             top_p=1.0,
             top_k=0,
-            seed=seed if self._is_seeded else None,
-            max_tokens=max_tokens,
+            seed=request.seed if self._is_seeded else None,
+            max_tokens=request.max_tokens,
             stop_token_ids=self._stop_token_ids,
             ignore_eos=True,  # the stop tokens are all named
             logprobs=self._settings.top_logprobs,  # besides the sampled token
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.CUMULATIVE if told_of else RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
-            **self._restriction(allowed),
+            **self._restriction(request.allowed_token_ids),
         )
 
     def _restriction(self, allowed: Sequence[int] | None) -> dict[str, Any]:
@@ -270,13 +263,6 @@ class VLLMEngine:
         self._folder.close()
 
 
-def _each_token() -> Any:
-    """vLLM's word for outputs that come as tokens are sampled, each with all of them so far."""
-    from vllm.sampling_params import RequestOutputKind
-
-    return RequestOutputKind.CUMULATIVE
-
-
 def _sampled(found: Any, first: int = 0) -> list[float]:
     """The sampled tokens' logprobs, from one on, out of vLLM's flat ones: first at each place."""
     return [float(found.logprobs[start]) for start in found.start_indices[first:]]
@@ -305,3 +291,30 @@ def _deaths_named() -> Iterator[None]:
         yield
     except EngineDeadError as error:
         raise EngineDiedError("vLLM's engine core has died") from error
+
+
+async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
+    """The engine with the model loaded; what vLLM prints goes to the file `log`."""
+    actors = config.actors
+    assert isinstance(actors.games_in_flight, int), "planning resolves auto"
+    assert isinstance(actors.max_loras, int) and isinstance(actors.max_cpu_loras, int)
+    shape = read_shape(config.model)
+    settings = VLLMSettings(
+        model=model_path(config.model),
+        linears={linear.name: (linear.inputs, linear.outputs) for linear in shape.linears},
+        dtype=resolve_dtype(config.model.dtype),
+        max_requests=actors.games_in_flight,
+        max_length=min(max_length(config), shape.max_length),
+        max_rank=None if config.model.trains_all else max(lora_ranks(config).values()),
+        max_loras=actors.max_loras,
+        max_cpu_loras=actors.max_cpu_loras,
+        tensor_parallel=actors.tensor_parallel,
+        gpu_memory=None if actors.gpu_memory == "auto" else actors.gpu_memory,
+        enforce_eager=actors.enforce_eager,
+        top_logprobs=config.tracking.top_logprobs,
+        sleeps=actors.share_gpu == "sleep",
+        quantize=config.model.quantize,
+    )
+    engine = VLLMEngine(settings, named_stop_token_ids(config.model, tokenizer), log)
+    await engine.start()
+    return engine

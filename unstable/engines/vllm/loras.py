@@ -37,7 +37,7 @@ class Loras:
 
     @property
     def hits(self) -> int:
-        """Of these, requests whose adapter was in memory."""
+        """Requests under an adapter that was in memory."""
         return self._store.hits
 
     async def start(self) -> None:

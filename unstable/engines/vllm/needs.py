@@ -62,7 +62,7 @@ class VLLMNeeds(EngineNeeds):
         return None
 
     def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Either, or what a base in 4 bits needs, with a remedy."""
+        """Describe what lacks or does not fit, or what a base in 4 bits needs, with a remedy."""
         found = super().problem(config, machine, dtype)
         if found is not None or config.model.quantize != "4bit":
             return found
@@ -94,7 +94,7 @@ class VLLMNeeds(EngineNeeds):
                 )
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """On each of its GPUs. Versions that are whole models lie on the disk."""
+        """The memory on each of its GPUs. Versions that are whole models lie on the disk."""
         actors, whole = setup.config.actors, setup.config.model.trains_all
         return vllm_memory(
             setup.shape,
@@ -139,7 +139,7 @@ def vllm_memory(
     graphs: bool = True,
     quantize: str = "none",
 ) -> EngineMemory:
-    """What a vLLM engine takes on each of its GPUs.
+    """The memory that a vLLM engine takes on each of its GPUs.
 
     It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
     layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most

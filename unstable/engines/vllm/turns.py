@@ -36,7 +36,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, version: Path | None) -> AsyncIterator[None]:
-        """Within, the engine computes with that version."""
+        """Have the engine compute with that version until the block ends."""
         if self._failure is not None:
             raise self._failure
         if self._may_begin(version):
@@ -104,7 +104,7 @@ class Turns:
         self._next()  # if all of them were cancelled meanwhile
 
     def _fail(self, error: BaseException) -> None:
-        """What is in place now is anybody's guess: whoever waits gets the error, and all later."""
+        """Give the error to whoever waits, and all later: nobody knows what is in place now."""
         self._failure = error
         for waiting in self._waiting.values():
             for begins in waiting:

@@ -44,7 +44,7 @@ class WholeVersions:
         self.hits = 0
 
     async def start(self) -> None:
-        """Nothing: the base is in place."""
+        """Do nothing: the base is in place."""
 
     async def load(self, weights: Adapter) -> None:
         """Serve a version; `ValueError` if its name is taken or it is of another model."""

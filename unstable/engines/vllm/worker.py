@@ -16,7 +16,7 @@ OWNER_VARIABLE = "UNSTABLE_ENGINE_OWNER"
 
 
 class Extension:
-    """What vLLM adds to its workers (`worker_extension_cls`)."""
+    """Methods that vLLM adds to its workers (`worker_extension_cls`)."""
 
     model_runner: Any
     reload_weights: Any  # of vLLM's worker
