@@ -60,7 +60,7 @@ ALLOWED = {
     "drivers": Allowed({"httpx"}, set()),
     "collectors": Allowed(
         {"openai", "filelock"},
-        BASE | {"processes", "prompts", "models", "games", "engines", "serving", "drivers"},
+        BASE | {"processes", "prompts", "games", "engines", "serving", "drivers"},
     ),
     "solving": Allowed(set(), BASE | {"processes", "games", "collectors"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),

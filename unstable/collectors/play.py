@@ -11,10 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
+from unstable.collectors.players import player_class
+from unstable.collectors.players.base import (
+    LeftError,
+    LimitedPlayer,
+    OpponentPlayer,
+    Player,
+    Position,
+)
 from unstable.collectors.players.best_of import BestOfPlayer, JudgeAnswer
 from unstable.collectors.players.constrained import ConstrainedPlayer
-from unstable.collectors.players.kinds import player_class
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
 from unstable.collectors.players.programs import RandomPlayer
 from unstable.config import GameConfig, MovesKept, RunConfig
@@ -164,7 +170,7 @@ class OpeningPlayer:
     own: Player
     opener: Player
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The answer of whoever's turn it is; an opener's has its `player`."""
         spec = self.spec
         if game.turns >= spec.opening:

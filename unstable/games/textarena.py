@@ -15,8 +15,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games.bridges import bridged_class, is_bridged
-from unstable.games.driven import DrivenEnvironment
-from unstable.games.environment import Environment, EnvStep
+from unstable.games.environment import DrivenEnvironment, Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.games.words import offline
 from unstable.prompts import MAX_EVENTS, shorten

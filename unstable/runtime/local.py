@@ -86,13 +86,14 @@ class LocalActor:
         async with AsyncExitStack() as undo:
             undo.push_async_callback(actor.close)
             await actor.collector.start()
-            await actor.load_judges()
+            await actor.load_adapters()
             undo.pop_all()
         return actor
 
-    async def load_judges(self) -> None:
-        """Give the engine the adapters that it judges with."""
-        for name, (_, folder) in self._config.judge_adapters.items():
+    async def load_adapters(self) -> None:
+        """Give the engine the adapters of fixed opponents, and those that it judges with."""
+        judges = {name: folder for name, (_, folder) in self._config.judge_adapters.items()}
+        for name, folder in (self._config.opponent_adapters | judges).items():
             await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:

@@ -5,9 +5,8 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from unstable.collectors.players.base import Player
+from unstable.collectors.players.base import Player, Position
 from unstable.config import GameConfig
-from unstable.games.game import Game
 from unstable.types import Answer, Observation
 from unstable.types.seeds import derive_seed
 
@@ -28,7 +27,7 @@ class BestOfPlayer:
     answers: int
     judge: JudgeAnswer
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The best answer."""
         seeds = [seed, *(derive_seed(seed, "best of", index) for index in range(1, self.answers))]
         found = await asyncio.gather(*(self.player.act(observation, game, each) for each in seeds))

@@ -6,9 +6,9 @@ For evaluation alone: what is sampled so is not the distribution that training d
 import math
 from collections.abc import Sequence
 
+from unstable.collectors.players.base import Position
 from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.engines.base import Engine
-from unstable.games.game import Game
 from unstable.types import Completion, Segment, TopLogprobs
 from unstable.types.seeds import derive_seed
 
@@ -23,7 +23,9 @@ class ConstrainedPlayer(ModelPlayer):
     longer than `max_tokens`.
     """
 
-    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
+    async def _segments(
+        self, prompt_ids: list[int], game: Position, seed: int
+    ) -> tuple[Segment, ...]:
         moves = game.legal_moves()
         answers = legal_answers(self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
+from unstable.collectors.players.base import OpponentPlayer, Player, Position, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, MovesKept
 from unstable.engines.base import Engine
-from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
 from unstable.types import (
     Answer,
@@ -43,7 +42,7 @@ class ModelPlayer:
     think_budget: int | None = None  # tokens after which an open thought is ended
     moves: MovesKept = "none"  # what its turns keep of the position's moves
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
         sampled = SampledTokens(
@@ -87,7 +86,7 @@ class ModelPlayer:
         text = answer.text + self.prompts.decode(inserted) + last.text
         return replace(last, text=text, sampled=longer)
 
-    def _moves(self, game: Game) -> tuple[Move, ...]:
+    def _moves(self, game: Position) -> tuple[Move, ...]:
         """The legal moves, as far as they are kept; raises as `legal_answers` does."""
         if self.moves == "none":
             return ()
@@ -99,7 +98,9 @@ class ModelPlayer:
         shares = (expert.get(action, 0.0) for action in legal)
         return tuple(map(Move, answers, shares))
 
-    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
+    async def _segments(
+        self, prompt_ids: list[int], game: Position, seed: int
+    ) -> tuple[Segment, ...]:
         """The answer to a prompt, as it was sampled; `game` is at the turn."""
         return await sample_answer(
             self.engine,
@@ -221,15 +222,10 @@ class NewestPlayer:
     policy: str  # its name
     model: Callable[[str, int | None], Player]  # by the adapter and the version
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the newest version answers."""
         with self.newest.asked(self.policy) as version:
             return await self.model(version.name, version.version).act(observation, game, seed)
-
-
-def adapter_name(opponent: FixedOpponent) -> str:
-    """The name under which an engine serves the opponent's adapter."""
-    return f"checkpoint:{opponent.key}"
 
 
 class CheckpointPlayer(OpponentPlayer):
@@ -240,7 +236,7 @@ class CheckpointPlayer(OpponentPlayer):
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
         """The player of a seat."""
-        return model(adapter_name(opponent))
+        return model(opponent.adapter_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +251,7 @@ class VotingPlayer:
     player: Player
     votes: int
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The answer that won, with the number of its votes."""
         seeds = [seed, *(derive_seed(seed, "vote", index) for index in range(1, self.votes))]
         answers = await asyncio.gather(

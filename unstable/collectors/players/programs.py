@@ -2,11 +2,16 @@
 
 import random
 
-from unstable.collectors.players.base import OpponentPlayer, another, complaint, scripted
+from unstable.collectors.players.base import (
+    OpponentPlayer,
+    Position,
+    another,
+    complaint,
+    scripted,
+)
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.config.plugins import registered
 from unstable.games.catalog.table import EXPERT_GAMES
-from unstable.games.game import Game
 from unstable.games.services import game_info, lists_legal_moves, rule_bot
 from unstable.types import Answer, Observation
 
@@ -23,7 +28,7 @@ class RandomPlayer(OpponentPlayer):
                 f"set games.legal_moves to module:function(env), or {another(game)}"
             )
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Any legal move."""
         return scripted(observation, random.Random(seed).choice(game.legal_moves()))
 
@@ -39,13 +44,13 @@ class ExpertPlayer(OpponentPlayer):
                 f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; {another(game)}"
             )
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """A move of the expert's."""
         moves = self.moves(game)
         (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
         return scripted(observation, action)
 
-    def moves(self, game: Game) -> dict[str, float]:
+    def moves(self, game: Position) -> dict[str, float]:
         """Probability of each action."""
         return game.expert_moves()
 
@@ -62,6 +67,6 @@ class RulesPlayer(ExpertPlayer):
                 f"{complaint(opponent, game, field)}: it plays only {games}; {another(game)}"
             )
 
-    def moves(self, game: Game) -> dict[str, float]:
+    def moves(self, game: Position) -> dict[str, float]:
         """Probability of each action, by the rule."""
         return game.rule_moves()

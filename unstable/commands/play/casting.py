@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unstable.collectors.play import PlayerFactory
 from unstable.collectors.players.constrained import answer_probabilities
-from unstable.collectors.players.model import adapter_name, legal_answers
+from unstable.collectors.players.model import legal_answers
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.table import Asked
 from unstable.commands.prepare import alone
@@ -138,7 +138,7 @@ class Served(NamedTuple):
         (prompts,) = self.players.prompts.values()
         assert self.engine is not None
         opponent = self.config.fixed_opponents.get(player.name)
-        adapter = None if opponent is None else adapter_name(opponent)
+        adapter = None if opponent is None else opponent.adapter_name
         answers = legal_answers(prompts, moves, self.config.sampling.max_tokens)
         probabilities = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
         ranked = sorted(zip(moves, probabilities, strict=True), key=lambda pair: -pair[1])

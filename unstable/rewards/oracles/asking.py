@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, JudgeConfig, one_line
 from unstable.config.plugins import faults_to
-from unstable.rewards.oracles.base import Oracle, OracleError, Question, Silence, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleError, Question, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
 from unstable.rewards.oracles.calling import Caller
 from unstable.types import GameResult, Turn
@@ -89,9 +89,9 @@ class Asking:
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         """Raise `ConfigError` where it cannot be asked, or its answers not be kept."""
-        self.oracle.check(silence)
+        self.oracle.check()
         if self._cache is not None and (problem := self._cache.problem):
             raise ConfigError(f"{self.oracle.field}.cache = {problem}")
 

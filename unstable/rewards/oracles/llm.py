@@ -21,7 +21,6 @@ from unstable.rewards.oracles.base import (
     OracleError,
     Question,
     Reply,
-    Silence,
     ValueOrError,
 )
 from unstable.rewards.oracles.cache import files_of
@@ -102,9 +101,9 @@ class LLM(Oracle):
         decide = self._grade if self._config.mode == "absolute" else self._compare
         return [await decide(question.content, call) for question in questions]
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         if self._service is not None:
-            self._service.check(f"{self.field}.args", silence)
+            self._service.check(f"{self.field}.args")
 
     def serve(self, engine: ChatEngine) -> None:
         if self._config.engine is not None:
