@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from unstable.league.fit import ranking
-from unstable.league.standings import tallies
+from unstable.league.fit import ranking, tallies
 from unstable.types import GameResult, GameSpec, PlayedGame, PlayerId
 from unstable.types.tallies import Least, Tally, first_of_newest, least_against_past
 

@@ -62,20 +62,9 @@ def joined(parts: Sequence[Credit]) -> Credit:
 
 def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
     """Each position of the tree, after all that lead to it, with how often a game comes to it."""
-    order: list[Node] = []
-    seen: set[int] = set()
-
-    def visit(node: Node) -> None:
-        if id(node) not in seen:
-            seen.add(id(node))
-            for child in node.children:
-                visit(child)
-            order.append(node)
-
-    visit(values.tree.root)
     reaches: dict[int, float] = defaultdict(float)
     reaches[id(values.tree.root)] = 1.0
-    for node in reversed(order):
+    for node in values.tree.parents_first():
         yield node, reaches[id(node)]
         if node.children:
             probabilities, _ = values.probabilities(node)

@@ -21,24 +21,19 @@ class Position(Protocol):
     @property
     def config(self) -> GameConfig:
         """The game's section."""
-        ...
 
     @property
     def turns(self) -> int:
         """How many were made."""
-        ...
 
     def legal_moves(self) -> list[str]:
         """The legal actions of the seat to move; `ValueError` where nobody lists them."""
-        ...
 
     def expert_moves(self) -> dict[str, float]:
         """Probabilities of an expert's actions; `ValueError` where there is none."""
-        ...
 
     def rule_moves(self) -> dict[str, float]:
         """The same of the game's rule bot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,13 +150,16 @@ def made_class(
     is_zero_sum: bool = False,
     is_small: bool = False,
 ) -> type[E]:
-    """The class of a game; `is_small`: its tree can be grown, and each seat sees all."""
+    """The class of a game; `is_small`: its tree can be grown, and each seat sees all.
+
+    A text of a user's need not show all of a position, so that no tree is grown with one.
+    """
     library = kind.__name__.removesuffix("Environment")
     said = f"{name}. {explained(meanings)}" if meanings else f"{name}."
     info = GameInfo(
         name=f"{library.lower()}:{name}",
         board_shows_all=always,
-        small_tree=SmallTree(is_open=True, fits=_has_games_text) if is_small else None,
+        small_tree=SmallTree(True, lambda env: env.has_games_text) if is_small else None,
         payoffs=Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=is_zero_sum),
         compact=_compact(said),
     )
@@ -177,11 +180,6 @@ def check_actions(name: str, *spaces: Any) -> None:
                 f"games.env = {name!r}: its actions are {type(space).__name__}, and only those of "
                 "a Discrete space can be played; choose another game"
             )
-
-
-def _has_games_text(env: NumberedEnvironment) -> bool:
-    """A text of a user's need not show all of a position."""
-    return env.has_games_text
 
 
 class _Pickler(pickle.Pickler):

@@ -265,11 +265,6 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
     return f"{line} ?", ["P" if own == public else own]
 
 
-def named_move(rng: Random) -> tuple[str, list[str]]:
-    """A line, another mark and a legal move, which is the answer."""
-    return questions.named_move(_line(rng), rng)
-
-
 def _line(rng: Random) -> str:
     return questions.line_of_play(Leduc(), position, legal_moves, 8, rng)
 
@@ -302,6 +297,6 @@ INFO = GameInfo(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.", which_wins
         ),
         Question(_BRIEF, which_hand),
-        Question(_BRIEF, named_move),
+        Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
     ),
 )

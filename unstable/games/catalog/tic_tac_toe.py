@@ -136,8 +136,7 @@ def _completed(board: Board, move: _Move) -> str:
 
 def legal_moves(env: Any) -> list[str]:
     """The empty cells of a board whose moves name a cell."""
-    cells = [cell for row in env.state.game_state["board"] for cell in row]
-    return [f"[{index}]" for index, cell in enumerate(cells) if cell == ""]
+    return [f"[{cell}]" for cell in _empty(_board(env))]
 
 
 def position(env: Any) -> str:
