@@ -119,6 +119,20 @@ class PlayerFactory:
         place = "eval" if opponent is None else self._places[opponent.key]
         return BestOfPlayer(player=player, answers=answers, judge=self._judges[place])
 
+    def asked(self, env: str) -> ModelPlayer:
+        """The base model, which is asked about single decisions of a game."""
+        assert self._engine is not None, "a local model needs one"
+        sampling = self._config.sampling
+        return ModelPlayer(
+            engine=self._engine,
+            adapter=None,
+            version=None,
+            prompts=self.prompts[env],
+            temperature=1.0,
+            max_tokens=sampling.max_tokens,
+            think_budget=sampling.thoughts.budget,
+        )
+
     def is_constrained(self, purpose: Purpose) -> bool:
         """Whether local models are held to legal moves."""
         return purpose == "eval" and self._config.eval.constrained

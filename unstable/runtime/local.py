@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.model import ModelPlayer
 from unstable.config import RunConfig
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
@@ -185,19 +184,9 @@ class LocalActor:
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
-            config = self._config
-            model = ModelPlayer(
-                engine=self.engine,
-                adapter=None,
-                version=None,
-                prompts=self.collector.prompts[game],
-                temperature=1.0,
-                max_tokens=config.sampling.max_tokens,
-                think_budget=config.sampling.thoughts.budget,
-            )
-            asked = config.eval.exploitability
+            asked, model = self._config.eval.exploitability, self.collector.players.asked(game)
             self._exploiters[game] = Exploiter(
-                config.game_by_key[game], model, asked.samples, asked.nodes
+                self._config.game_by_key[game], model, asked.samples, asked.nodes
             )
         return self._exploiters[game]
 

@@ -1,10 +1,12 @@
 """Local models as players: the base, an adapter, the policy as it is at each turn, or a vote."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,6 +23,7 @@ from unstable.types import (
     SampledTokens,
     SeatSpec,
     Segment,
+    TokenSample,
 )
 from unstable.types.seeds import derive_seed
 
@@ -112,6 +115,44 @@ class ModelPlayer:
             think_budget=self.think_budget,
             seed=seed,
         )
+
+    def prompt_ids(self, observation: Observation) -> list[int]:
+        """Ids of an observation's prompt."""
+        return self.prompts.build(observation).ids
+
+    async def move_probabilities(
+        self, adapter: str | None, prompt_ids: list[int], moves: Sequence[str]
+    ) -> list[float]:
+        """How likely each move is the answer to a prompt, at temperature 1.
+
+        Raises as `legal_answers` does.
+        """
+        answers = legal_answers(self.prompts, moves, self.max_tokens)
+        scored = await self.engine.score(prompt_ids, answers, adapter=adapter)
+        return [math.exp(sum(logprobs)) for logprobs in scored]
+
+    async def move_shares(
+        self,
+        adapter: str | None,
+        prompt_ids: list[int],
+        moves: Sequence[str],
+        seeds: Sequence[int],
+    ) -> list[float]:
+        """How often each move is the action in answers to a prompt that these seeds decide."""
+        ask = partial(
+            sample_answer,
+            self.engine,
+            self.prompts,
+            prompt_ids,
+            adapter=adapter,
+            temperature=1.0,
+            max_tokens=self.max_tokens,
+            think_budget=self.think_budget,
+        )
+        found = await asyncio.gather(*(ask(seed=seed) for seed in seeds))
+        answers = [TokenSample(prompt_ids=prompt_ids, segments=each) for each in found]
+        actions = [self.prompts.read_answer(each.token_ids).action.text for each in answers]
+        return [actions.count(move) / len(seeds) for move in moves]
 
 
 async def sample_answer(
