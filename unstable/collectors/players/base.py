@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
-from unstable.games.services import programs
 from unstable.prompts import observation_text, shorten
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -134,14 +133,3 @@ def scripted(observation: Observation, action: str) -> Answer:
     return Answer(
         observation=observation_text(observation), text=action, action=action, cut_characters=cut
     )
-
-
-def complaint(opponent: FixedOpponent, game: GameConfig, field: str) -> str:
-    """How an error begins that says why an opponent cannot play a game."""
-    return f"{field} = {opponent.key!r} in {game.key}"
-
-
-def another(game: GameConfig) -> str:
-    """The remedy of such an error: those that can play the game."""
-    kinds = " or ".join(programs(game))
-    return "choose another opponent" + (f", such as {kinds}" if kinds else "")
