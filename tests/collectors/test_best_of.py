@@ -16,7 +16,7 @@ from tests.helpers.loop import make_context as context_of
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
-from unstable.collectors.players.best_of import BestOfPlayer
+from unstable.collectors.players.several import BestOfPlayer
 from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game

@@ -12,7 +12,7 @@ from unstable.collectors.branches import Explore, Forks, play_branches, sampled_
 from unstable.collectors.isolation import IsolatedGameError, Job, play_isolated, serve_game
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players import player_class
-from unstable.collectors.players.best_of import JudgeAnswer
+from unstable.collectors.players.several import JudgeAnswer
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.game import DRIVER

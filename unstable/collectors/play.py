@@ -19,10 +19,10 @@ from unstable.collectors.players.base import (
     Player,
     Position,
 )
-from unstable.collectors.players.best_of import BestOfPlayer, JudgeAnswer
 from unstable.collectors.players.constrained import ConstrainedPlayer
-from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
+from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.programs import RandomPlayer
+from unstable.collectors.players.several import BestOfPlayer, JudgeAnswer, VotingPlayer
 from unstable.config import GameConfig, MovesKept, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game

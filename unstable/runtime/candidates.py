@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from unstable.collectors.players.best_of import JudgeAnswer
+from unstable.collectors.players.several import JudgeAnswer
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.rewards.terms import Rewards
 from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, SeatSpec, Turn

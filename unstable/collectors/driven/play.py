@@ -94,13 +94,10 @@ class _Play:
 
     def turns(self) -> list[Turn]:
         """All that were answered, in order."""
-        answered = [each for each in self.asked if each.answer is not None]
+        answered = [(each, each.answer) for each in self.asked if each.answer is not None]
         return [
-            Turn(
-                seat=each.seat, index=index, answer=each.answer, invalid=False, seconds=each.seconds
-            )
-            for index, each in enumerate(answered)
-            if each.answer is not None
+            Turn(seat=each.seat, index=index, answer=answer, invalid=False, seconds=each.seconds)
+            for index, (each, answer) in enumerate(answered)
         ]
 
 
@@ -142,7 +139,7 @@ class DrivenSeat:
                 play.asked.remove(asked)
             raise ApiError(400, str(error), param="messages") from None
         asked.seconds += time.perf_counter() - began
-        asked.answer = replace(answer, player=self._spec.player)
+        asked.answer = replace(answer, player=play.spec.seats[self._seat].player)
         choice = self._choice(request, asked.answer)
         asked.chat = [*chat, _message(choice)]
         sampled = asked.answer.sampled
@@ -159,10 +156,6 @@ class DrivenSeat:
             self._play.fail(error)
             raise ApiError(500, "the seat's player has failed") from error
         raise error
-
-    @property
-    def _spec(self) -> SeatSpec:
-        return self._play.spec.seats[self._seat]
 
     def _continued(self, request: ChatRequest) -> tuple[_Asked | None, list[int]]:
         """The answer that a chat goes on with, and the ids of what comes after it.
