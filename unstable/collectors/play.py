@@ -96,18 +96,14 @@ class PlayerFactory:
         adapter: str | None,
         version: int | None = None,
     ) -> Player:
-        engine = self._engine
-        assert engine is not None, "a local model needs one"
         # Never in training: what is sampled there must be the distribution that is trained.
         kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
-        player: Player = kind(
-            engine=engine,
+        player: Player = self._local(
+            kind,
+            game.key,
             adapter=adapter,
             version=version,
-            prompts=self.prompts[game.key],
             temperature=seat.temperature,
-            max_tokens=self._config.sampling.max_tokens,
-            think_budget=self._config.sampling.thoughts.budget,
             moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
         )
         if seat.votes > 1:
@@ -121,16 +117,17 @@ class PlayerFactory:
 
     def asked(self, env: str) -> ModelPlayer:
         """The base model, which is asked about single decisions of a game."""
+        return self._local(ModelPlayer, env, adapter=None, version=None, temperature=1.0)
+
+    def _local(self, kind: type[ModelPlayer], env: str, **own: Any) -> ModelPlayer:
         assert self._engine is not None, "a local model needs one"
         sampling = self._config.sampling
-        return ModelPlayer(
+        return kind(
             engine=self._engine,
-            adapter=None,
-            version=None,
             prompts=self.prompts[env],
-            temperature=1.0,
             max_tokens=sampling.max_tokens,
             think_budget=sampling.thoughts.budget,
+            **own,
         )
 
     def is_constrained(self, purpose: Purpose) -> bool:

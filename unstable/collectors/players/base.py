@@ -32,7 +32,7 @@ class Position(Protocol):
         """Probabilities of an expert's actions; `ValueError` where there is none."""
 
     def rule_moves(self) -> dict[str, float]:
-        """The same of the game's rule bot."""
+        """Probabilities of a rule bot's actions; `ValueError` where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
