@@ -282,7 +282,7 @@ def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseExceptio
 
 
 def _users_modules(config: RunConfig) -> set[str]:
-    """Those that games and opponents name, by targets."""
+    """Modules that games and opponents name by targets."""
     names = ("env", "info", "legal_moves", "payoffs", "seating")
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
@@ -300,7 +300,7 @@ def _libraries(config: RunConfig) -> set[str]:
 TRUST_GAMES = 20
 """Games that an env must have ended by accepted steps."""
 TRUST_SHARE = 0.9
-"""Of these and the games at which it raised, or that failed otherwise, the least that they are."""
+"""Their least share in these games and those at which it raised, or that failed otherwise."""
 
 
 class Trust:

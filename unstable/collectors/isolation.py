@@ -148,7 +148,7 @@ class _Connection:
         return read_frame(self._stream.read)
 
     def wait_for_end(self) -> None:
-        """Until the actor has ended this process, or is gone itself."""
+        """Wait until the actor has ended this process, or is gone itself."""
         self._stream.read(1)
 
 

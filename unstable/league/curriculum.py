@@ -85,7 +85,7 @@ class Sums(BaseModel):
 
     @property
     def mean(self) -> float:
-        """Of the rewards."""
+        """The mean of the rewards."""
         return self.total / self.count
 
     @property

@@ -162,7 +162,7 @@ class Matchmaker:
             rule(TRIAL[-1], TRIAL[:-1])
 
     def pinned(self, versions: Sequence[VersionStats]) -> set[PlayerId]:
-        """Those of some versions that stay in the pool however old they are.
+        """The versions, of these, that stay in the pool however old they are.
 
         `best` is the one with the highest lower bound of its rating, the newest of equals.
         """

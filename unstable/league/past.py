@@ -42,7 +42,7 @@ class PastResults:
                 del self._results[name]
 
     def least(self) -> dict[str, Least]:
-        """By policy, what `least_against_past` says of all games so far."""
+        """What `least_against_past` says of all games so far, by policy."""
         found = {(a, b): tally for a, held in self._results.items() for b, tally in held.items()}
         return least_against_past(found)
 

@@ -26,7 +26,7 @@ THRESHOLDS: dict[Rule, float] = {
     "tied": 0.95,
     "score": 3.0,  # standard errors
 }
-"""Of each rule, unless the config has another; docs/guard.md says what they are and why."""
+"""Threshold of each rule, unless the config has another; docs/guard.md says what and why."""
 EVALUATIONS = 3
 """Evaluations in a row whose mean is a score."""
 START = 5
@@ -52,7 +52,7 @@ class Point(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """That a rule is broken: by which figure, against what, and since which version."""
+    """A broken rule: by which figure, against what, and since which version."""
 
     figure: float
     threshold: float

@@ -33,7 +33,7 @@ from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
-"""Of terms, in the order in which they are asked."""
+"""What terms say, in the order in which they are asked."""
 Apart = Callable[[GameResult], Awaitable[Values]]
 """Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 

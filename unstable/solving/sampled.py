@@ -19,9 +19,9 @@ _SPLITS = 2  # into halves, so that less depends on how they are drawn
 _UNSEEN = 0.5  # added to each count for errors: what was never sampled may still be done
 
 Groups = Mapping[Shown, int]
-"""By what a seat is shown: the number of the samples that stand for its policy there."""
+"""The number of the samples that stand for a seat's policy, by what it is shown there."""
 Counts = Mapping[int, Sequence[int]]
-"""By that number: how often each legal action was sampled, and last how often none of them."""
+"""How often each legal action was sampled, and last how often none of them, by that number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Solver(Protocol):
 
 
 class LocalSolver:
-    """In this process, whose event loop waits meanwhile: where no games are in flight."""
+    """A solver in this process, whose event loop waits meanwhile: where no games are in flight."""
 
     def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
         self._game, self._most_nodes = game, most_nodes

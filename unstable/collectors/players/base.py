@@ -45,7 +45,7 @@ class ToldPosition:
     expert: dict[str, float] | None = None
 
     def legal_moves(self) -> list[str]:
-        """Those that were told; `ValueError` where none were."""
+        """The legal moves that were told; `ValueError` where none were."""
         if not self.legal:
             raise ValueError(
                 "the seat's player needs the legal moves; send them as legal_moves of the request"
@@ -53,7 +53,7 @@ class ToldPosition:
         return list(self.legal)
 
     def expert_moves(self) -> dict[str, float]:
-        """Those that were told; `ValueError` where none were."""
+        """Probabilities that were told; `ValueError` where none were."""
         if self.expert is None:
             raise ValueError(f"{self.config.key} has no expert")
         return self.expert

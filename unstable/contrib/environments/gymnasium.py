@@ -39,7 +39,7 @@ _MEANINGS = {
     "Taxi-v3": ("south", "north", "east", "west", "pick up", "drop off"),
     "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
 }
-"""Of actions, by number, as Gymnasium's pages explain them."""
+"""Meanings of actions, by number, as Gymnasium's pages explain them."""
 
 
 class GymnasiumEnvironment(NumberedEnvironment):

@@ -36,7 +36,7 @@ class NumberedEnvironment(NamedEnvironment):
     is_open: bool
     """Whether it is shown as it renders itself, since all seats may see that."""
     meanings: Sequence[str] = ()
-    """Of its actions, by number, where they are known."""
+    """What its actions mean, by number, where that is known."""
 
     def __init__(
         self, text: str | None = None, actions: str | None = None, rules: str = "", **args: Any
@@ -115,7 +115,7 @@ class NumberedEnvironment(NamedEnvironment):
         return False
 
     def copied(self) -> Self:
-        """With a copy of the library's env as it is now.
+        """A copy of the play, with one of the library's env as it is now.
 
         An env that holds what cannot be copied, such as an image, is led there anew.
         """

@@ -42,7 +42,7 @@ _MEANINGS = {
     ),
     "texas_holdem_v4": ("call", "raise", "fold", "check"),
 }
-"""Of actions, by number, as PettingZoo's pages explain them."""
+"""Meanings of actions, by number, as PettingZoo's pages explain them."""
 _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
@@ -117,7 +117,7 @@ class PettingZooEnvironment(NumberedEnvironment):
         return [*self._totals]
 
     def copied(self) -> Self:
-        """With a copy of the env, and its own sums."""
+        """A copy of the play with an env and sums of its own."""
         made = super().copied()
         made._totals = [*self._totals]
         return made

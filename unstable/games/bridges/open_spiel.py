@@ -105,7 +105,7 @@ class OpenSpielEnvironment(NamedEnvironment):
         return scale_of(self.spiel)
 
     def copied(self) -> Self:
-        """By OpenSpiel's own clone."""
+        """A copy by OpenSpiel's own clone."""
         made = copy.copy(self)
         made._state = self._state.clone()
         return made

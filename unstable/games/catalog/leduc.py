@@ -224,7 +224,7 @@ def position(env: Any) -> str:
 
 @cache
 def _equilibrium() -> dict[str, dict[str, float]]:
-    """By position; scripts/solve_leduc.py has computed it."""
+    """Probabilities by position, as scripts/solve_leduc.py has computed them."""
     text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
     table: dict[str, dict[str, float]] = json.loads(text)
     return table

@@ -42,7 +42,7 @@ def action_values(env: Any) -> dict[str, float]:
 
 
 def wild_action_values(env: Any) -> dict[str, float]:
-    """The same where a seat may place either mark."""
+    """`action_values` where a seat may place either mark."""
     found = _outcomes(env, wild=True)
     return {f"[{move.mark} {move.cell}]": value for move, value in found.items()}
 

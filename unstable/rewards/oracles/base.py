@@ -77,7 +77,7 @@ class ChatEngine(Protocol):
     """The actor's own engine, as a judge asks it."""
 
     name: str
-    """Of the base model."""
+    """Name of the base model."""
 
     async def __call__(
         self,

@@ -13,7 +13,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _WEIGHT = 0.2  # of the newest call in `typical_s`
 _LONGEST_WAIT_S = 60.0
-"""That a service may ask for: a game waits no longer for a call to be made again."""
+"""The longest pause that a service may ask for: no game waits longer for another call."""
 
 
 class Caller:
