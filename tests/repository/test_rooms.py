@@ -62,7 +62,7 @@ ALLOWED = {
         {"openai", "filelock"},
         BASE | {"processes", "prompts", "games", "engines", "serving", "drivers"},
     ),
-    "solving": Allowed(set(), BASE | {"processes", "games"}),
+    "solving": Allowed(set(), BASE | {"games"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),
     "datasets": Allowed(set(), BASE | {"prompts", "games", "records"}),
     "tracking": Allowed(

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,12 +20,14 @@ from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.loop.ended import Ended, Judged
 from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
+from unstable.processes.worker import Worker
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
+from unstable.solving.solver import answering
 from unstable.types import (
     ActorState,
     Adapter,
@@ -184,10 +187,11 @@ class LocalActor:
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
-            asked, model = self._config.eval.exploitability, self.collector.players.asked(game)
-            self._exploiters[game] = Exploiter(
-                self._config.game_by_key[game], model, asked.samples, asked.nodes
-            )
+            asked, config = self._config.eval.exploitability, self._config.game_by_key[game]
+            name = f"games = {game}: the process that solves it"
+            solver = Worker(name, partial(answering, config, asked.nodes))
+            model = self.collector.players.asked(game)
+            self._exploiters[game] = Exploiter(config, model, solver, asked.samples)
         return self._exploiters[game]
 
     async def sleep(self) -> None:
