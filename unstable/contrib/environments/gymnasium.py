@@ -5,7 +5,6 @@ https://gymnasium.farama.org. ID is what `gymnasium.make` takes; `my_module:ID` 
 rewards. Of those in `_OPEN` the seat sees what they render as text.
 """
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ import gymnasium
 from gymnasium.spaces import Discrete
 
 from unstable.config import ConfigError, nearest
-from unstable.config.plugins import described
+from unstable.config.plugins import import_users
 from unstable.contrib.environments.numbered import NumberedEnvironment, check_actions, made_class
 from unstable.contrib.environments.readable import MASK
 
@@ -78,13 +77,7 @@ def environment_class(name: str) -> type[GymnasiumEnvironment]:
     place = f"target = {f'gymnasium:{name}'!r}"
     module, _, short = name.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"{place}: cannot import {module} ({described(error)}); run from the folder that "
-                "holds it, or put that folder on PYTHONPATH"
-            ) from None
+        import_users(module, place)
     if short not in gymnasium.registry:
         hint = nearest(short, [*gymnasium.registry])
         raise ConfigError(f"{place}: Gymnasium has no such game; {hint}")
