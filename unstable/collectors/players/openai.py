@@ -23,6 +23,7 @@ from unstable.config import (
     shown,
     spare_loopback,
 )
+from unstable.config.endpoint import chat_parameters
 from unstable.config.remote import backoff, retry_after, silence
 from unstable.games.services import prompt_style
 from unstable.prompts import shorten
@@ -153,7 +154,10 @@ class OpenAIPlayer(OpponentPlayer):
         last: APIConnectionError | APIStatusError
         refused = _REFUSED[(self._opponent.base_url, self._opponent.model)]
         while True:
-            parameters = self._parameters(refused, seed)
+            own = self._opponent
+            parameters = chat_parameters(own.max_tokens, self._temperature, own.extra, refused)
+            if own.seeded and "seed" not in own.extra:
+                parameters["seed"] = seed  # of 63 bits, as the API has it
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,
@@ -183,20 +187,6 @@ class OpenAIPlayer(OpponentPlayer):
             if pause is None:
                 pause = backoff(failed, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
-
-    def _parameters(self, refused: set[str], seed: int) -> dict[str, Any]:
-        """What a request says besides model and messages."""
-        opponent, extra = self._opponent, self._opponent.extra
-        limit = "max_tokens"
-        if "max_completion_tokens" in extra or limit in refused:
-            limit = "max_completion_tokens"
-        given = {limit: opponent.max_tokens, "temperature": self._temperature, **extra}
-        if opponent.seeded:
-            given.setdefault("seed", seed)  # of 63 bits, as the API has it
-        named = {name: value for name, value in given.items() if value is not None}
-        return {
-            name: value for name, value in named.items() if name in extra or name not in refused
-        }
 
 
 def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | None:
