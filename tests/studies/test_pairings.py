@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
-from unstable.league.fit import ranking, tallies
+from unstable.league.fit import ranking
+from unstable.league.past import tallies
 from unstable.studies.tournament.pairings import (
     FIRST_DEALS,
     ROUND,

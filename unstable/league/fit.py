@@ -14,10 +14,9 @@ follow from the curvature there.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, combinations, permutations, product
-from statistics import fmean
+from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 
 from unstable.types import GameResult, PlayedGame
 from unstable.types.intervals import Interval, Z, z_of_each
-from unstable.types.tallies import Tally
 
 POINTS = 400 / math.log(10)
 """Elo's points of a unit of strength: 400 of them are odds of 10 to 1 in games without draws."""
@@ -91,28 +89,6 @@ def ranking(result: GameResult | PlayedGame) -> Ranking | None:
         ranks=tuple(order.index(each) for each in ranked),
         forfeit=result.forfeit is not None,
     )
-
-
-Tallies = dict[tuple[str, str], Tally]
-"""Results of each against each other: {("main@3", "random"): Tally(wins=5, draws=1, losses=2)}"""
-
-
-def tallies(games: Iterable[Ranking]) -> Tallies:
-    """Each player's results against each other; one of several sides has their mean place.
-
-    A forfeit is a loss. A game with a single player in it compares nobody.
-    """
-    wins: Counter[tuple[str, str]] = Counter()
-    draws: Counter[tuple[str, str]] = Counter()
-    for (_, players, ranks, _), count in Counter(games).items():
-        held: dict[str, list[int]] = {}
-        for player, rank in zip(players, ranks, strict=True):
-            held.setdefault(player, []).append(rank)
-        for one, other in permutations(held, 2):
-            own, its = fmean(held[one]), fmean(held[other])
-            wins[one, other] += count * (own < its)
-            draws[one, other] += count * (own == its)
-    return {(a, b): Tally(wins[a, b], draws[a, b], wins[b, a]) for a, b in sorted(wins)}
 
 
 def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None = None) -> Fit:

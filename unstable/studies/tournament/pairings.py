@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from pydantic import BaseModel, NonNegativeFloat, PositiveInt
 
 from unstable.config import GameConfig, RunConfig
-from unstable.league.fit import Ranking, ranking, tallies
+from unstable.league.fit import Ranking, ranking
+from unstable.league.past import tallies
 from unstable.types import GameResult, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
