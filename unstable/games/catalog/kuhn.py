@@ -169,13 +169,14 @@ QUESTIONS = (
     Question(_BRIEF, which_card),
     Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
 )
+ONE_ROUND = SmallTree(
+    is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
+)
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.catalog.kuhn:KuhnPoker",
     legal_moves=legal_moves,
-    small_tree=SmallTree(
-        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
-    ),
+    small_tree=ONE_ROUND,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),

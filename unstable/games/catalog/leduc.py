@@ -19,9 +19,9 @@ import textarena
 from textarena import ObservationType
 
 from unstable.games import questions
-from unstable.games.catalog.kuhn import chips
+from unstable.games.catalog.kuhn import ONE_ROUND, chips
 from unstable.games.chance import draw
-from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -286,9 +286,7 @@ INFO = GameInfo(
     name="unstable.games.catalog.leduc:Leduc",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
-    small_tree=SmallTree(
-        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
-    ),
+    small_tree=ONE_ROUND,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
