@@ -13,7 +13,6 @@ from tests.helpers.endpoint import Reply, Server, says
 from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
-from unstable.rewards.oracles import service
 from unstable.rewards.oracles.base import Reply as ModelReply
 from unstable.types import GameResult
 
@@ -272,7 +271,7 @@ def test_a_service_that_is_not_there_is_refused_in_one_line(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewards = rewards_of(judge(server))
-    monkeypatch.setattr(service, "silence", lambda url: "it is silent")
+    monkeypatch.setattr("unstable.rewards.oracles.service.silence", lambda url: "it is silent")
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
         rewards.check()
     monkeypatch.delenv("A_KEY", raising=False)
