@@ -23,7 +23,10 @@ import argparse
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.judging import asked_of
+from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.commands.prepare import alone, exact_games, prepare
 from unstable.commands.train import train
-from unstable.config import RunConfig, load
+from unstable.config import GameConfig, RunConfig, load
 from unstable.contrib.algorithms.vrpo import action_advantages
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
@@ -45,10 +49,11 @@ from unstable.records.games import answer_tokens
 from unstable.records.reading import Skipped, read_records
 from unstable.records.shapes import SampleRecord
 from unstable.runtime.local import LocalActor
-from unstable.solving.credit import Credits
-from unstable.solving.exploiter import Exploiter
+from unstable.solving.best_response import Policy, PolicyValues
+from unstable.solving.exploiter import Exploiter, policy_by
 from unstable.solving.solver import LocalSolver
-from unstable.types import PlayerId, SampledTokens
+from unstable.solving.tree import Node, Shown, Tree
+from unstable.types import PlayerId, SampledTokens, Shares
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -117,6 +122,92 @@ def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
     return train(load(base, options | {"tracking.run_dir": str(folder)}))
 
 
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """A decision, in pay-offs of the seat that moves: what it may expect when it is shown it."""
+
+    reach: float  # how often a game comes to it, on average
+    value: float  # V, before it moves
+    actions: tuple[float, ...]  # Q of each legal action
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """Q - V of each legal action."""
+        return tuple(each - self.value for each in self.actions)
+
+
+class Worth(NamedTuple):
+    """What a prompt is worth to its seat, and what each legal answer to it is, in pay-offs."""
+
+    value: float
+    answers: dict[tuple[int, ...], float]  # Q, by token ids
+
+
+Credits = dict[tuple[int, ...], Worth]
+"""By prompt ids, those that play comes to."""
+
+
+def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
+    """Credit by what a seat is shown, of all that the policy in every seat ever comes to.
+
+    The seat does not see which of several positions it is at: their values count by how often the
+    policy comes to each. Illegal mass as in `best_response.assess`: where it forfeits it is in V.
+    """
+    values = PolicyValues(tree, policy, forfeits)
+    positions: dict[Shown, list[Credit]] = defaultdict(list)
+    for node, reach in reached(values):
+        if node.seat >= 0 and node.children and reach:
+            value, *actions = (values.of(each)[node.seat] for each in (node, *node.children))
+            positions[node.key].append(Credit(reach, value, tuple(actions)))
+    return {shown: joined(found) for shown, found in positions.items()}
+
+
+def joined(parts: Sequence[Credit]) -> Credit:
+    """Of positions with the same actions that the seat cannot tell apart."""
+    reach = sum(each.reach for each in parts)
+    value = sum(each.reach * each.value for each in parts) / reach
+    rows = zip(*(each.actions for each in parts), strict=True)
+    shares = [each.reach / reach for each in parts]
+    actions = (sum(map(mul, shares, row)) for row in rows)
+    return Credit(reach, value, tuple(actions))
+
+
+def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
+    """Each position of the tree, after all that lead to it, with how often a game comes to it."""
+    reaches: dict[int, float] = defaultdict(float)
+    reaches[id(values.tree.root)] = 1.0
+    for node in values.tree.parents_first():
+        yield node, reaches[id(node)]
+        if node.children:
+            probabilities, _ = values.probabilities(node)
+            for p, child in zip(probabilities, node.children, strict=True):
+                reaches[id(child)] += reaches[id(node)] * p
+
+
+async def worths(game: GameConfig, model: ModelPlayer, adapter: str) -> Credits:
+    """What each answer to each prompt is truly worth where the model plays in all seats.
+
+    A prompt that stands for several decisions has their mean, by how often a game comes there.
+    """
+    solver = LocalSolver(game)
+    exploiter = Exploiter(game, model, solver=solver)
+    probabilities = await exploiter.decide(adapter, 0, 1)
+    found = await solver.ask(partial(_credit_by, probabilities=probabilities))
+    credits: Credits = {}
+    for prompt_ids, actions, numbers in await exploiter.questions():
+        if known := [each for number in numbers if (each := found[number]) is not None]:
+            answers = legal_answers(model.prompts, actions, model.max_tokens)
+            own = dict(zip(map(tuple, answers), joined(known).actions, strict=True))
+            credits[tuple(prompt_ids)] = Worth(joined(known).value, own)
+    return credits
+
+
+def _credit_by(tree: Tree, probabilities: Shares) -> list[Credit | None]:
+    """The credit of each decision, by its number; None where no game comes to it."""
+    found = credit(tree, policy_by(tree, probabilities), forfeits=True)
+    return [found.get(node.key) for node in tree.decisions]
+
+
 async def truth(config: RunConfig) -> tuple[Credits, float]:
     """What each answer is worth under the start's policy, in pay-offs, and a reward's pay-off."""
     (key,) = exact_games(config.updated({"eval.exploitability.every": 1}))
@@ -127,8 +218,7 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
     await actor.publish(player, read_adapter(Path(config.model.init), player.name))
     game = config.game_by_key[key]
     asked = asked_of(engine, actor.collector.prompts[key], config.sampling.max_tokens)
-    exploiter = Exploiter(game, asked, solver=LocalSolver(game))
-    found = await exploiter.credit(await exploiter.decide(player.name, 0, 1))
+    found = await worths(game, asked, player.name)
     await actor.close()
     return found, game.payoff_scale or Game(game, 0).stakes or 1.0
 

@@ -16,7 +16,7 @@ from tests.helpers.loop import make_context as context_of
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
-from unstable.collectors.players.best_of import BestOfPlayer
+from unstable.collectors.players.several import BestOfPlayer
 from unstable.commands.prepare import prepare
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game
@@ -153,7 +153,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     actor = make_actor(config, folder)
     try:
-        await actor.collector.start()
+        await actor.load_adapters()
         await actor.engine.load(_start(config))
         results = [each async for each in actor.play(evaluation_games(config, version=0))]
     finally:
@@ -264,7 +264,7 @@ JUDGES = {
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         config = parse({"eval": {"best_of": best_of}, "judges": JUDGES})
-        Candidates(config).check(lambda url: None)
+        Candidates(config).check()
     assert "\n" not in str(raised.value) and "eval.best_of" in str(raised.value)
 
 

@@ -12,7 +12,7 @@ from tests.helpers.collector import Scripted, collector, played, specs
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.collectors.players.programs import RandomPlayer
-from unstable.models.adapters import write_adapter
+from unstable.models.adapters import read_adapter, write_adapter
 from unstable.types import (
     Adapter,
     GameFailure,
@@ -218,9 +218,8 @@ async def test_players_by_name(tmp_path):
     fixed = [{"kind": "checkpoint", "path": str(tmp_path), "name": "warm"}, {"kind": "random"}]
     engine = Scripted()
     playing = collector(engine, opponents={"fixed": fixed})
-    await playing.start()
+    await engine.load(read_adapter(tmp_path, "checkpoint:warm"))
     await engine.load(adapter)
-    assert engine.adapters == ["checkpoint:warm", "main@7"]
     await played(playing.play(specs(1, players=("main@7", "warm"))))
     assert set(engine.asked) == {"main@7", "checkpoint:warm"}
     await played(playing.play(specs(1, players=("base", "base"))))

@@ -7,8 +7,8 @@ import pytest
 
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.rows import every_row
+from unstable.collectors.players import PLAYERS, player_class
 from unstable.collectors.players.base import OpponentPlayer, Player
-from unstable.collectors.players.kinds import PLAYERS, player_class
 from unstable.commands.prepare import check_games
 from unstable.config import (
     CheckpointOpponent,

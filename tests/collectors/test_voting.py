@@ -11,7 +11,7 @@ from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import flat, game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.model import VotingPlayer
+from unstable.collectors.players.several import VotingPlayer
 from unstable.config import ConfigError, GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games

@@ -42,7 +42,7 @@ async def finished(folder: Path, **more: Any) -> RunFolder:
     context = make_context(folder, folder / "run", **settings(**more))
     for actor in context.actors:
         assert isinstance(actor, LocalActor)
-        await actor.collector.start()
+        await actor.load_adapters()
     assert await train(context) == "all updates made"
     context.tracker.close()
     context.folder.config.write_text(dump(context.config), encoding="utf-8")

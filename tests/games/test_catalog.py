@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.games import COUNT_UP, LISTED, MIXED
 from tests.helpers.hostile import adapter_files
 from tests.helpers.rows import every_row
-from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players import player_class
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,

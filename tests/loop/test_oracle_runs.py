@@ -109,7 +109,7 @@ async def test_the_own_engine_judges_beside_play_and_runs_repeat(
         )
         (actor,) = context.actors
         assert isinstance(actor, LocalActor)
-        await actor.load_judges()
+        await actor.load_adapters()
         await train(context)
         rows = read_rows(context.folder.metrics)
         # What a model of random weights says is no verdict, whoever asks.

@@ -60,9 +60,9 @@ ALLOWED = {
     "drivers": Allowed({"httpx"}, set()),
     "collectors": Allowed(
         {"openai", "filelock"},
-        BASE | {"processes", "prompts", "models", "games", "engines", "serving", "drivers"},
+        BASE | {"processes", "prompts", "games", "engines", "serving", "drivers"},
     ),
-    "solving": Allowed(set(), BASE | {"processes", "games", "collectors"}),
+    "solving": Allowed(set(), BASE | {"games"}),
     "learners": Allowed(MODEL, BASE | {"models", "records"}),
     "datasets": Allowed(set(), BASE | {"prompts", "games", "records"}),
     "tracking": Allowed(

@@ -271,11 +271,12 @@ def test_a_service_that_is_not_there_is_refused_in_one_line(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewards = rewards_of(judge(server))
+    monkeypatch.setattr("unstable.rewards.oracles.service.silence", lambda url: "it is silent")
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
-        rewards.check(lambda url: "it is silent")
+        rewards.check()
     monkeypatch.delenv("A_KEY", raising=False)
     with pytest.raises(ConfigError, match=r"^judges.judge.args.api_key_env = 'A_KEY': not set"):
-        rewards.check(lambda url: None)
+        rewards.check()
 
 
 async def test_half_a_character_is_told_as_it_is(server: Server) -> None:

@@ -83,13 +83,13 @@ async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
 
 
 async def test_what_does_not_fit_is_said(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
-    rewards_of(term(folder)).check(lambda url: None)
+    rewards_of(term(folder)).check()
     with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .* score\.weight"):
-        rewards_of(term(tiny_folder)).check(lambda url: None)
+        rewards_of(term(tiny_folder)).check()
     found = await judged(rewards_of(term(folder, label=2)), [game()])
     assert "label = 2: the model has 2 outputs" in str(found[0])
     with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: has no config.json"):
-        rewards_of(term(tmp_path)).check(lambda url: None)
+        rewards_of(term(tmp_path)).check()
     with pytest.raises(ConfigError, match=r"^judges.judge.args.device = 'gpu': input should"):
         entry = {"kind": "reward_model", "args": {"path": "x", "device": "gpu"}}
         parse({"judges": {"judge": entry}})

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bench.credit import credit
 from tests.helpers.rows import every_row
 from tests.helpers.trees import drawn, kuhn
 from unstable.config import GameConfig
 from unstable.solving.best_response import Policy, table_at
-from unstable.solving.credit import credit
 from unstable.solving.tree import Node, Shown, Tree, grow
 
 NIM = GameConfig(env="Nim-v0", args={"piles": [1, 2]})

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from unstable.config import ConfigError, GameConfig
-from unstable.processes.worker import WorkerError
+from unstable.processes.worker import Worker, WorkerError
 from unstable.solving.exploiter import bounds, decisions
-from unstable.solving.solver import LocalSolver, process_solver
-from unstable.solving.tree import Tree
+from unstable.solving.solver import LocalSolver, answering
+from unstable.solving.tree import MOST_NODES, Tree
 
 GAME = GameConfig(env="Nim-v0", args={"piles": [1, 2]})
 
@@ -26,7 +26,8 @@ def end(tree: Tree) -> None:
 
 async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None:
     """What a question raises is raised here; a process that ends is an error."""
-    here, apart = LocalSolver(GAME), process_solver(GAME)
+    here = LocalSolver(GAME)
+    apart = Worker("the process that solves it", partial(answering, GAME, MOST_NODES))
     asked, rounds = asyncio.create_task(apart.ask(decisions)), 0
     while not asked.done():
         await asyncio.sleep(0.001)

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
 from unstable.collectors.isolation import IsolatedGameError, Job, play_isolated, serve_game
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
-from unstable.collectors.players.best_of import JudgeAnswer
-from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.model import adapter_name
+from unstable.collectors.players import player_class
+from unstable.collectors.players.several import JudgeAnswer
 from unstable.collectors.watch import task_name
 from unstable.config import RunConfig, one_line
 from unstable.config.game import DRIVER
 from unstable.config.plugins import import_all, registered
 from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.bridges import is_bridged
-from unstable.models.adapters import read_adapter
 from unstable.processes.fork_server import ForkServer
 from unstable.prompts import shorten
 from unstable.types import (
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
 class Collector:
     """Plays games with one engine. `actors.games_in_flight` must be a number by now.
 
-    `start` gives the engine the fixed `checkpoint` opponents; versions come by `publish`. Without
-    an engine and its tokenizer it plays games that need no local model.
+    Who owns the engine gives it the adapters of fixed opponents and of the policy's versions.
+    Without an engine and its tokenizer it plays games that need no local model.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Collector:
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
-        """Import what games need, and let them name the fixed opponents that are adapters."""
+        """Import what games need, and listen where programs outside play any."""
         needed = _users_modules(self._config) | _libraries(self._config)
         await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
         if any(game.is_driven for game in self._config.games):
@@ -90,10 +88,6 @@ class Collector:
 
             self.driving = Driving(self._config)
             await self.driving.start()
-        for opponent in self._config.opponents.fixed:
-            if (folder := opponent.adapter_folder) is not None:
-                assert self._engine is not None, "an adapter needs one"
-                await self._engine.load(read_adapter(folder, adapter_name(opponent)))
 
     def announce(self, version: PlayerId) -> None:
         """Have seats that take the newest version at each turn take this one."""
@@ -288,7 +282,7 @@ def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseExceptio
 
 
 def _users_modules(config: RunConfig) -> set[str]:
-    """Those that games and opponents name, by targets."""
+    """Modules that games and opponents name by targets."""
     names = ("env", "info", "legal_moves", "payoffs", "seating")
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
@@ -306,7 +300,7 @@ def _libraries(config: RunConfig) -> set[str]:
 TRUST_GAMES = 20
 """Games that an env must have ended by accepted steps."""
 TRUST_SHARE = 0.9
-"""Of these and the games at which it raised, or that failed otherwise, the least that they are."""
+"""Their least share in these games and those at which it raised, or that failed otherwise."""
 
 
 class Trust:

@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 from unstable.collectors.play import play_game, players_of
-from unstable.collectors.players.base import OpponentPlayer, Player
-from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players import player_class
+from unstable.collectors.players.base import OpponentPlayer, Player, Position, ToldPosition
 from unstable.config import FixedOpponent, GameConfig, MovesKept
-from unstable.games.game import Game
 from unstable.processes.fork_server import ForkServer
 from unstable.processes.frames import frame, read_frame, receive_frame
 from unstable.types import Answer, GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
@@ -48,8 +47,9 @@ class Ask(NamedTuple):
     seat: SeatSpec  # whose player it is
     observation: Observation
     seed: int
-    legal_moves: list[str] | None
-    expert_moves: dict[str, float] | None
+    turns: int
+    legal: list[str] | None
+    expert: dict[str, float] | None
 
 
 class Message(NamedTuple):
@@ -92,8 +92,10 @@ async def play_isolated(
                 ask: Ask = message.content
                 if ask.seat not in models:
                     models[ask.seat] = make(ask.seat)
-                view = cast(Game, _View(job.config, ask.legal_moves, ask.expert_moves))
-                process.send(await models[ask.seat].act(ask.observation, view, ask.seed))
+                position = ToldPosition(
+                    config=job.config, turns=ask.turns, legal=ask.legal, expert=ask.expert
+                )
+                process.send(await models[ask.seat].act(ask.observation, position, ask.seed))
     finally:
         process.end()
 
@@ -129,27 +131,6 @@ class _Process:
         self._writer.close()
 
 
-class _View:
-    """As much of a game as local models need."""
-
-    def __init__(
-        self,
-        config: GameConfig,
-        legal_moves: list[str] | None,
-        expert_moves: dict[str, float] | None,
-    ) -> None:
-        self.config = config
-        self._legal_moves, self._expert_moves = legal_moves, expert_moves
-
-    def legal_moves(self) -> list[str]:
-        assert self._legal_moves is not None, "asked for by `Job.moves`"
-        return self._legal_moves
-
-    def expert_moves(self) -> dict[str, float]:
-        assert self._expert_moves is not None, "asked for by `Job.moves`"
-        return self._expert_moves
-
-
 # In the game's process.
 
 
@@ -167,7 +148,7 @@ class _Connection:
         return read_frame(self._stream.read)
 
     def wait_for_end(self) -> None:
-        """Until the actor has ended this process, or is gone itself."""
+        """Wait until the actor has ended this process, or is gone itself."""
         self._stream.read(1)
 
 
@@ -179,10 +160,10 @@ class _Model:
     seat: SeatSpec
     moves: MovesKept
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         legal = None if self.moves == "none" else game.legal_moves()
         expert = game.expert_moves() if self.moves == "expert" else None
-        self.connection.send("ask", Ask(self.seat, observation, seed, legal, expert))
+        self.connection.send("ask", Ask(self.seat, observation, seed, game.turns, legal, expert))
         return cast(Answer, self.connection.read())
 
 
@@ -193,7 +174,7 @@ class _Ticking:
     connection: _Connection
     player: Player
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         self.connection.send("turn")
         return await self.player.act(observation, game, seed)
 

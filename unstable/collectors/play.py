@@ -11,12 +11,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from unstable.collectors.players.base import LeftError, LimitedPlayer, OpponentPlayer, Player
-from unstable.collectors.players.best_of import BestOfPlayer, JudgeAnswer
+from unstable.collectors.players import player_class
+from unstable.collectors.players.base import (
+    LeftError,
+    LimitedPlayer,
+    OpponentPlayer,
+    Player,
+    Position,
+)
 from unstable.collectors.players.constrained import ConstrainedPlayer
-from unstable.collectors.players.kinds import player_class
-from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer, VotingPlayer
+from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.programs import RandomPlayer
+from unstable.collectors.players.several import BestOfPlayer, JudgeAnswer, VotingPlayer
 from unstable.config import GameConfig, MovesKept, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
@@ -90,18 +96,14 @@ class PlayerFactory:
         adapter: str | None,
         version: int | None = None,
     ) -> Player:
-        engine = self._engine
-        assert engine is not None, "a local model needs one"
         # Never in training: what is sampled there must be the distribution that is trained.
         kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
-        player: Player = kind(
-            engine=engine,
+        player: Player = self._local(
+            kind,
+            game.key,
             adapter=adapter,
             version=version,
-            prompts=self.prompts[game.key],
             temperature=seat.temperature,
-            max_tokens=self._config.sampling.max_tokens,
-            think_budget=self._config.sampling.thoughts.budget,
             moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
         )
         if seat.votes > 1:
@@ -112,6 +114,21 @@ class PlayerFactory:
             return player
         place = "eval" if opponent is None else self._places[opponent.key]
         return BestOfPlayer(player=player, answers=answers, judge=self._judges[place])
+
+    def asked(self, env: str) -> ModelPlayer:
+        """The base model, which is asked about single decisions of a game."""
+        return self._local(ModelPlayer, env, adapter=None, version=None, temperature=1.0)
+
+    def _local(self, kind: type[ModelPlayer], env: str, **own: Any) -> ModelPlayer:
+        assert self._engine is not None, "a local model needs one"
+        sampling = self._config.sampling
+        return kind(
+            engine=self._engine,
+            prompts=self.prompts[env],
+            max_tokens=sampling.max_tokens,
+            think_budget=sampling.thoughts.budget,
+            **own,
+        )
 
     def is_constrained(self, purpose: Purpose) -> bool:
         """Whether local models are held to legal moves."""
@@ -164,7 +181,7 @@ class OpeningPlayer:
     own: Player
     opener: Player
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The answer of whoever's turn it is; an opener's has its `player`."""
         spec = self.spec
         if game.turns >= spec.opening:

@@ -19,7 +19,6 @@ from unstable.config import (
     load,
 )
 from unstable.config.plain import read_text, read_yaml
-from unstable.models.hub import silence
 from unstable.models.inspection import check_opponents
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder, existing_run
@@ -64,7 +63,7 @@ def judge(
         raise ConfigError(
             f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
         )
-    Rewards(config.buffer.rewards, config.judges).check(silence)
+    Rewards(config.buffer.rewards, config.judges).check()
     check_opponents(config)
     path.parent.mkdir(exist_ok=True)
     file, work = LineFile(path), _Work(folder, judged_games(path))

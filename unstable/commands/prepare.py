@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players import player_class
 from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.config.endpoint import read_token
 from unstable.engines.kinds import NEEDS
@@ -25,7 +25,7 @@ from unstable.league.matchmaking import Matchmaker
 from unstable.models.archive import made_for, misfit, unpack_newer
 from unstable.models.base import check_model, model_path
 from unstable.models.describe import model_line
-from unstable.models.hub import cache_folder, silence
+from unstable.models.hub import cache_folder
 from unstable.models.inspection import check_opponents, check_start
 from unstable.models.templates import PLAIN, template_text
 from unstable.planning.machine import Machine, this_machine, together
@@ -191,8 +191,8 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     check_exact_games(config)
     check_opponents_kl(config)
     check_sinks(config)
-    Rewards(config.buffer.rewards, config.judges).check(silence)
-    Candidates(config).check(silence)
+    Rewards(config.buffer.rewards, config.judges).check()
+    Candidates(config).check()
     Matchmaker(config.opponents)
     if model:
         check_model(config.model)

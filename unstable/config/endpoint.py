@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +34,21 @@ def check_extra(extra: Mapping[str, Any]) -> None:
     for name in ("model", "messages", "stream", "n"):
         if name in extra:
             raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
+
+
+def chat_parameters(
+    max_tokens: int, temperature: float, extra: Mapping[str, Any], refused: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a request for a chat says besides model and messages; `extra` has the last word.
+
+    What a model has `refused` is left out, and its limit of tokens has the newer name then.
+    """
+    limit = "max_tokens"
+    if "max_completion_tokens" in extra or limit in refused:
+        limit = "max_completion_tokens"
+    given = {limit: max_tokens, "temperature": temperature, **extra}
+    named = {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in named.items() if name in extra or name not in refused}
 
 
 def is_loopback(host: str) -> bool:

@@ -1,6 +1,6 @@
 """Opponents of the policy: a section for each kind.
 
-`collectors/players/kinds.py` says which class plays each.
+`collectors/players/__init__.py` says which class plays each.
 """
 
 from collections.abc import Callable
@@ -82,6 +82,11 @@ class OpponentConfig(Section):
     def adapter_folder(self) -> Path | None:
         """The LoRA adapter that an engine has to serve for it, if any."""
         return None
+
+    @property
+    def adapter_name(self) -> str:
+        """The name under which an engine serves that adapter."""
+        return f"checkpoint:{self.key}"
 
     @property
     def answers(self) -> int:

@@ -202,6 +202,12 @@ class RunConfig(Section):
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
     @property
+    def opponent_adapters(self) -> dict[str, Path]:
+        """LoRA adapters that the engine has to serve as fixed opponents: folder by its name."""
+        found = {each.adapter_name: each.adapter_folder for each in self.opponents.fixed}
+        return {name: folder for name, folder in found.items() if folder is not None}
+
+    @property
     def own_opponents(self) -> dict[str, FixedOpponent]:
         """Fixed opponents that play in this run, by name."""
         known = self.fixed_opponents

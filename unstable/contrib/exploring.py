@@ -23,7 +23,7 @@ from unstable.types import Answer, GameSpec, SampledTokens, Turn
 from unstable.types.seeds import derive_seed
 
 Scores = NDArray[np.float64]
-"""Of each of A answers by each of K members of an ensemble [K, A]."""
+"""Scores of each of A answers by each of K members of an ensemble [K, A]."""
 
 
 class Explorer:

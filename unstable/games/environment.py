@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from unstable.games.info import GameInfo
 from unstable.types import Observation
@@ -117,3 +117,16 @@ class Environment(ABC):
     def copied(self) -> Self:
         """Another play at the same position that goes its own way; only trees need it."""
         return copy.deepcopy(self, {id(self.info): self.info})
+
+
+class DrivenEnvironment(Environment):
+    """Stands for a game that a program outside plays: nothing is known of it, and none played."""
+
+    info = GameInfo(name="driver")
+    lists_moves = False
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ValueError("the game is a program's outside, and cannot be played without it")
+
+    mover = property(_refuse)
+    reset = observe = legal_moves = step = payoffs = _refuse

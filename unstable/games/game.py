@@ -21,7 +21,7 @@ from unstable.types.seeds import derive_seed
 
 
 class SeatingError(ValueError):
-    """That `games.seating` does not say where the env's players sit."""
+    """`games.seating` does not say where the env's players sit."""
 
 
 class StepResult(NamedTuple):
@@ -143,7 +143,7 @@ class Game:
         return self._expert().reason(self.env.raw, action)
 
     def rule_moves(self) -> dict[str, float]:
-        """The same of the game's rule bot; `ValueError` for a game without one."""
+        """Probabilities of the rule bot's actions; `ValueError` for a game without one."""
         if (bot := services.rule_bot(self.info)) is None:
             raise ValueError(f"{self.config.key} has no rule bot")
         return bot(self.env.raw, self.observe().events)

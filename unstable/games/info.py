@@ -69,7 +69,7 @@ class Payoffs:
     """
 
     of: Callable[[Any], list[float]]
-    """By seat, in an env that is over."""
+    """Pay-offs by seat, in an env that is over."""
     scale: Callable[[Any], float]
     """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
     zero_sum: bool = True
@@ -93,14 +93,14 @@ class Teams:
 
 @dataclass(frozen=True, slots=True)
 class SmallTree:
-    """That the whole tree of a game can be grown: it is small, and draws whole numbers alone."""
+    """A game whose whole tree can be grown: it is small, and draws whole numbers alone."""
 
     is_open: bool
     """Every seat sees the whole position, so that positions that are shown alike are one."""
     fits: Callable[[Any], bool] = always
     """Whether a variant is small enough, an env before its reset."""
     variants: str = ""
-    """Those that fit, for messages, such as args.max_rounds = 1; empty: all do."""
+    """Variants that fit, for messages, such as args.max_rounds = 1; empty: all do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from unstable.games.services import game_info
 logger = logging.getLogger(__name__)
 
 
-class Position(NamedTuple):
-    """A position as the seat to move has it before it: Position("O| |X ...", {"[4]": 1.0}, None)"""
+class Replayed(NamedTuple):
+    """A position as the seat to move has it before it: Replayed("O| |X ...", {"[4]": 1.0}, None)"""
 
     board: str
     action_values: dict[str, float] | None  # outcome with perfect play; None: not solved
@@ -26,7 +26,7 @@ def is_known(config: GameConfig) -> bool:
     return game_info(config).name != ""
 
 
-def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Position]:
+def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Replayed]:
     """The position before each action, and the last one; fewer where the game goes otherwise."""
     positions = []
     with faults_to(lambda _: logger.exception("a game of %s cannot be replayed", config.key)):
@@ -37,11 +37,11 @@ def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Positi
             observation = game.observe()
             positions.append(_position(game)._replace(prompted=observation.position))
             game.step(action)
-        positions.append(Position(game.board, None, None))
+        positions.append(Replayed(game.board, None, None))
     return positions
 
 
-def _position(game: Game) -> Position:
+def _position(game: Game) -> Replayed:
     action_values, info = game.action_values(), game.info
     hidden = action_values is None and info.small_tree is not None and info.expert is not None
-    return Position(game.board, action_values, game.expert_moves() if hidden else None)
+    return Replayed(game.board, action_values, game.expert_moves() if hidden else None)

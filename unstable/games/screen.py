@@ -36,7 +36,7 @@ _SAME_TURNS = 20  # of games of one seed that are compared
 
 
 class FormError(ValueError):
-    """That legal moves are listed in another form than the game takes them."""
+    """Legal moves are listed in another form than the game takes them."""
 
 
 @dataclass(slots=True)

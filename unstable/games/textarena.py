@@ -15,8 +15,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games.bridges import bridged_class, is_bridged
-from unstable.games.driven import DrivenEnvironment
-from unstable.games.environment import Environment, EnvStep
+from unstable.games.environment import DrivenEnvironment, Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.games.words import offline
 from unstable.prompts import MAX_EVENTS, shorten
@@ -113,7 +112,7 @@ class TextArenaEnvironment(Environment):
         return self._views[number].observation()
 
     def legal_moves(self) -> list[str]:
-        """By the catalogue, or as the mover's board lists them."""
+        """The moves that the catalogue says, or that the mover's board lists."""
         if self.info.legal_moves is not None:
             return self.info.legal_moves(self._env)
         if found := _LIST.search(self.board):
@@ -160,7 +159,7 @@ class TextArenaEnvironment(Environment):
         return set(range(self._config.seats)) - set(self._env.state.observations)
 
     def take_cut(self) -> int:
-        """Of messages that were too long, over all seats."""
+        """Characters left out of messages that were too long, over all seats."""
         cut = 0
         for view in self._views:
             cut += view.cut_characters
@@ -259,7 +258,7 @@ class _View:
 
 
 def _trimmed(message: str) -> str:
-    """Less empty lines before it and white space after it."""
+    """The message without empty lines before it and white space after it."""
     text = message.rstrip()
     return _LEADING_LINES.sub("", text) if text[:1].isspace() else text
 

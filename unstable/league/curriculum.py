@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeFloat
 
-from unstable.config import RunConfig, shown
-from unstable.config.plugins import check_call, target_or
-from unstable.league.matchmaking import rule_weights
+from unstable.config import RunConfig
+from unstable.league.matchmaking import read_rule, rule_weights
 from unstable.types import PlayedGame
 
 SLOW = 1 / 4
@@ -86,7 +85,7 @@ class Sums(BaseModel):
 
     @property
     def mean(self) -> float:
-        """Of the rewards."""
+        """The mean of the rewards."""
         return self.total / self.count
 
     @property
@@ -118,7 +117,9 @@ class Curriculum:
         self._config = config.curriculum
         self._weights = {game.key: game.weight for game in config.games}
         self._seats: dict[str, dict[int, Seat]] = {env: {} for env in self._weights}
-        self._rule = self._read_rule()
+        self._place, self._rule = read_rule(
+            BUILT_IN, self._config.rule, self._config.args, "curriculum.rule", "envs", TRIAL
+        )
         self._asked(TRIAL)
 
     @property
@@ -194,19 +195,6 @@ class Curriculum:
             spread=sum(each.fast.deviation for each in seats) / count,
             progress=sum(abs(each.fast.mean - each.slow.mean) for each in seats) / count,
         )
-
-    def _read_rule(self) -> Rule:
-        """The rule that the config names."""
-        config, field = self._config, "curriculum.rule"
-        function = target_or(BUILT_IN, config.rule, field, "rule or module:function")
-        remedy = "name a function that is called with (envs) and the args"
-        check_call(self._place, function, remedy, TRIAL, **config.args)
-        return partial(function, **config.args)
-
-    @property
-    def _place(self) -> str:
-        args = f" with args = {shown(self._config.args)}" if self._config.args else ""
-        return f"curriculum.rule = {shown(self._config.rule)}{args}"
 
     def _asked(self, envs: Sequence[EnvStats]) -> list[float]:
         """The rule's weights; raises `ConfigError` where they are none. All may be 0."""

@@ -277,7 +277,7 @@ def _answer_by_chance(results: Sequence[GameResult]) -> bool:
 
 
 def _variance(centre: float, values: Sequence[float], low: float, high: float) -> float:
-    """Of values with the mean `centre` that lie between `low` and `high` as these do.
+    """Variance of values with the mean `centre` that lie between `low` and `high` as these do.
 
     That is, as far from the ends: p (1 - p) of a share. One more value counts as if it were at an
     end, as in `mean_interval`.
@@ -308,7 +308,7 @@ def named(config: RunConfig, by_game: Mapping[int, float]) -> Named:
 
 
 def numbered(config: RunConfig, figures: Iterable[tuple[str, float]]) -> dict[int, float]:
-    """The same by the numbers that the games have in this config; those that it lacks are left out.
+    """Figures by the numbers that the games have in this config; what it lacks is left out.
 
     So a version is only compared with version 0 in a game that both have played alike.
     """

@@ -28,15 +28,15 @@ from unstable.types.intervals import Interval, Z, z_of_each
 POINTS = 400 / math.log(10)
 """Elo's points of a unit of strength: 400 of them are odds of 10 to 1 in games without draws."""
 PRIOR = 16.0
-"""Of a strength before any game: 0 +- so much (2,779 points), so that the undefeated stay finite.
+"""A strength before any game is 0 +- so much (2,779 points), so that the undefeated stay finite.
 
 Wide, as it draws both ends of a long ladder to the middle: at 4, of 50 versions that each rise by
 52 points, half of the intervals held.
 """
 PRIOR_ADVANTAGE = 0.7
-"""Of a side's advantage: between two sides +- 1, which is odds of 2.7 to 1."""
+"""A side's advantage before any game: between two sides +- 1, which is odds of 2.7 to 1."""
 PRIOR_DRAWS = 3.0
-"""Of the logarithm of `draws`; at 0 two equals draw every third game."""
+"""The logarithm of `draws` before any game: at 0 two equals draw every third game."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -240,7 +240,7 @@ class _Model:
         return value, gradient, curvature
 
     def advantages(self, theta: Floats, covariance: Floats) -> list[Advantage]:
-        """Those of envs whose games halve the prior's variance, at each of their sides."""
+        """Advantages at each side of the envs whose games halve the prior's variance."""
         envs = defaultdict[str, list[int]](list)
         for (env, _), place in sorted(self._sides.items()):
             envs[env].append(place)
@@ -253,7 +253,7 @@ class _Model:
         return found
 
     def equal_draws(self, theta: Floats) -> dict[str, float]:
-        """By env of two sides, how often equals draw whose sides are equal too."""
+        """How often equals draw whose sides are equal too, by env of two sides."""
         found = {}
         for env in sorted({env for env, _ in self._sides}):
             if (env, 2) not in self._sides:

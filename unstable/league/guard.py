@@ -138,7 +138,7 @@ class Guard:
         return [Alarm(rule=rule, name=name, version=version, **finding._asdict())]
 
     def _new(self, alarms: list[Alarm], version: int) -> list[Alarm]:
-        """Of each rule one alarm, after which it is quiet for a while; something is due."""
+        """One alarm of each rule, after which it is quiet for a while; something is due."""
         first = list({alarm.rule: alarm for alarm in reversed(alarms)}.values())[::-1]
         for alarm in first:
             self._quiet[alarm.rule] = version + self._config.patience

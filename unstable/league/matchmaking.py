@@ -7,7 +7,7 @@ announced, and their mixture holds until the next one is: nothing here draws any
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -155,14 +155,14 @@ class Matchmaker:
         self._is_uniform = all(each.rule == "uniform" for each in config.past)
         self._pinned = config.pinned
         self._rules = [
-            (each.weight, _read_rule(each, f"opponents.past.{index}"))
+            (each.weight, _read_rule(each, f"opponents.past.{index}.rule"))
             for index, each in enumerate(config.past)
         ]
         for _, rule in self._rules:
             rule(TRIAL[-1], TRIAL[:-1])
 
     def pinned(self, versions: Sequence[VersionStats]) -> set[PlayerId]:
-        """Those of some versions that stay in the pool however old they are.
+        """The versions, of these, that stay in the pool however old they are.
 
         `best` is the one with the highest lower bound of its rating, the newest of equals.
         """
@@ -186,12 +186,27 @@ def _read_rule(
     config: PastConfig, field: str
 ) -> Callable[[VersionStats, Sequence[VersionStats]], Floats]:
     """The rule that an entry of the config names, as probabilities."""
-    place = f"{field}.rule = {shown(config.rule)}"
-    function = target_or(BUILT_IN, config.rule, f"{field}.rule", "rule or module:function")
-    place += f" with args = {shown(config.args)}" if config.args else ""
-    remedy = "name a function that is called with (policy, past) and the args"
-    check_call(place, function, remedy, *TRIAL[:2], **config.args)
-    return partial(_asked, place, partial(function, **config.args))
+    of = "policy, past"
+    return partial(_asked, *read_rule(BUILT_IN, config.rule, config.args, field, of, *TRIAL[:2]))
+
+
+def read_rule(
+    built_in: Mapping[str, Callable[..., Weights]],
+    rule: str,
+    args: Mapping[str, Any],
+    field: str,
+    of: str,
+    *trial: object,
+) -> tuple[str, Callable[..., Weights]]:
+    """How messages about a rule that `field` of the config names begin, and the rule.
+
+    Raises `ConfigError` where it cannot be called with `of`, such as `trial`, and its args.
+    """
+    place = f"{field} = {shown(rule)}" + (f" with args = {shown(args)}" if args else "")
+    function = target_or(built_in, rule, field, "rule or module:function")
+    remedy = f"name a function that is called with ({of}) and the args"
+    check_call(place, function, remedy, *trial, **args)
+    return place, partial(function, **args)
 
 
 def _asked(place: str, rule: Rule, policy: VersionStats, past: Sequence[VersionStats]) -> Floats:

@@ -22,7 +22,7 @@ from unstable.types import BASE, GameResult, GameSpec, PlayedGame, PlayerId, Rat
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
 """What an env's draws begin with, as if so many games had been played."""
 MOST_DRAWS = 0.95
-"""Of a draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
+"""The highest draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
 PAYOFF_DECAY = 0.9
 """Share of the games of a pay-off that still counts a version later: the policy has changed."""
 ANCHOR_SIGMA = 0.01
@@ -39,19 +39,19 @@ class RegistryState(BaseModel):
     ratings: dict[str, tuple[float, float]]
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
-    """By env: sides that were next to each other at a game's end, and how many of them drew."""
+    """Sides that were next to each other at a game's end, and how many of them drew, by env."""
     equals: dict[str, tuple[int, int]] = {}
-    """The same of games of a player with itself, which are not among those."""
+    """Such sides in games of a player with itself, which are not among those."""
     trained: NonNegativeInt
     """Training games taken in."""
     marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
     """What came between them, in order: of which version, and after how many training games."""
     past: dict[str, list[str]]
-    """By policy: versions that its current one meets."""
+    """Versions that a policy's current one meets."""
     probabilities: dict[str, list[Probability]]
-    """By policy: how likely each of them is met; empty where all alike."""
+    """How likely each of them is met, by policy; empty where all alike."""
     payoffs: dict[str, tuple[float, float]]
-    """By past version: what its policy won of its newer games against it, and how many they are."""
+    """What a past version's policy won of its newer games against it, and how many they are."""
 
     @model_validator(mode="after")
     def _each_has_a_probability(self) -> Self:
@@ -232,7 +232,7 @@ class Registry:
         return min(MOST_DRAWS, (PRIOR_GAMES * others + drawn) / (PRIOR_GAMES + met))
 
     def _count_draws(self, spec: GameSpec, ranked: Sequence[float]) -> None:
-        """By neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
+        """Count neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
         ordered = sorted([ranked[side[0]] for side in spec.sides])
         itself = len({seat.player for seat in spec.seats}) == 1
         counts = self._equals if itself else self._draws
@@ -296,5 +296,5 @@ class Registry:
 
 
 def _age(player: PlayerId) -> int:
-    """By which versions come in order, after all who have none."""
+    """A number by which versions come in order, after all who have none."""
     return -1 if player.version is None else player.version

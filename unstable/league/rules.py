@@ -7,6 +7,7 @@ its first one or its least, so that a threshold is not a matter of the model or 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import ge, le
 from statistics import median
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ THRESHOLDS: dict[Rule, float] = {
     "tied": 0.95,
     "score": 3.0,  # standard errors
 }
-"""Of each rule, unless the config has another; docs/guard.md says what they are and why."""
+"""Threshold of each rule, unless the config has another; docs/guard.md says what and why."""
 EVALUATIONS = 3
 """Evaluations in a row whose mean is a score."""
 START = 5
@@ -52,7 +53,7 @@ class Point(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """That a rule is broken: by which figure, against what, and since which version."""
+    """A broken rule: by which figure, against what, and since which version."""
 
     figure: float
     threshold: float
@@ -87,14 +88,18 @@ class MetricHistory:
         """Whether there is a level to refer to."""
         return self.least is not None
 
-    def since(self, is_beyond: Callable[[float], bool]) -> int:
-        """The version from which on every value is beyond, as far as is known; else the newest."""
+    def finding(
+        self, figure: float, threshold: float, within: Callable[[float, float], bool]
+    ) -> Finding | None:
+        """A figure that is not within the threshold, and since which version no value is."""
+        if within(figure, threshold):
+            return None
         version = self.recent[-1].version
         for point in reversed(self.recent):
-            if not is_beyond(point.value):
+            if within(point.value, threshold):
                 break
             version = point.version
-        return version
+        return Finding(figure, threshold, version)
 
 
 @dataclass(slots=True)
@@ -143,31 +148,22 @@ def below_start(history: MetricHistory, share: float) -> Finding | None:
     """The newest values are all below a share of what they were at the start."""
     if not history.is_known:
         return None
-    threshold = share * level(history.start)
     figure = max(point.value for point in history.last)
-    if figure >= threshold:
-        return None
-    return Finding(figure, threshold, history.since(lambda value: value < threshold))
+    return history.finding(figure, share * level(history.start), ge)
 
 
 def fallen(history: MetricHistory, share: float) -> Finding | None:
     """The level is below a share of what it was REACH updates before."""
     if len(history.recent) < REACH + RECENT:
         return None
-    figure, threshold = level(history.last), share * level(history.recent[:RECENT])
-    if figure >= threshold:
-        return None
-    return Finding(figure, threshold, history.since(lambda value: value < threshold))
+    return history.finding(level(history.last), share * level(history.recent[:RECENT]), ge)
 
 
 def grown(history: MetricHistory, times: float) -> Finding | None:
     """The level is above so many times the least."""
     if history.least is None:
         return None
-    figure, threshold = level(history.last), times * history.least.value
-    if figure <= threshold:
-        return None
-    return Finding(figure, threshold, history.since(lambda value: value > threshold))
+    return history.finding(level(history.last), times * history.least.value, le)
 
 
 def risen(history: MetricHistory, by: float) -> Finding | None:
@@ -181,18 +177,14 @@ def risen(history: MetricHistory, by: float) -> Finding | None:
     now = pooled(history.last)
     _, truth = wilson_interval(history.least.value, max(1, round(history.least.size)))
     spread = math.sqrt(truth * (1 - truth) * len(history.last) / now.size)
-    threshold = history.least.value + max(by, NOISE * spread)
-    if now.value <= threshold:
-        return None
-    return Finding(now.value, threshold, history.since(lambda value: value > threshold))
+    return history.finding(now.value, history.least.value + max(by, NOISE * spread), le)
 
 
 def above(history: MetricHistory, limit: float) -> Finding | None:
     """The newest values are all above a limit."""
-    figure = min(point.value for point in history.last)
-    if len(history.last) < RECENT or figure <= limit:
+    if len(history.last) < RECENT:
         return None
-    return Finding(figure, limit, history.since(lambda value: value > limit))
+    return history.finding(min(point.value for point in history.last), limit, le)
 
 
 class MetricRule(NamedTuple):

@@ -225,7 +225,7 @@ class Schedule:
         past: Sequence[PlayerId],
         branches: int,
     ) -> list[SeatSpec]:
-        """By seat who sits there: the policy at one side, an opponent at each other."""
+        """Who sits at each seat: the policy at one side, an opponent at each other."""
         sides = game.sides
         others = iter([self._opponent(kind, policy, past) for _ in sides[1:]])
         own = sides[self._random.randrange(len(sides))]

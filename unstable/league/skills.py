@@ -49,7 +49,7 @@ class Skills:
                     self._skills[player] = skill
 
     def all(self) -> dict[str, Skill]:
-        """By now."""
+        """Everybody's skill by now."""
         return dict(self._skills)
 
 
@@ -90,7 +90,7 @@ def _won(lead: float, margin: float) -> tuple[float, float]:
 
 
 def _drawn(lead: float, margin: float) -> tuple[float, float]:
-    """The same of a lead within the margin, either way."""
+    """Mean and lost variance of a lead within the margin, either way."""
     low, high = -margin - abs(lead), margin - abs(lead)
     if high < -_FAR:
         return math.copysign(high, -lead), 1.0

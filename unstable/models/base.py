@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import ConfigError, ModelConfig, shown
+from unstable.config.remote import silence
 from unstable.models import tiny
 from unstable.models.gguf_files import SUFFIX, check_gguf, find_gguf, unpacked_gguf
-from unstable.models.hub import silence
 from unstable.models.problems import TOKENIZER, check_config, check_folder
 from unstable.models.templates import answer_end, set_template, template_text
 from unstable.models.tensors import load_whole, misreadings, reason, unused_in

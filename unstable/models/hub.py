@@ -1,53 +1,12 @@
-"""The hub: whether anything answers there, what is pushed to it, and the user's own cache."""
+"""The hub: what is pushed to it, and the user's own cache."""
 
 import os
-import threading
-import urllib.error
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from typing import NoReturn
 
-from unstable.config import ConfigError, RunFailedError, one_line, shown, spare_loopback
+from unstable.config import ConfigError, RunFailedError, one_line, shown
 from unstable.config.plugins import faults_to
-
-PATIENCE_S = 5.0
-
-
-class _NotFollowed(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer, and leads nowhere."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    spare_loopback()
-    return urllib.request.build_opener(_NotFollowed)
-
-
-def silence(url: str) -> str | None:
-    """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
-
-    The proxies of the environment are used for other hosts, as by the libraries that ask for more.
-    """
-    outcome: list[str | None] = ["it does not answer"]
-
-    def ask() -> None:
-        try:
-            _opener().open(url, timeout=PATIENCE_S).close()
-        except urllib.error.HTTPError:
-            pass  # which is an answer
-        except (OSError, ValueError, HTTPException) as error:
-            outcome[0] = " ".join(str(getattr(error, "reason", error)).split())
-            return
-        outcome[0] = None
-
-    # In a thread of its own: looking up a name has no time-out.
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE_S)
-    return outcome[0]
+from unstable.config.remote import silence
 
 
 def check_push(repository: str) -> None:

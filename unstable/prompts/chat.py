@@ -96,7 +96,7 @@ class ChatTemplate:
         render: Callable[[list[Message]], str] | None = None,
         encode: Callable[[str], list[int]] | None = None,
     ) -> list[int]:
-        """The same of messages that have a role and a content and nothing else, as play's.
+        """Ids of messages that have a role and a content and nothing else, as play's.
 
         `render` may take the template's place, and `encode` that of `TextEncoder.ids`.
         """
@@ -145,7 +145,7 @@ class ChatTemplate:
 
 
 def without_tools(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
-    """The same for a template that knows no tools: their calls and outputs are text of the chat."""
+    """The chat for a template that knows no tools: their calls and outputs are text of it."""
     chat = list(map(_plain, messages))
     if tools:
         told = _TOOLS.format(tools="\n".join(json.dumps(tool, sort_keys=True) for tool in tools))
@@ -202,7 +202,7 @@ def _texts(value: Any, keys: bool = False) -> Iterator[str]:
 
 
 def _with_texts(value: Any, texts: Iterator[str], keys: bool = False) -> Any:
-    """The same value with other texts, in order."""
+    """The value with other texts in place of its own, in order."""
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, list):

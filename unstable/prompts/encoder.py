@@ -120,7 +120,7 @@ def _plain_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _is_control(token: Any, unknown: str | None) -> bool:
-    """Not a run of spaces, nor a single character unless it is special."""
+    """Whether it is neither a run of spaces, nor a single character that is not special."""
     if len(token.content.strip()) > 1:
         return True
     return token.special and token.content != unknown

@@ -172,7 +172,7 @@ STYLES = {
 }
 
 CHAT = PromptStyle("chat", system="", request="", reasoning=False, parser="raw")
-"""Of games that a program outside plays: it asks in its own words, and reads the answer itself."""
+"""Style of games that a program outside plays: it asks in its words, and reads the answer."""
 
 
 @cache

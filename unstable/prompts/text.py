@@ -10,7 +10,7 @@ UNKNOWN = "\ufffd"
 """Stands for what is no text, also where a token ends within a character."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 MAX_CHARACTERS = 20_000
-"""Of what a game says at once, of an action, of an endpoint's reply."""
+"""The most of what a game says at once, of an action, of an endpoint's reply."""
 MAX_EVENTS = 12_000
 """Characters of what happened in a game, about 3,000 tokens: of more, the oldest events are left
 out, half of them at once; the last is kept."""
@@ -52,7 +52,7 @@ class TokenStrings:
         return self._alone[token]
 
     def _in_order(self, ids: Sequence[int]) -> list[str]:
-        """By what each token adds to the text of those shortly before it."""
+        """What each token adds to the text of those shortly before it."""
         strings: list[str] = []
         begin = end = 0  # of the tokens whose text is known and stands before the next one's
         for count in range(1, len(ids) + 1):

@@ -26,14 +26,14 @@ from unstable.config import ConfigError, JudgeConfig, RewardConfig, shown
 from unstable.config.plugins import faults_to
 from unstable.rewards.beside import Beside
 from unstable.rewards.oracles.asking import Asking, Pending
-from unstable.rewards.oracles.base import ChatEngine, Silence
+from unstable.rewards.oracles.base import ChatEngine
 from unstable.rewards.term import Term, read_term
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
 from unstable.types.tallies import Asked
 
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
-"""Of terms, in the order in which they are asked."""
+"""What terms say, in the order in which they are asked."""
 Apart = Callable[[GameResult], Awaitable[Values]]
 """Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 
@@ -90,10 +90,10 @@ class Rewards:
         """The terms that wait, by name."""
         return {name: term.asking for name, term in self._terms.items() if term.asking is not None}
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         """Raise `ConfigError` where an oracle cannot be asked; loads no model."""
         for asking in self._asked.values():
-            asking.check(silence)
+            asking.check()
 
     def values_turns(self, name: str) -> bool:
         """Return whether `worth` accepts a term: it waits, and judges turns."""

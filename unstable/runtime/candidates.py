@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from unstable.collectors.players.best_of import JudgeAnswer
+from unstable.collectors.players.several import JudgeAnswer
 from unstable.config import ConfigError, GameConfig, RunConfig
-from unstable.rewards.oracles.base import Silence
 from unstable.rewards.terms import Rewards
 from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, SeatSpec, Turn
 
@@ -25,7 +24,7 @@ class Candidates(Rewards):
         )
         self._places = {place: term.key for place, term in terms.items()}
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         """Raise `ConfigError` where one cannot be asked; loads no model."""
         for place, term in self._places.items():
             if not self.values_turns(term):
@@ -33,7 +32,7 @@ class Candidates(Rewards):
                     f"{place}.best_of.judge: has to value one turn, without keeping games waiting; "
                     "name a judge that waits, or an async function of (result, turn)"
                 )
-        super().check(silence)
+        super().check()
 
     def judges(self) -> dict[str, JudgeAnswer]:
         """What values an answer, by place."""

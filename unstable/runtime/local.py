@@ -8,11 +8,11 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from unstable.collectors.collector import Collector
-from unstable.collectors.players.model import ModelPlayer
 from unstable.config import RunConfig
 from unstable.engines.base import Engine
 from unstable.engines.kinds import make_engine
@@ -20,12 +20,14 @@ from unstable.engines.probe import ProbeAnswer, ask_probe
 from unstable.loop.ended import Ended, Judged
 from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
+from unstable.processes.worker import Worker
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
+from unstable.solving.solver import answering
 from unstable.types import (
     ActorState,
     Adapter,
@@ -86,13 +88,14 @@ class LocalActor:
         async with AsyncExitStack() as undo:
             undo.push_async_callback(actor.close)
             await actor.collector.start()
-            await actor.load_judges()
+            await actor.load_adapters()
             undo.pop_all()
         return actor
 
-    async def load_judges(self) -> None:
-        """Give the engine the adapters that it judges with."""
-        for name, (_, folder) in self._config.judge_adapters.items():
+    async def load_adapters(self) -> None:
+        """Give the engine the adapters of fixed opponents, and those that it judges with."""
+        judges = {name: folder for name, (_, folder) in self._config.judge_adapters.items()}
+        for name, folder in (self._config.opponent_adapters | judges).items():
             await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
@@ -184,20 +187,11 @@ class LocalActor:
 
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
-            config = self._config
-            model = ModelPlayer(
-                engine=self.engine,
-                adapter=None,
-                version=None,
-                prompts=self.collector.prompts[game],
-                temperature=1.0,
-                max_tokens=config.sampling.max_tokens,
-                think_budget=config.sampling.thoughts.budget,
-            )
-            asked = config.eval.exploitability
-            self._exploiters[game] = Exploiter(
-                config.game_by_key[game], model, asked.samples, asked.nodes
-            )
+            asked, config = self._config.eval.exploitability, self._config.game_by_key[game]
+            name = f"games = {game}: the process that solves it"
+            solver = Worker(name, partial(answering, config, asked.nodes))
+            model = self.collector.players.asked(game)
+            self._exploiters[game] = Exploiter(config, model, solver, asked.samples)
         return self._exploiters[game]
 
     async def sleep(self) -> None:

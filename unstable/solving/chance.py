@@ -1,4 +1,4 @@
-"""That a tree is its game's: all chance is enumerated, and an open game hides nothing."""
+"""Checks that a tree is its game's: all chance is enumerated, an open game hides nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -12,16 +12,16 @@ from operator import mul
 import numpy as np
 
 from unstable.solving.best_response import BestResponse, PolicyValues
-from unstable.solving.tree import Node, Shown, Tree, as_key
+from unstable.solving.tree import Node, Shown, Tree
 
 _Z = 2.24  # for 1.96: what the errors leave out is of the second order, but so are few samples
 _SPLITS = 2  # into halves, so that less depends on how they are drawn
 _UNSEEN = 0.5  # added to each count for errors: what was never sampled may still be done
 
 Groups = Mapping[Shown, int]
-"""By what a seat is shown: the number of the samples that stand for its policy there."""
+"""The number of the samples that stand for a seat's policy, by what it is shown there."""
 Counts = Mapping[int, Sequence[int]]
-"""By that number: how often each legal action was sampled, and last how often none of them."""
+"""How often each legal action was sampled, and last how often none of them, by that number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,8 @@ def sampled_bounds(
     What is no legal action `forfeits`, or is left out. Errors are those of the first order: the
     variance of each frequency, times how much the figure changes with it.
     """
-    order = _parents_first(tree.root)
-    asked = (each.observation for each in order)
-    by_node = [-1 if each is None else groups[as_key(each)] for each in asked]
+    order = tree.parents_first()
+    by_node = [-1 if each.observation is None else groups[each.key] for each in order]
     game = _Game(tree, order, by_node, forfeits)
     whole = _Sampled(game, groups, counts)
     found, error = whole.estimate(whole.responses())
@@ -55,21 +54,6 @@ def sampled_bounds(
         least, doubt = _Sampled(game, groups, paid_by).estimate(responses)
         lows.append(least - _Z * doubt)
     return max(0.0, sum(lows) / _SPLITS), max(0.0, found) + _Z * error
-
-
-def _parents_first(root: Node) -> list[Node]:
-    found: list[Node] = []
-    seen: set[int] = set()
-
-    def visit(node: Node) -> None:
-        if id(node) not in seen:
-            seen.add(id(node))
-            for child in node.children:
-                visit(child)
-            found.append(node)
-
-    visit(root)
-    return found[::-1]
 
 
 def _halves(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
@@ -92,11 +76,9 @@ class _Sampled:
         self._game, self._counts = game, counts
         policy = {}
         for node in game.tree.decisions:
-            assert node.observation is not None
-            key = as_key(node.observation)
-            seen = counts[groups[key]]
+            seen = counts[groups[node.key]]
             frequencies = (count / max(1, sum(seen)) for count in seen[:-1])
-            policy[key] = dict(zip(node.actions, frequencies, strict=True))
+            policy[node.key] = dict(zip(node.actions, frequencies, strict=True))
         self._values = PolicyValues(game.tree, policy, game.forfeits)
 
     def responses(self) -> list[BestResponse]:

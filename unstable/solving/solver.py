@@ -1,12 +1,10 @@
-"""A small game's tree, grown and asked in a process of its own: either takes up to minutes."""
+"""A small game's tree, grown and asked, here or in a process of its own: it takes up to minutes."""
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeVar
 
 from unstable.config import GameConfig
-from unstable.processes.worker import Beat, Worker
 from unstable.solving.tree import MOST_NODES, Tree, grow
 
 T = TypeVar("T")
@@ -27,7 +25,7 @@ class Solver(Protocol):
 
 
 class LocalSolver:
-    """In this process, whose event loop waits meanwhile: where no games are in flight."""
+    """A solver in this process, whose event loop waits meanwhile: where no games are in flight."""
 
     def __init__(self, game: GameConfig, most_nodes: int = MOST_NODES) -> None:
         self._game, self._most_nodes = game, most_nodes
@@ -43,17 +41,7 @@ class LocalSolver:
         """The tree goes with its owner."""
 
 
-def process_solver(game: GameConfig, most_nodes: int = MOST_NODES) -> Solver:
-    """Return a solver in a process of its own, beside games in flight.
-
-    It raises `WorkerError` where the process has ended, as for want of memory.
-    """
-    return Worker(
-        f"games = {game.key}: the process that solves it", partial(_answering, game, most_nodes)
-    )
-
-
-def _answering(game: GameConfig, most_nodes: int) -> Callable[[Callable[[Tree], T], Beat], T]:
-    """Return the function of the process: it answers a question."""
+def answering(game: GameConfig, most_nodes: int) -> Callable[[Callable[[Tree], T], object], T]:
+    """Return what a process that solves a game does: it answers questions."""
     solver = LocalSolver(game, most_nodes)
     return lambda question, _: asyncio.run(solver.ask(question))

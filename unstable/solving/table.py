@@ -71,8 +71,7 @@ def _named(tree: Tree) -> Iterator[tuple[str, Node]]:
     """
     counts: dict[tuple[int, str], int] = {}
     for node in _decisions(tree):
-        assert node.observation is not None
-        text = in_words(node.observation)
+        text = in_words(node.shown)
         count = counts[node.seat, text] = counts.get((node.seat, text), 0) + 1
         yield (text if count == 1 else f"{text} ({count})"), node
 

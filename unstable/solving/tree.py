@@ -36,10 +36,15 @@ class Node:
     children: list["Node"] = field(default_factory=list)
 
     @property
+    def shown(self) -> Observation:
+        """What the seat to move is shown; no other position has any."""
+        assert self.observation is not None
+        return self.observation
+
+    @property
     def key(self) -> Shown:
         """What a table of the policy is asked by, where a seat is to move."""
-        assert self.observation is not None
-        return as_key(self.observation)
+        return as_key(self.shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,21 @@ class Tree:
     most: float  # that a seat can win or lose
     nodes: int
     decisions: tuple[Node, ...]  # one for each observation that a seat to move can be shown
+
+    def parents_first(self) -> list[Node]:
+        """All positions, each once, after those that lead to it."""
+        found: list[Node] = []
+        seen: set[int] = set()
+
+        def visit(node: Node) -> None:
+            if id(node) not in seen:
+                seen.add(id(node))
+                for child in node.children:
+                    visit(child)
+                found.append(node)
+
+        visit(self.root)
+        return found[::-1]
 
 
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
@@ -155,8 +175,7 @@ class _Grower:
         """The actions as at a position that is shown alike, where they must be the same."""
         if set(actions) == set(known.actions):
             return known.actions
-        assert known.observation is not None
-        seen = _quoted(known.observation)
+        seen = _quoted(known.shown)
         raise ConfigError(
             f"games = {self.config.key}: seat {known.seat} is shown {seen} in "
             f"positions with different legal actions, {_listed(known.actions)} and "

@@ -16,13 +16,11 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from unstable.collectors.play import players_of, turn_seed
-from unstable.collectors.players.base import LimitedPlayer, Player
+from unstable.collectors.players.base import LimitedPlayer, Player, ToldPosition
 from unstable.collectors.players.model import ModelPlayer, NoRoomError
 from unstable.config import GameConfig
 from unstable.config.plugins import faults_to
 from unstable.engines.base import Told
-from unstable.games.driven import DrivenEnvironment
-from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, TokenStrings, read_tool_calls, shorten
 from unstable.serving.replies import Choice, Reply
 from unstable.serving.requests import ApiError, ChatRequest, TextRequest
@@ -31,23 +29,6 @@ from unstable.types import Answer, Completion, GameResult, GameSpec, Observation
 from unstable.types.seeds import derive_seed
 
 _LEAST_S = 0.01
-
-
-class DrivenGame(Game):
-    """What players see of a game that is not ours: where a request says so, its legal moves."""
-
-    def __init__(self, config: GameConfig, legal: Sequence[str] | None, turns: int) -> None:
-        self.config, self.turns = config, turns
-        self.env = DrivenEnvironment()
-        self._legal = legal
-
-    def legal_moves(self) -> list[str]:
-        """Those that the program gave; `ValueError` where it gave none."""
-        if not self._legal:
-            raise ValueError(
-                "the seat's player needs the legal moves; send them as legal_moves of the request"
-            )
-        return list(self._legal)
 
 
 @dataclass(slots=True)
@@ -113,13 +94,10 @@ class _Play:
 
     def turns(self) -> list[Turn]:
         """All that were answered, in order."""
-        answered = [each for each in self.asked if each.answer is not None]
+        answered = [(each, each.answer) for each in self.asked if each.answer is not None]
         return [
-            Turn(
-                seat=each.seat, index=index, answer=each.answer, invalid=False, seconds=each.seconds
-            )
-            for index, each in enumerate(answered)
-            if each.answer is not None
+            Turn(seat=each.seat, index=index, answer=answer, invalid=False, seconds=each.seconds)
+            for index, (each, answer) in enumerate(answered)
         ]
 
 
@@ -161,7 +139,7 @@ class DrivenSeat:
                 play.asked.remove(asked)
             raise ApiError(400, str(error), param="messages") from None
         asked.seconds += time.perf_counter() - began
-        asked.answer = replace(answer, player=self._spec.player)
+        asked.answer = replace(answer, player=play.spec.seats[self._seat].player)
         choice = self._choice(request, asked.answer)
         asked.chat = [*chat, _message(choice)]
         sampled = asked.answer.sampled
@@ -178,10 +156,6 @@ class DrivenSeat:
             self._play.fail(error)
             raise ApiError(500, "the seat's player has failed") from error
         raise error
-
-    @property
-    def _spec(self) -> SeatSpec:
-        return self._play.spec.seats[self._seat]
 
     def _continued(self, request: ChatRequest) -> tuple[_Asked | None, list[int]]:
         """The answer that a chat goes on with, and the ids of what comes after it.
@@ -205,7 +179,7 @@ class DrivenSeat:
         """The answer; with `after`, that to `asked` made longer."""
         play, index = self._play, self._play.asked.index(asked)
         seed = turn_seed(play.run_seed, play.spec, self._seat, index)
-        game = DrivenGame(play.config, request.legal_moves, index)
+        position = ToldPosition(config=play.config, turns=index, legal=request.legal_moves)
         player, most = self._player, request.most_tokens
         if after and asked.answer is not None:
             assert isinstance(player, ModelPlayer)
@@ -215,7 +189,7 @@ class DrivenSeat:
             )
         if isinstance(player, ModelPlayer) and most is not None:
             player = dataclasses.replace(player, max_tokens=min(player.max_tokens, most))
-        return await player.act(self._observation(request), game, seed)
+        return await player.act(self._observation(request), position, seed)
 
     def _observation(self, request: ChatRequest) -> Observation:
         """What was asked: as a chat for models, as text for all others."""

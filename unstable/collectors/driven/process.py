@@ -34,7 +34,7 @@ class DriverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, once it has begun."""
+        """Id of the process, once it has begun."""
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:

@@ -2,3 +2,33 @@
 
 An observation and a seed come in, an answer goes out. Other seats' reasoning never enters.
 """
+
+from unstable.collectors.players.base import OpponentPlayer
+from unstable.collectors.players.model import CheckpointPlayer
+from unstable.collectors.players.openai import OpenAIPlayer
+from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer, RulesPlayer
+from unstable.collectors.players.python import PythonPlayer
+from unstable.config import (
+    CheckpointOpponent,
+    ExpertOpponent,
+    FixedOpponent,
+    OpenAIOpponent,
+    PythonOpponent,
+    RandomOpponent,
+    RulesOpponent,
+)
+
+PLAYERS: dict[type[FixedOpponent], type[OpponentPlayer]] = {
+    RandomOpponent: RandomPlayer,
+    ExpertOpponent: ExpertPlayer,
+    RulesOpponent: RulesPlayer,
+    PythonOpponent: PythonPlayer,
+    CheckpointOpponent: CheckpointPlayer,
+    OpenAIOpponent: OpenAIPlayer,
+}
+"""The class that plays each kind of fixed opponent, by its section of the config."""
+
+
+def player_class(opponent: FixedOpponent) -> type[OpponentPlayer]:
+    """The class that plays a fixed opponent."""
+    return PLAYERS[type(opponent)]

@@ -1,13 +1,11 @@
 """What every player has in common: asked with an observation and a seed, it answers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
-from unstable.games.game import Game
-from unstable.games.services import programs
 from unstable.prompts import observation_text, shorten
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -16,10 +14,59 @@ class LeftError(Exception):
     """A player leaves the game, which ends there. LeftError("the person left")"""
 
 
+class Position(Protocol):
+    """A game at a turn, as far as players may ask about it; `Game` is one."""
+
+    @property
+    def config(self) -> GameConfig:
+        """The game's section."""
+
+    @property
+    def turns(self) -> int:
+        """How many were made."""
+
+    def legal_moves(self) -> list[str]:
+        """The legal actions of the seat to move; `ValueError` where nobody lists them."""
+
+    def expert_moves(self) -> dict[str, float]:
+        """Probabilities of an expert's actions; `ValueError` where there is none."""
+
+    def rule_moves(self) -> dict[str, float]:
+        """Probabilities of a rule bot's actions; `ValueError` where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPosition:
+    """A position of a game that is elsewhere, with what was told of it."""
+
+    config: GameConfig
+    turns: int
+    legal: Sequence[str] | None = None
+    expert: dict[str, float] | None = None
+
+    def legal_moves(self) -> list[str]:
+        """The legal moves that were told; `ValueError` where none were."""
+        if not self.legal:
+            raise ValueError(
+                "the seat's player needs the legal moves; send them as legal_moves of the request"
+            )
+        return list(self.legal)
+
+    def expert_moves(self) -> dict[str, float]:
+        """Probabilities that were told; `ValueError` where none were."""
+        if self.expert is None:
+            raise ValueError(f"{self.config.key} has no expert")
+        return self.expert
+
+    def rule_moves(self) -> dict[str, float]:
+        """Raise `ValueError`: rule bots play where the game is."""
+        raise ValueError(f"{self.config.key} has no rule bot")
+
+
 class Player(Protocol):
     """A player of one game, whose every choice follows from the turn's `seed`."""
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The answer of the seat to move; awaits whatever takes time."""
 
 
@@ -51,7 +98,7 @@ class OpponentPlayer:
         """The player of a seat; by default one that knows neither seat nor game."""
         return cls()
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The answer of the seat to move."""
         raise NotImplementedError
 
@@ -66,7 +113,7 @@ class LimitedPlayer:
     player: Player
     name: str
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """The player's answer, in time."""
         seconds = game.config.turn_timeout
         try:
@@ -86,14 +133,3 @@ def scripted(observation: Observation, action: str) -> Answer:
     return Answer(
         observation=observation_text(observation), text=action, action=action, cut_characters=cut
     )
-
-
-def complaint(opponent: FixedOpponent, game: GameConfig, field: str) -> str:
-    """How an error begins that says why an opponent cannot play a game."""
-    return f"{field} = {opponent.key!r} in {game.key}"
-
-
-def another(game: GameConfig) -> str:
-    """The remedy of such an error: those that can play the game."""
-    kinds = " or ".join(programs(game))
-    return "choose another opponent" + (f", such as {kinds}" if kinds else "")

@@ -3,12 +3,8 @@
 For evaluation alone: what is sampled so is not the distribution that training differentiates.
 """
 
-import math
-from collections.abc import Sequence
-
+from unstable.collectors.players.base import Position
 from unstable.collectors.players.model import ModelPlayer, legal_answers
-from unstable.engines.base import Engine
-from unstable.games.game import Game
 from unstable.types import Completion, Segment, TopLogprobs
 from unstable.types.seeds import derive_seed
 
@@ -23,7 +19,9 @@ class ConstrainedPlayer(ModelPlayer):
     longer than `max_tokens`.
     """
 
-    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
+    async def _segments(
+        self, prompt_ids: list[int], game: Position, seed: int
+    ) -> tuple[Segment, ...]:
         moves = game.legal_moves()
         answers = legal_answers(self.prompts, moves, self.max_tokens)
         token_ids: list[int] = []
@@ -53,14 +51,3 @@ class ConstrainedPlayer(ModelPlayer):
             top_logprobs=top_logprobs if is_recorded else None,
         )
         return (completion,)
-
-
-async def answer_probabilities(
-    engine: Engine,
-    adapter: str | None,
-    prompt_ids: Sequence[int],
-    answers: Sequence[Sequence[int]],
-) -> list[float]:
-    """How likely a model is to give each answer to the prompt, at temperature 1."""
-    scored = await engine.score(prompt_ids, answers, adapter=adapter)
-    return [math.exp(sum(logprobs)) for logprobs in scored]

@@ -1,17 +1,19 @@
-"""Local models as players: the base, an adapter, the policy as it is at each turn, or a vote."""
+"""Local models as players: the base, an adapter, or the policy as it is at each turn."""
 
 import asyncio
+import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
-from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
+from unstable.collectors.players.base import OpponentPlayer, Player, Position, ServeAdapter
 from unstable.config import ConfigError, FixedOpponent, GameConfig, MovesKept
 from unstable.engines.base import Engine, SamplingRequest
-from unstable.games.game import Game
 from unstable.prompts import PromptBuilder
 from unstable.types import (
     Answer,
@@ -21,6 +23,7 @@ from unstable.types import (
     SampledTokens,
     SeatSpec,
     Segment,
+    TokenSample,
 )
 from unstable.types.seeds import derive_seed
 
@@ -42,7 +45,7 @@ class ModelPlayer:
     think_budget: int | None = None  # tokens after which an open thought is ended
     moves: MovesKept = "none"  # what its turns keep of the position's moves
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the model answers to the prompt of the observation."""
         prompt = self.prompts.build(observation)
         sampled = SampledTokens(
@@ -82,7 +85,7 @@ class ModelPlayer:
         text = answer.text + self.prompts.decode(inserted) + last.text
         return replace(last, text=text, sampled=longer)
 
-    def _moves(self, game: Game) -> tuple[Move, ...]:
+    def _moves(self, game: Position) -> tuple[Move, ...]:
         """The legal moves, as far as they are kept; raises as `legal_answers` does."""
         if self.moves == "none":
             return ()
@@ -94,7 +97,9 @@ class ModelPlayer:
         shares = (expert.get(action, 0.0) for action in legal)
         return tuple(map(Move, answers, shares))
 
-    async def _segments(self, prompt_ids: list[int], game: Game, seed: int) -> tuple[Segment, ...]:
+    async def _segments(
+        self, prompt_ids: list[int], game: Position, seed: int
+    ) -> tuple[Segment, ...]:
         """The answer to a prompt, as it was sampled; `game` is at the turn."""
         request = self.request(prompt_ids, seed)
         return await sample_answer(self.engine, self.prompts, request, self.think_budget)
@@ -115,6 +120,36 @@ class ModelPlayer:
             seed=seed,
             allowed_token_ids=allowed_token_ids,
         )
+
+    def prompt_ids(self, observation: Observation) -> list[int]:
+        """Ids of an observation's prompt."""
+        return self.prompts.build(observation).ids
+
+    async def move_probabilities(
+        self, adapter: str | None, prompt_ids: list[int], moves: Sequence[str]
+    ) -> list[float]:
+        """How likely each move is the answer to a prompt, at temperature 1.
+
+        Raises as `legal_answers` does.
+        """
+        answers = legal_answers(self.prompts, moves, self.max_tokens)
+        scored = await self.engine.score(prompt_ids, answers, adapter=adapter)
+        return [math.exp(sum(logprobs)) for logprobs in scored]
+
+    async def move_shares(
+        self,
+        adapter: str | None,
+        prompt_ids: list[int],
+        moves: Sequence[str],
+        seeds: Sequence[int],
+    ) -> list[float]:
+        """How often each move is the action in answers to a prompt that these seeds decide."""
+        player = dataclasses.replace(self, adapter=adapter, temperature=1.0)
+        ask = partial(sample_answer, self.engine, self.prompts, think_budget=self.think_budget)
+        found = await asyncio.gather(*(ask(player.request(prompt_ids, seed)) for seed in seeds))
+        answers = [TokenSample(prompt_ids=prompt_ids, segments=each) for each in found]
+        actions = [self.prompts.read_answer(each.token_ids).action.text for each in answers]
+        return [actions.count(move) / len(seeds) for move in moves]
 
 
 async def sample_answer(
@@ -213,15 +248,10 @@ class NewestPlayer:
     policy: str  # its name
     model: Callable[[str, int | None], Player]  # by the adapter and the version
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the newest version answers."""
         with self.newest.asked(self.policy) as version:
             return await self.model(version.name, version.version).act(observation, game, seed)
-
-
-def adapter_name(opponent: FixedOpponent) -> str:
-    """The name under which an engine serves the opponent's adapter."""
-    return f"checkpoint:{opponent.key}"
 
 
 class CheckpointPlayer(OpponentPlayer):
@@ -232,30 +262,4 @@ class CheckpointPlayer(OpponentPlayer):
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
         """The player of a seat."""
-        return model(adapter_name(opponent))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VotingPlayer:
-    """Majority vote over `votes` samples (Wang et al., 2023, arXiv:2203.11171), for evaluation.
-
-    Each sample whose parser found an action has one vote. The answer is the first sample with the
-    action named most often, of several the one that was named first; without any vote, the first
-    sample. The first has the seed that it would have alone.
-    """
-
-    player: Player
-    votes: int
-
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
-        """The answer that won, with the number of its votes."""
-        seeds = [seed, *(derive_seed(seed, "vote", index) for index in range(1, self.votes))]
-        answers = await asyncio.gather(
-            *(self.player.act(observation, game, each) for each in seeds)
-        )
-        counts = Counter(answer.action for answer in answers if answer.formatted)
-        if not counts:
-            return replace(answers[0], votes=0)
-        ((action, votes),) = counts.most_common(1)  # of equals the first counted
-        winner = next(answer for answer in answers if answer.formatted and answer.action == action)
-        return replace(winner, votes=votes)
+        return model(opponent.adapter_name)

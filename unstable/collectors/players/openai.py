@@ -7,14 +7,11 @@ once for a model of an endpoint.
 import asyncio
 import logging
 import os
-import random
-import time
 from collections import defaultdict
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter
+from unstable.collectors.players.base import OpponentPlayer, Player, Position, ServeAdapter
 from unstable.collectors.players.ledger import Ledger
 from unstable.config import (
     ConfigError,
@@ -26,9 +23,9 @@ from unstable.config import (
     shown,
     spare_loopback,
 )
-from unstable.games.game import Game
+from unstable.config.endpoint import chat_parameters
+from unstable.config.remote import backoff, retry_after, silence
 from unstable.games.services import prompt_style
-from unstable.models.hub import silence
 from unstable.prompts import shorten
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -100,7 +97,7 @@ class OpenAIPlayer(OpponentPlayer):
         assert isinstance(opponent, OpenAIOpponent)
         return cls(opponent, game, seat.temperature)
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the remote model answers; `ValueError` for a reply that holds no answer."""
         asked = self._style.render(observation)
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
@@ -157,7 +154,10 @@ class OpenAIPlayer(OpponentPlayer):
         last: APIConnectionError | APIStatusError
         refused = _REFUSED[(self._opponent.base_url, self._opponent.model)]
         while True:
-            parameters = self._parameters(refused, seed)
+            own = self._opponent
+            parameters = chat_parameters(own.max_tokens, self._temperature, own.extra, refused)
+            if own.seeded and "seed" not in own.extra:
+                parameters["seed"] = seed  # of 63 bits, as the API has it
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,
@@ -181,27 +181,12 @@ class OpenAIPlayer(OpponentPlayer):
                     ) from error
                 if status not in (408, 409, 429) and status < 500:
                     raise
-                failed, pause, last = failed + 1, _retry_after(error.response.headers), error
+                failed, pause, last = failed + 1, retry_after(error.response.headers), error
             if failed > self._opponent.max_retries:
                 raise last
-            backoff = min(_FIRST_PAUSE_S * 2 ** (failed - 1), _LONGEST_PAUSE_S)
-            # Apart, so that players that failed at once do not ask at once again.
-            jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
-            await asyncio.sleep(backoff * jitter if pause is None else pause)
-
-    def _parameters(self, refused: set[str], seed: int) -> dict[str, Any]:
-        """What a request says besides model and messages."""
-        opponent, extra = self._opponent, self._opponent.extra
-        limit = "max_tokens"
-        if "max_completion_tokens" in extra or limit in refused:
-            limit = "max_completion_tokens"
-        given = {limit: opponent.max_tokens, "temperature": self._temperature, **extra}
-        if opponent.seeded:
-            given.setdefault("seed", seed)  # of 63 bits, as the API has it
-        named = {name: value for name, value in given.items() if value is not None}
-        return {
-            name: value for name, value in named.items() if name in extra or name not in refused
-        }
+            if pause is None:
+                pause = backoff(failed, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause)
 
 
 def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | None:
@@ -213,20 +198,6 @@ def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | N
         if name in parameters and (error.param == name or f"'{name}'" in error.message):
             return name
     return None
-
-
-def _retry_after(headers: Any) -> float | None:
-    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
-    try:
-        if (milliseconds := headers.get("retry-after-ms")) is not None:
-            return max(0.0, float(milliseconds) / 1000)
-        if (value := headers.get("retry-after")) is None:
-            return None
-        if value.strip().replace(".", "", 1).isdigit():
-            return float(value)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return None
 
 
 def _read(reply: Any, url: str) -> tuple[str, int | None]:

@@ -2,12 +2,11 @@
 
 import random
 
-from unstable.collectors.players.base import OpponentPlayer, another, complaint, scripted
+from unstable.collectors.players.base import OpponentPlayer, Position, scripted
 from unstable.config import ConfigError, FixedOpponent, GameConfig
 from unstable.config.plugins import registered
 from unstable.games.catalog.table import EXPERT_GAMES
-from unstable.games.game import Game
-from unstable.games.services import game_info, lists_legal_moves, rule_bot
+from unstable.games.services import game_info, lists_legal_moves, programs, rule_bot
 from unstable.types import Answer, Observation
 
 
@@ -18,12 +17,10 @@ class RandomPlayer(OpponentPlayer):
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game that does not list its legal moves."""
         if not (lists_legal_moves(game) or game.is_driven):  # whose programs may list them
-            raise ConfigError(
-                f"{complaint(opponent, game, field)}: the game does not list its legal moves; "
-                f"set games.legal_moves to module:function(env), or {another(game)}"
-            )
+            why = "the game does not list its legal moves; set games.legal_moves to"
+            raise _refusal(opponent, game, field, f"{why} module:function(env), or")
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Any legal move."""
         return scripted(observation, random.Random(seed).choice(game.legal_moves()))
 
@@ -35,17 +32,15 @@ class ExpertPlayer(OpponentPlayer):
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without an expert."""
         if game_info(game).expert is None:
-            raise ConfigError(
-                f"{complaint(opponent, game, field)}: it plays only {EXPERT_GAMES}; {another(game)}"
-            )
+            raise _refusal(opponent, game, field, f"it plays only {EXPERT_GAMES};")
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """A move of the expert's."""
         moves = self.moves(game)
         (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
         return scripted(observation, action)
 
-    def moves(self, game: Game) -> dict[str, float]:
+    def moves(self, game: Position) -> dict[str, float]:
         """Probability of each action."""
         return game.expert_moves()
 
@@ -58,10 +53,17 @@ class RulesPlayer(ExpertPlayer):
         """Raise `ConfigError` for a game without a rule bot."""
         if rule_bot(game_info(game)) is None:
             games = ", ".join(sorted(registered("rules")))
-            raise ConfigError(
-                f"{complaint(opponent, game, field)}: it plays only {games}; {another(game)}"
-            )
+            raise _refusal(opponent, game, field, f"it plays only {games};")
 
-    def moves(self, game: Game) -> dict[str, float]:
+    def moves(self, game: Position) -> dict[str, float]:
         """Probability of each action, by the rule."""
         return game.rule_moves()
+
+
+def _refusal(opponent: FixedOpponent, game: GameConfig, field: str, why: str) -> ConfigError:
+    """The error that says why an opponent cannot play a game, and which kinds can."""
+    kinds = " or ".join(programs(game))
+    such = f", such as {kinds}" if kinds else ""
+    return ConfigError(
+        f"{field} = {opponent.key!r} in {game.key}: {why} choose another opponent{such}"
+    )

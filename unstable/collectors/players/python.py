@@ -6,10 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from unstable.collectors.players.base import OpponentPlayer, Player, ServeAdapter, scripted
+from unstable.collectors.players.base import (
+    OpponentPlayer,
+    Player,
+    Position,
+    ServeAdapter,
+    scripted,
+)
 from unstable.config import ConfigError, FixedOpponent, GameConfig, PythonOpponent, shown
 from unstable.config.plugins import check_call, load_target
-from unstable.games.game import Game
 from unstable.prompts import observation_text
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -53,7 +58,7 @@ class PythonPlayer(OpponentPlayer):
         assert isinstance(opponent, PythonOpponent)
         return cls(opponent.target)
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """What the user's code makes of the observation."""
         chance = {"rng": random.Random(seed)} if self._takes_rng else {}
         action = self._call(observation_text(observation), **chance)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
-from unstable.collectors.players.base import LeftError, Player
-from unstable.collectors.players.model import adapter_name
+from unstable.collectors.players.base import LeftError, Player, Position
 from unstable.commands.audit.rounding import rounding
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
@@ -20,7 +19,6 @@ from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
 from unstable.config.plugins import faults_to
 from unstable.engines.probe import BOUNDS
-from unstable.games.game import Game
 from unstable.games.services import prompt_style
 from unstable.models.shape import read_shape
 from unstable.prompts import observation_text
@@ -89,7 +87,7 @@ class Audit:
             if then != now:
                 self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
 
-    async def turn(self, observation: Observation, game: Game) -> Answer:
+    async def turn(self, observation: Observation, game: Position) -> Answer:
         """The recorded answer to an observation that is compared with the recorded one."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
@@ -121,7 +119,7 @@ class Audit:
         then, now = _first_difference(recorded.observation, forms[recorded.sampled is None])
         return f"the observation: recorded {then!r}, now {now!r}"
 
-    async def _asked_again(self, observation: Observation, game: Game, turn: Turn) -> str:
+    async def _asked_again(self, observation: Observation, game: Position, turn: Turn) -> str:
         """Ask the player again, if that can be; returns the result in words."""
         who = answerer(self.found.result, turn)
         if who not in self.again or (seed := self._seed(turn)) is None:
@@ -194,7 +192,7 @@ class Audit:
         opponent = config.fixed_opponents.get(self.again[who].name)
         return await rounding(
             engine,
-            None if opponent is None else adapter_name(opponent),
+            None if opponent is None else opponent.adapter_name,
             then,
             now,
             seed,
@@ -220,7 +218,7 @@ class _Recorded:
 
     audit: Audit
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         return await self.audit.turn(observation, game)
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unstable.collectors.play import PlayerFactory
-from unstable.collectors.players.constrained import answer_probabilities
-from unstable.collectors.players.model import adapter_name, legal_answers
 from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.table import Asked
 from unstable.commands.prepare import alone
@@ -133,14 +131,13 @@ class Served(NamedTuple):
         return [head, *tokens, *more]
 
     async def _of_actions(
-        self, player: PlayerId, prompt_ids: Sequence[int], moves: Sequence[str]
+        self, player: PlayerId, prompt_ids: list[int], moves: Sequence[str]
     ) -> list[str]:
-        (prompts,) = self.players.prompts.values()
-        assert self.engine is not None
+        (env,) = self.players.prompts
         opponent = self.config.fixed_opponents.get(player.name)
-        adapter = None if opponent is None else adapter_name(opponent)
-        answers = legal_answers(prompts, moves, self.config.sampling.max_tokens)
-        probabilities = await answer_probabilities(self.engine, adapter, prompt_ids, answers)
+        adapter = None if opponent is None else opponent.adapter_name
+        asked = self.players.asked(env)
+        probabilities = await asked.move_probabilities(adapter, prompt_ids, moves)
         ranked = sorted(zip(moves, probabilities, strict=True), key=lambda pair: -pair[1])
         lines = [f"  {move}  {100 * share:.1f} %" for move, share in ranked]
         rest = max(0.0, 1 - sum(probabilities))

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from unstable.collectors.play import contained, play_game
-from unstable.collectors.players.kinds import player_class
+from unstable.collectors.players import player_class
 from unstable.commands.play.casting import PERSON, Served, needs_model, served
 from unstable.commands.play.table import Asked, Table
 from unstable.commands.play.terminal import Terminal

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from unstable.collectors.play import contained
-from unstable.collectors.players.base import LeftError, Player, scripted
+from unstable.collectors.players.base import LeftError, Player, Position, scripted
 from unstable.commands.play.terminal import LEFT, Terminal
 from unstable.config import one_line
 from unstable.games.game import Game
@@ -72,8 +72,9 @@ class Table:
         """Who sits there."""
         return "you" if seat == self._own else self._spec.seats[seat].player.name
 
-    async def ask(self, observation: Observation, game: Game) -> str:
+    async def ask(self, observation: Observation, game: Position) -> str:
         """The person's action; `LeftError` where there comes none."""
+        assert isinstance(game, Game), "played here"
         self._game, self._doubtful = game, ""
         self._show_position(observation)
         while True:
@@ -146,9 +147,12 @@ class Table:
         told = [f"{who} answered:", answer.text, f"The action in it: {action}"]
         return [*([prompted] if prompted else []), *told]
 
-    async def watch(self, seat: int, player: Player, turn: tuple[Observation, Game, int]) -> Answer:
+    async def watch(
+        self, seat: int, player: Player, turn: tuple[Observation, Position, int]
+    ) -> Answer:
         """Another player's turn, of which the person sees what the game shows to all."""
         observation, game, seed = turn
+        assert isinstance(game, Game), "played here"
         self._game = game
         moves = game.legal_moves() if lists_legal_moves(game.config) else None
         waiting = f"{self.name(seat)} (seat {seat}) is thinking ..."
@@ -198,7 +202,7 @@ class _Person:
 
     table: Table
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         return scripted(observation, await self.table.ask(observation, game))
 
 
@@ -210,7 +214,7 @@ class _Other:
     player: Player
     seat: int
 
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         return await self.table.watch(self.seat, self.player, (observation, game, seed))
 
 

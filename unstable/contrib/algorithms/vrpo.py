@@ -35,7 +35,7 @@ class ActionCritic(Critic):
         return scores.ends_SD
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
-        """By Q of each answer, and V: the mean of Q over the legal moves as the policy plays them.
+        """Estimate by Q of each answer, and V, the mean of Q over moves as the policy plays them.
 
         Raises `ConfigError` where the turns' moves were not kept.
         """

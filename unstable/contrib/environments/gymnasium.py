@@ -5,7 +5,6 @@ https://gymnasium.farama.org. ID is what `gymnasium.make` takes; `my_module:ID` 
 rewards. Of those in `_OPEN` the seat sees what they render as text.
 """
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -13,14 +12,9 @@ import gymnasium
 from gymnasium.spaces import Discrete
 
 from unstable.config import ConfigError, nearest
-from unstable.config.plugins import described
-from unstable.contrib.environments.numbered import (
-    Maker,
-    NumberedEnvironment,
-    check_actions,
-    info_of,
-)
-from unstable.contrib.environments.readable import MASK, marked
+from unstable.config.plugins import import_users
+from unstable.contrib.environments.numbered import NumberedEnvironment, check_actions, made_class
+from unstable.contrib.environments.readable import MASK
 
 _OPEN = {
     "CliffWalking-v1": "the observation is the whole position",
@@ -44,22 +38,17 @@ _MEANINGS = {
     "Taxi-v3": ("south", "north", "east", "west", "pick up", "drop off"),
     "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
 }
-"""Of actions, by number, as Gymnasium's pages explain them."""
+"""Meanings of actions, by number, as Gymnasium's pages explain them."""
 
 
 class GymnasiumEnvironment(NumberedEnvironment):
     """One play of the env that `make` makes. `environment_class` makes the class of each game."""
 
-    make: Maker
-    is_open: bool
-    """Whether it is shown as it renders itself."""
     seats = 1
     mover = 0
 
     def _made(self, args: dict[str, Any]) -> Any:
-        if self.is_open and self.has_games_text:
-            args = {"render_mode": "ansi"} | args
-        made = type(self).make(**args)
+        made = super()._made(args)
         check_actions(self.info.name, made.action_space)
         return made
 
@@ -78,9 +67,6 @@ class GymnasiumEnvironment(NumberedEnvironment):
             mask = seen.get(MASK)
         return seen, self.env.action_space, mask
 
-    def _own_text(self) -> str | None:
-        return marked(str(self.env.render())) if self.is_open else None
-
     def payoffs(self) -> list[float]:
         """The sum of the rewards."""
         return [self._total]
@@ -91,23 +77,15 @@ def environment_class(name: str) -> type[GymnasiumEnvironment]:
     place = f"target = {f'gymnasium:{name}'!r}"
     module, _, short = name.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"{place}: cannot import {module} ({described(error)}); run from the folder that "
-                "holds it, or put that folder on PYTHONPATH"
-            ) from None
+        import_users(module, place)
     if short not in gymnasium.registry:
         hint = nearest(short, [*gymnasium.registry])
         raise ConfigError(f"{place}: Gymnasium has no such game; {hint}")
-    meanings = _MEANINGS.get(short, ())
-    own = {
-        "make": staticmethod(partial(gymnasium.make, short, disable_env_checker=True)),
-        "title": f"{short} of Gymnasium",
-        "meanings": meanings,
-        "is_open": short in _OPEN,
-        "info": info_of("gymnasium", name, is_zero_sum=False, meanings=meanings),
-        "__doc__": f"One play of {name}.",
-    }
-    return type("Gymnasium", (GymnasiumEnvironment,), own)
+    return made_class(
+        GymnasiumEnvironment,
+        name,
+        short,
+        partial(gymnasium.make, short, disable_env_checker=True),
+        meanings=_MEANINGS.get(short, ()),
+        is_open=short in _OPEN,
+    )

@@ -6,20 +6,20 @@ import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from gymnasium.spaces import Discrete
 from gymnasium.utils import EzPickle
 
 from unstable.config import ConfigError
 from unstable.config.plugins import load_target
-from unstable.contrib.environments.readable import is_readable, readable
-from unstable.games.bridges.named import NamedEnvironment
-from unstable.games.bridges.questions import line
+from unstable.contrib.environments.readable import is_readable, marked, readable
+from unstable.games.bridges.named import NamedEnvironment, position, told_apart
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
 
 Maker = Callable[..., Any]
 """What makes a library's env of its arguments."""
+E = TypeVar("E", bound="NumberedEnvironment")
 
 
 class NumberedEnvironment(NamedEnvironment):
@@ -30,10 +30,13 @@ class NumberedEnvironment(NamedEnvironment):
     text. All other arguments are that env's.
     """
 
+    make: Maker
     title: str
     """The game's name, and the library's."""
+    is_open: bool
+    """Whether it is shown as it renders itself, since all seats may see that."""
     meanings: Sequence[str] = ()
-    """Of its actions, by number, where they are known."""
+    """What its actions mean, by number, where that is known."""
 
     def __init__(
         self, text: str | None = None, actions: str | None = None, rules: str = "", **args: Any
@@ -51,9 +54,11 @@ class NumberedEnvironment(NamedEnvironment):
         self._args, self._seed = args, 0
         self._moves: tuple[int, ...] = ()  # that were made
 
-    @abstractmethod
     def _made(self, args: dict[str, Any]) -> Any:
         """The library's env, not yet begun; `ConfigError` for one that cannot be played here."""
+        if self.is_open and self.has_games_text:
+            args = {"render_mode": "ansi"} | args
+        return type(self).make(**args)
 
     @abstractmethod
     def _begin(self, seed: int) -> None:
@@ -66,10 +71,6 @@ class NumberedEnvironment(NamedEnvironment):
     @abstractmethod
     def _look(self) -> tuple[Any, Discrete, Any]:
         """What the mover observes, its actions, and a mask of those that are legal, or None."""
-
-    def _own_text(self) -> str | None:
-        """The game's own text of the position, where it has one and all seats may see it."""
-        return None
 
     def reset(self, seats: int, seed: int) -> None:
         """Begin, by the library's own seed."""
@@ -90,8 +91,8 @@ class NumberedEnvironment(NamedEnvironment):
     def _text(self, observation: Any) -> str:
         if self._seen is not None:
             return str(self._seen(self.env, self.mover, observation))
-        if (own := self._own_text()) is not None:
-            return own
+        if self.is_open:
+            return marked(str(self.env.render()))
         if not is_readable(observation):
             raise ConfigError(
                 f"games.env = {self.info.name!r}: what a seat observes has too many numbers to be "
@@ -101,16 +102,10 @@ class NumberedEnvironment(NamedEnvironment):
 
     def _names(self, numbers: Sequence[int]) -> list[str]:
         """Names of actions in one line each; with their numbers where two are alike."""
-        names = [self._name(number) for number in numbers]
-        return [
-            name if name and names.count(name) == 1 else f"{name} #{number}".strip()
-            for name, number in zip(names, numbers, strict=True)
-        ]
-
-    def _name(self, number: int) -> str:
-        if self._named is not None:
-            return " ".join(str(self._named(self.env, self.mover, number)).split())
-        return str(number)
+        if self._named is None:
+            return list(map(str, numbers))
+        texts = (str(self._named(self.env, self.mover, number)) for number in numbers)
+        return told_apart([" ".join(text.split()) for text in texts], numbers)
 
     def _play(self, number: int) -> bool:
         self._moves = (*self._moves, number)
@@ -120,7 +115,7 @@ class NumberedEnvironment(NamedEnvironment):
         return False
 
     def copied(self) -> Self:
-        """With a copy of the library's env as it is now.
+        """A copy of the play, with one of the library's env as it is now.
 
         An env that holds what cannot be copied, such as an image, is led there anew.
         """
@@ -144,26 +139,37 @@ def explained(meanings: Sequence[str]) -> str:
     return f"Actions: {', '.join(f'{number} {word}' for number, word in enumerate(meanings))}."
 
 
-def info_of(
-    prefix: str,
+def made_class(
+    kind: type[E],
     name: str,
-    is_zero_sum: bool,
+    title: str,
+    make: Maker,
+    *,
+    meanings: Sequence[str],
+    is_open: bool,
+    is_zero_sum: bool = False,
     is_small: bool = False,
-    meanings: Sequence[str] = (),
-) -> GameInfo:
-    """What is known of a game; `is_small`: its tree can be grown, and each seat sees all."""
+) -> type[E]:
+    """The class of a game; `is_small`: its tree can be grown, and each seat sees all.
+
+    A text of a user's need not show all of a position, so that no tree is grown with one.
+    """
+    library = kind.__name__.removesuffix("Environment")
     said = f"{name}. {explained(meanings)}" if meanings else f"{name}."
-    return GameInfo(
-        name=f"{prefix}:{name}",
+    info = GameInfo(
+        name=f"{library.lower()}:{name}",
         board_shows_all=always,
-        small_tree=SmallTree(is_open=True, fits=_has_games_text) if is_small else None,
+        small_tree=SmallTree(True, lambda env: env.has_games_text) if is_small else None,
         payoffs=Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=is_zero_sum),
         compact=_compact(said),
     )
+    own = {"make": staticmethod(make), "title": f"{title} of {library}", "meanings": meanings}
+    own |= {"is_open": is_open, "info": info, "__doc__": f"One play of {name}."}
+    return type(library, (kind,), own)
 
 
 def _compact(said: str) -> Compact:
-    return Compact(f"{said} Answer with an action.", _position)
+    return Compact(f"{said} Answer with an action.", position)
 
 
 def check_actions(name: str, *spaces: Any) -> None:
@@ -174,16 +180,6 @@ def check_actions(name: str, *spaces: Any) -> None:
                 f"games.env = {name!r}: its actions are {type(space).__name__}, and only those of "
                 "a Discrete space can be played; choose another game"
             )
-
-
-def _has_games_text(env: NumberedEnvironment) -> bool:
-    """A text of a user's need not show all of a position."""
-    return env.has_games_text
-
-
-def _position(env: NumberedEnvironment) -> str:
-    """What the mover sees, in one line, with the legal actions after a colon."""
-    return line(env.board, env.mover, env.legal_moves())
 
 
 class _Pickler(pickle.Pickler):

@@ -22,9 +22,9 @@ from unstable.contrib.environments.numbered import (
     Maker,
     NumberedEnvironment,
     check_actions,
-    info_of,
+    made_class,
 )
-from unstable.contrib.environments.readable import MASK, marked
+from unstable.contrib.environments.readable import MASK
 
 _OPEN = {"chess_v6": "both players see the whole board"}
 """Games that are shown as they render themselves as text, each with the reason why they may be."""
@@ -42,22 +42,17 @@ _MEANINGS = {
     ),
     "texas_holdem_v4": ("call", "raise", "fold", "check"),
 }
-"""Of actions, by number, as PettingZoo's pages explain them."""
+"""Meanings of actions, by number, as PettingZoo's pages explain them."""
 _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
 class PettingZooEnvironment(NumberedEnvironment):
     """One play of the env that `make` makes. `environment_class` makes the class of each game."""
 
-    make: Maker
-    is_open: bool
-    """Whether it is shown as it renders itself."""
     _mover = 0
 
     def _made(self, args: dict[str, Any]) -> Any:
-        if self.is_open and self.has_games_text:
-            args = {"render_mode": "ansi"} | args
-        made = type(self).make(**args)
+        made = super()._made(args)
         if isinstance(made, pettingzoo.ParallelEnv):
             made = parallel_to_aec(made)
         name = self.info.name
@@ -117,15 +112,12 @@ class PettingZooEnvironment(NumberedEnvironment):
             mask = self.env.infos.get(agent, {}).get(MASK)
         return observation, self.env.action_space(agent), mask
 
-    def _own_text(self) -> str | None:
-        return marked(str(self.env.render())) if self.is_open else None
-
     def payoffs(self) -> list[float]:
         """The sum of each agent's rewards."""
         return [*self._totals]
 
     def copied(self) -> Self:
-        """With a copy of the env, and its own sums."""
+        """A copy of the play with an env and sums of its own."""
         made = super().copied()
         made._totals = [*self._totals]
         return made
@@ -134,17 +126,16 @@ class PettingZooEnvironment(NumberedEnvironment):
 def environment_class(name: str) -> type[PettingZooEnvironment]:
     """The class of a game; raises `ConfigError` where there is none, or it needs more."""
     place = f"target = {f'pettingzoo:{name}'!r}"
-    meanings = _MEANINGS.get(name, ())
-    is_zero_sum, is_small = name in _ZERO_SUM, name in _SMALL
-    own = {
-        "make": staticmethod(load_target(name) if ":" in name else _registered(name, place)),
-        "title": f"{name} of PettingZoo",
-        "meanings": meanings,
-        "is_open": name in _OPEN,
-        "info": info_of("pettingzoo", name, is_zero_sum, is_small, meanings),
-        "__doc__": f"One play of {name}.",
-    }
-    return type("PettingZoo", (PettingZooEnvironment,), own)
+    return made_class(
+        PettingZooEnvironment,
+        name,
+        name,
+        load_target(name) if ":" in name else _registered(name, place),
+        meanings=_MEANINGS.get(name, ()),
+        is_open=name in _OPEN,
+        is_zero_sum=name in _ZERO_SUM,
+        is_small=name in _SMALL,
+    )
 
 
 def _registered(name: str, place: str) -> Maker:

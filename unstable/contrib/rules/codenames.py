@@ -25,7 +25,7 @@ def moves(env: Any, events: Events) -> Probabilities:
 
 
 def _scores(env: Any, side: str, left: list[str]) -> dict[str, int]:
-    """By clue how many words of the side are nearest to it, or the harm where another word is."""
+    """How many words of the side are nearest to each clue, or the harm where another word is."""
     own = [_place(word) for word in left if env.board[word] == side]
     others = [(_place(w), _HARM[env.board[w]]) for w in left if env.board[w] != side]
     scores = {}

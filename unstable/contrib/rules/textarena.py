@@ -72,7 +72,7 @@ def stones_lacking(board: Board, mark: str) -> float:
 
 
 def _lacking_downwards(board: Board, mark: str) -> float:
-    """By a breadth-first search that goes on along own stones first, as these cost nothing."""
+    """Searches breadth first, along own stones before others, as these cost nothing."""
     size = len(board)
     least = {(-1, column): 0 for column in range(size)}  # above the first row
     waiting = deque(least)
@@ -171,7 +171,7 @@ def liars_dice(env: Any, events: Events) -> Probabilities:
 
 
 def _probability_of(wanted: int, dice: int) -> float:
-    """That so many of the dice at least show a given face."""
+    """The probability that so many of the dice at least show a given face."""
     counts = (math.comb(dice, k) * 5 ** (dice - k) for k in range(max(wanted, 0), dice + 1))
     return sum(counts) / 6**dice
 

@@ -1,6 +1,7 @@
 """Games whose actions are known by name, as text: what all libraries' bridges have in common."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from unstable.games.environment import Environment, EnvStep
 from unstable.types import Observation
@@ -53,3 +54,30 @@ class NamedEnvironment(Environment):
             return EnvStep(over=False, refused=True, reason=self._notice)
         self._notice = ""
         return EnvStep(over=self._play(number), refused=False)
+
+
+def told_apart(names: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Names of actions, with their numbers where two are alike."""
+    return [
+        name if name and names.count(name) == 1 else f"{name} #{number}".strip()
+        for name, number in zip(names, numbers, strict=True)
+    ]
+
+
+def position(env: NamedEnvironment) -> str:
+    """What the mover sees, in one line, with the legal actions after a colon."""
+    return line(env.board, env.mover, env.legal_moves())
+
+
+def line(seen: str, player: int, names: Sequence[str]) -> str:
+    """A decision in one line: who is to move, what that seat sees, and its legal actions.
+
+    >>> line("K\\nbet", 1, ["call", "fold"])
+    'P1 K ; bet: call | fold'
+    """
+    return f"P{player} {in_line(seen)}: {' | '.join(names)}"
+
+
+def in_line(seen: str) -> str:
+    """A text in one line."""
+    return " ".join(" ; ".join(seen.strip().splitlines()).split())

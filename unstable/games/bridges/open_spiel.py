@@ -19,8 +19,8 @@ import pyspiel
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import import_users, load_target
-from unstable.games.bridges.named import NamedEnvironment
-from unstable.games.bridges.questions import line, questions_of
+from unstable.games.bridges.named import NamedEnvironment, position, told_apart
+from unstable.games.bridges.questions import questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
 from unstable.games.chance import weighted
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
@@ -105,7 +105,7 @@ class OpenSpielEnvironment(NamedEnvironment):
         return scale_of(self.spiel)
 
     def copied(self) -> Self:
-        """By OpenSpiel's own clone."""
+        """A copy by OpenSpiel's own clone."""
         made = copy.copy(self)
         made._state = self._state.clone()
         return made
@@ -128,7 +128,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
             lambda env: declared or 1.0,
             zero_sum=kind.utility == _Kind.Utility.ZERO_SUM,
         ),
-        compact=Compact(f"{name}. Answer with an action.", _position),
+        compact=Compact(f"{name}. Answer with an action.", position),
         questions=() if _string_of(game) is None else questions_of(game, name, seen, _names),
     )
     own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
@@ -250,10 +250,7 @@ def names_of(state: Any, player: int, numbers: Sequence[int]) -> list[str]:
     """Names of actions in one line, without brackets; with their numbers where two are alike."""
     texts = [state.action_to_string(player, number) for number in numbers]
     names = [_SPACES.sub(" ", _PLAYER.sub("", text)).strip() for text in texts]
-    return [
-        name if name and names.count(name) == 1 else f"{name} #{number}".strip()
-        for name, number in zip(names, numbers, strict=True)
-    ]
+    return told_apart(names, numbers)
 
 
 def _names(state: Any) -> list[str]:
@@ -270,8 +267,3 @@ def scale_of(game: Any) -> float | None:
     """The most that a seat can win or lose; None where the game does not say."""
     most = max(abs(game.max_utility()), abs(game.min_utility()))
     return float(most) if 0 < most < float("inf") else None
-
-
-def _position(env: OpenSpielEnvironment) -> str:
-    """What the mover sees, in one line, with the legal actions after a colon."""
-    return line(env.board, env.mover, env.legal_moves())

@@ -9,6 +9,7 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
+from unstable.games.bridges.named import in_line, line
 from unstable.games.info import Question
 
 Seen = Callable[[Any, int], str]
@@ -18,20 +19,6 @@ Names = Callable[[Any], list[str]]
 _GAMES = 200  # of random moves, by which it is found which entries of the tensor differ
 _MOST = 64  # entries that are asked for
 _CHANGED = 0.7  # of the questions about a move, those about what it changes, where it changes some
-
-
-def line(seen: str, player: int, names: Sequence[str]) -> str:
-    """A decision in one line: who is to move, what that seat sees, and its legal actions.
-
-    >>> line("K\\nbet", 1, ["call", "fold"])
-    'P1 K ; bet: call | fold'
-    """
-    return f"P{player} {in_line(seen)}: {' | '.join(names)}"
-
-
-def in_line(seen: str) -> str:
-    """A text in one line."""
-    return " ".join(" ; ".join(seen.strip().splitlines()).split())
 
 
 def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:

@@ -34,7 +34,7 @@ def trades(env: Any) -> list[str]:
 
 
 def gains(env: Any) -> list[float]:
-    """By how much the value of a seat's resources, to itself, has changed."""
+    """The change of the value that a seat's resources have to itself."""
     return [float(env.state.game_state["inventory_value"][seat]["change"]) for seat in range(2)]
 
 

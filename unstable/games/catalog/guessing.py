@@ -34,7 +34,7 @@ def pegs(env: Any) -> str:
 
 
 def numbers(env: Any) -> list[str]:
-    """Those that were not yet guessed."""
+    """Numbers that were not yet guessed."""
     guessed = {number for number, _ in env.state.game_state["guess_history"]}
     every = range(env.min_number, env.max_number + 1)
     return [f"[{number}]" for number in every if number not in guessed]

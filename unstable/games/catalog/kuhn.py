@@ -143,11 +143,6 @@ def which_card(rng: Random) -> tuple[str, list[str]]:
     return f"{line} ?", [line[0]]
 
 
-def named_move(rng: Random) -> tuple[str, list[str]]:
-    """A line, another mark and a legal move, which is the answer."""
-    return questions.named_move(_line(rng), rng)
-
-
 def _line(rng: Random) -> str:
     env = KuhnPoker(max_rounds=rng.choice([1, 3]))
     return questions.line_of_play(env, position, legal_moves, 3 * env.max_rounds, rng)
@@ -172,15 +167,16 @@ _BRIEF = brief("chips of all rounds add up")
 QUESTIONS = (
     Question("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
     Question(_BRIEF, which_card),
-    Question(_BRIEF, named_move),
+    Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
+)
+ONE_ROUND = SmallTree(
+    is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
 )
 INFO = GameInfo(
     env="KuhnPoker",
     name="unstable.games.catalog.kuhn:KuhnPoker",
     legal_moves=legal_moves,
-    small_tree=SmallTree(
-        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
-    ),
+    small_tree=ONE_ROUND,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),

@@ -19,9 +19,9 @@ import textarena
 from textarena import ObservationType
 
 from unstable.games import questions
-from unstable.games.catalog.kuhn import chips
+from unstable.games.catalog.kuhn import ONE_ROUND, chips
 from unstable.games.chance import draw
-from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -224,7 +224,7 @@ def position(env: Any) -> str:
 
 @cache
 def _equilibrium() -> dict[str, dict[str, float]]:
-    """By position; scripts/solve_leduc.py has computed it."""
+    """Probabilities by position, as scripts/solve_leduc.py has computed them."""
     text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
     table: dict[str, dict[str, float]] = json.loads(text)
     return table
@@ -265,11 +265,6 @@ def which_hand(rng: Random) -> tuple[str, list[str]]:
     return f"{line} ?", ["P" if own == public else own]
 
 
-def named_move(rng: Random) -> tuple[str, list[str]]:
-    """A line, another mark and a legal move, which is the answer."""
-    return questions.named_move(_line(rng), rng)
-
-
 def _line(rng: Random) -> str:
     return questions.line_of_play(Leduc(), position, legal_moves, 8, rng)
 
@@ -291,9 +286,7 @@ INFO = GameInfo(
     name="unstable.games.catalog.leduc:Leduc",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
-    small_tree=SmallTree(
-        is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"
-    ),
+    small_tree=ONE_ROUND,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
@@ -302,6 +295,6 @@ INFO = GameInfo(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.", which_wins
         ),
         Question(_BRIEF, which_hand),
-        Question(_BRIEF, named_move),
+        Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
     ),
 )

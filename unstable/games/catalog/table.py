@@ -36,7 +36,7 @@ GAMES: tuple[GameInfo, ...] = (
 _BY_ENV = {
     (info.name.partition(":")[0] if ":" in info.name else _THEIRS, info.env): info for info in GAMES
 }
-"""By the module of a class of ours, or TextArena's package, and the class."""
+"""Games by the module of a class of ours, or TextArena's package, and the class."""
 _NOTHING = GameInfo()
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""

@@ -1,6 +1,6 @@
 """TicTacToe and WildTicTacToe, played perfectly by going through all that can follow."""
 
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -25,31 +25,20 @@ class _Move(NamedTuple):
     cell: int
 
 
-def moves(env: Any) -> dict[str, float]:
+def moves(env: Any, *, wild: bool = False) -> dict[str, float]:
     """The optimal moves, evenly: those that win soonest, or else draw, or else lose latest."""
-    return {f"[{move.cell}]": p for move, p in _best(_board(env), wild=False).items()}
+    return {_text(move, wild): p for move, p in _best(_board(env), wild).items()}
 
 
-def wild_moves(env: Any) -> dict[str, float]:
-    """The optimal moves, evenly, where a seat may place either mark."""
-    best = _best(_board(env), wild=True)
-    return {f"[{move.mark} {move.cell}]": p for move, p in best.items()}
-
-
-def action_values(env: Any) -> dict[str, float]:
+def action_values(env: Any, *, wild: bool = False) -> dict[str, float]:
     """1 for a move that wins against perfect play, 0 for one that draws, -1 for one that loses."""
-    return {f"[{move.cell}]": value for move, value in _outcomes(env, wild=False).items()}
+    values = _values(_board(env), wild)
+    return {_text(move, wild): float((value > 0) - (value < 0)) for move, value in values.items()}
 
 
-def wild_action_values(env: Any) -> dict[str, float]:
-    """The same where a seat may place either mark."""
-    found = _outcomes(env, wild=True)
-    return {f"[{move.mark} {move.cell}]": value for move, value in found.items()}
-
-
-def _outcomes(env: Any, wild: bool) -> dict[_Move, float]:
-    action_values = _values(_board(env), wild)
-    return {move: float((value > 0) - (value < 0)) for move, value in action_values.items()}
+def _text(move: _Move, wild: bool) -> str:
+    """A move as the env takes it; in the wild game a seat may place either mark."""
+    return f"[{move.mark} {move.cell}]" if wild else f"[{move.cell}]"
 
 
 def reason(env: Any, action: str) -> str:
@@ -136,8 +125,7 @@ def _completed(board: Board, move: _Move) -> str:
 
 def legal_moves(env: Any) -> list[str]:
     """The empty cells of a board whose moves name a cell."""
-    cells = [cell for row in env.state.game_state["board"] for cell in row]
-    return [f"[{index}]" for index, cell in enumerate(cells) if cell == ""]
+    return [f"[{cell}]" for cell in _empty(_board(env))]
 
 
 def position(env: Any) -> str:
@@ -222,6 +210,6 @@ WILD = GameInfo(
     name="WildTicTacToe",
     prints_moves=True,
     board_shows_all=always,
-    expert=Expert(wild_moves, wild_reason),
-    action_values=wild_action_values,
+    expert=Expert(partial(moves, wild=True), wild_reason),
+    action_values=partial(action_values, wild=True),
 )

@@ -46,7 +46,7 @@ def _read(name: str) -> Any:
 
 PACK = tuple(Vetted(GameConfig(**row.pop("game")), **row) for row in _read("vetted.yaml"))
 DEFECTS: dict[str, str] = _read("defects.yaml")
-"""By an env's class: what is wrong, as the rest of a sentence that begins with the game's name."""
+"""What is wrong with an env's class: the rest of a sentence that begins with the game's name."""
 
 
 def known_defect(config: GameConfig) -> str | None:

@@ -10,7 +10,7 @@ from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always
 
 
 def pig_moves(env: Any) -> list[str]:
-    """The same two at any time."""
+    """Two moves, the same at any time."""
     return ["[roll]", "[hold]"]
 
 

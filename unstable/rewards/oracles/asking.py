@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, JudgeConfig, one_line
 from unstable.config.plugins import faults_to
-from unstable.rewards.oracles.base import Oracle, OracleError, Question, Silence, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleError, Question, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
 from unstable.rewards.oracles.calling import Caller
+from unstable.rewards.oracles.telling import seat_of
 from unstable.types import GameResult, Turn
 
 log = logging.getLogger(__name__)
@@ -89,9 +90,9 @@ class Asking:
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         """Raise `ConfigError` where it cannot be asked, or its answers not be kept."""
-        self.oracle.check(silence)
+        self.oracle.check()
         if self._cache is not None and (problem := self._cache.problem):
             raise ConfigError(f"{self.oracle.field}.cache = {problem}")
 
@@ -100,8 +101,7 @@ class Asking:
         questions = self.oracle.questions(result, game, judged)
         answers = list(map(self._find, questions))
         self.oracle.counts.count("asked", len(questions))
-        seat = judged.seat if isinstance(judged, Turn) else judged
-        return Pending(self, (game.spec.env, seat), questions, answers)
+        return Pending(self, (game.spec.env, seat_of(judged)), questions, answers)
 
     def settle(self, role: tuple[str, int], value: Found) -> float | None:
         """A value as it counts for its env and seat: what has failed as `on_failure` says."""

@@ -8,8 +8,6 @@ from unstable.types import GameResult, Turn
 T = TypeVar("T")
 ValueOrError = float | None | Exception
 """A value, None where the question does not apply, or why there is no answer to it."""
-Silence = Callable[[str], str | None]
-"""Why nothing answers at a URL; None where anything does."""
 
 
 class OracleError(Exception):
@@ -79,7 +77,7 @@ class ChatEngine(Protocol):
     """The actor's own engine, as a judge asks it."""
 
     name: str
-    """Of the base model."""
+    """Name of the base model."""
 
     async def __call__(
         self,
@@ -127,7 +125,7 @@ class Oracle:
         """An answer to each question; raises where none of them has one."""
         raise NotImplementedError
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         """Raise `ConfigError` where it cannot be asked from here; loads no model."""
 
     def serve(self, engine: ChatEngine) -> None:

@@ -28,7 +28,7 @@ class Cache:
     """What a term has answered, by `digest`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """With a path also what other processes, now or before, have been answered."""
+        """A path has what other processes, now or before, have been answered too."""
         self._path = path
         self._found: dict[str, float | None] = {}
         self._end = 0  # of the file, as far as it was read

@@ -1,19 +1,19 @@
 """Calls that may fail: few at a time, each in its time, and again after a pause."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from unstable.config.plugins import faults_to
+from unstable.config.remote import backoff
 from unstable.rewards.oracles.base import Counts
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _WEIGHT = 0.2  # of the newest call in `typical_s`
 _LONGEST_WAIT_S = 60.0
-"""That a service may ask for: a game waits no longer for a call to be made again."""
+"""The longest pause that a service may ask for: no game waits longer for another call."""
 
 
 class Caller:
@@ -44,7 +44,9 @@ class Caller:
             pause_s: float | None = getattr(error, "pause_s", None)
             failed += 1
             self._counts.count("retried")
-            await asyncio.sleep(_pause(failed) if pause_s is None else pause_s)
+            if pause_s is None:
+                pause_s = backoff(failed, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
 
     async def _once(self, call: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -70,12 +72,6 @@ class Caller:
             raise RuntimeError(f"reward term {self._name} raised {error!r}") from error
 
 
-def _pause(failed: int) -> float:
-    """Seconds until the next call, apart for calls that failed at once."""
-    jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
-    return jitter * min(_FIRST_PAUSE_S * 2 ** (failed - 1), _LONGEST_PAUSE_S)
-
-
 def bounded_pause(seconds: float | None) -> float | None:
     """The pause that a service asks for, no longer than a game may wait."""
-    return None if seconds is None else min(max(seconds, 0.0), _LONGEST_WAIT_S)
+    return None if seconds is None else min(seconds, _LONGEST_WAIT_S)

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from unstable.config import LLMOracle, shown
+from unstable.config.endpoint import chat_parameters
 from unstable.rewards.oracles.base import (
     Call,
     ChatEngine,
@@ -21,7 +22,6 @@ from unstable.rewards.oracles.base import (
     OracleError,
     Question,
     Reply,
-    Silence,
     ValueOrError,
 )
 from unstable.rewards.oracles.cache import files_of
@@ -102,9 +102,9 @@ class LLM(Oracle):
         decide = self._grade if self._config.mode == "absolute" else self._compare
         return [await decide(question.content, call) for question in questions]
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         if self._service is not None:
-            self._service.check(f"{self.field}.args", silence)
+            self._service.check(f"{self.field}.args")
 
     def serve(self, engine: ChatEngine) -> None:
         if self._config.engine is not None:
@@ -205,14 +205,7 @@ class LLM(Oracle):
     async def _endpoint_reply(self, messages: list[dict[str, str]]) -> Reply:
         assert self._service is not None
         config = self._config
-        given: dict[str, Any] = {
-            "temperature": config.sampling_temperature,
-            "max_tokens": config.max_tokens,
-        }
-        if "max_completion_tokens" in config.extra:
-            del given["max_tokens"]
-        given |= config.extra
-        named = {name: value for name, value in given.items() if value is not None}
+        named = chat_parameters(config.max_tokens, config.sampling_temperature, config.extra)
         reply = await self._service.post({"model": config.model, "messages": messages, **named})
         try:
             text, usage = reply["choices"][0]["message"]["content"], reply.get("usage")

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from unstable.config import ConfigError, RewardModelOracle, shown
-from unstable.rewards.oracles.base import Call, Oracle, Question, Silence, ValueOrError
+from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
 from unstable.rewards.oracles.cache import files_of
 from unstable.rewards.oracles.telling import filled, places
 from unstable.types import GameResult, Turn
@@ -61,7 +61,7 @@ class RewardModel(Oracle):
 
         return await call(ask)
 
-    def check(self, silence: Silence) -> None:
+    def check(self) -> None:
         folder, place = self._config.folder, self._place
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{place}: has no config.json; give a model's folder")

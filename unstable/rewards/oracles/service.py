@@ -2,14 +2,13 @@
 
 import json
 import os
-import time
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from unstable.config import ConfigError, hide_secrets, keep_secret, shown, spare_loopback
-from unstable.rewards.oracles.base import OracleError, Silence
+from unstable.config.remote import retry_after, silence
+from unstable.rewards.oracles.base import OracleError
 from unstable.rewards.oracles.calling import bounded_pause
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Service:
         if key_env is not None:
             keep_secret(key_env)
 
-    def check(self, field: str, silence: Silence) -> None:
+    def check(self, field: str) -> None:
         """Raise `ConfigError` where the key is not set or nothing answers there."""
         if self._key_env is not None and not os.environ.get(self._key_env):
             raise ConfigError(
@@ -98,7 +97,7 @@ class Service:
         if status != 200:
             text = shown(content[:200].decode(errors="replace"))
             again = status in _LATER or status >= 500
-            pause_s = bounded_pause(_retry_after(response.headers))
+            pause_s = bounded_pause(retry_after(response.headers))
             self._fail(f"answers {status}: {text}", again=again, pause_s=pause_s)
         try:
             return json.loads(content, parse_constant=_refuse)
@@ -116,17 +115,3 @@ class Service:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(name)
-
-
-def _retry_after(headers: Any) -> float | None:
-    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
-    try:
-        if (milliseconds := headers.get("retry-after-ms")) is not None:
-            return float(milliseconds) / 1000
-        if (value := headers.get("retry-after")) is None:
-            return None
-        if value.strip().replace(".", "", 1).isdigit():
-            return float(value)
-        return parsedate_to_datetime(value).timestamp() - time.time()
-    except (ValueError, OverflowError):
-        return None

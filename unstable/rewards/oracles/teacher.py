@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstable.config import TeacherOracle, shown
-from unstable.rewards.oracles.base import Call, Oracle, Question, Silence, ValueOrError
+from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
 from unstable.rewards.oracles.service import Service
 from unstable.types import GameResult, SampledTokens, Turn
 
@@ -60,8 +60,8 @@ class Teacher(Oracle):
 
         return [await call(ask)]
 
-    def check(self, silence: Silence) -> None:
-        self._service.check(f"{self.field}.args", silence)
+    def check(self) -> None:
+        self._service.check(f"{self.field}.args")
 
     async def close(self) -> None:
         await self._service.close()

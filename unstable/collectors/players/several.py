@@ -1,0 +1,74 @@
+"""A local model that plays one of several answers: the majority's, or a judge's choice."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from unstable.collectors.players.base import Player, Position
+from unstable.config import GameConfig
+from unstable.types import Answer, Observation
+from unstable.types.seeds import derive_seed
+
+JudgeAnswer = Callable[[GameConfig, Observation, Answer], Awaitable[float | None]]
+"""What an answer to an observation of a game would be worth; None: nothing can be said of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfPlayer:
+    """Samples `answers` answers to each turn and plays the one that the judge values most.
+
+    Equal answers are judged once. Of equal values, and where the judge has none, the one that was
+    sampled first is played. The first sample has the seed that it would have alone. What the judge
+    raises costs the game.
+    """
+
+    player: Player
+    answers: int
+    judge: JudgeAnswer
+
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        """The best answer."""
+        seeds = _seeds(seed, "best of", self.answers)
+        found = await asyncio.gather(*(self.player.act(observation, game, each) for each in seeds))
+        distinct = {answer.text: answer for answer in reversed(found)}
+        candidates = [answer for answer in found if distinct[answer.text] is answer]
+        if len(candidates) == 1:
+            return candidates[0]
+        values = await asyncio.gather(
+            *(self.judge(game.config, observation, answer) for answer in candidates)
+        )
+        worths = [-math.inf if value is None else value for value in values]
+        return candidates[worths.index(max(worths))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotingPlayer:
+    """Majority vote over `votes` samples (Wang et al., 2023, arXiv:2203.11171), for evaluation.
+
+    Each sample whose parser found an action has one vote. The answer is the first sample with the
+    action named most often, of several the one that was named first; without any vote, the first
+    sample. The first has the seed that it would have alone.
+    """
+
+    player: Player
+    votes: int
+
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        """The answer that won, with the number of its votes."""
+        seeds = _seeds(seed, "vote", self.votes)
+        found = await asyncio.gather(*(self.player.act(observation, game, each) for each in seeds))
+        counts = Counter(answer.action for answer in found if answer.formatted)
+        if not counts:
+            return replace(found[0], votes=0)
+        ((action, votes),) = counts.most_common(1)  # of equals the first counted
+        winner = next(answer for answer in found if answer.formatted and answer.action == action)
+        return replace(winner, votes=votes)
+
+
+def _seeds(seed: int, what: str, count: int) -> list[int]:
+    """The seed itself, and others that follow from it."""
+    return [seed, *(derive_seed(seed, what, index) for index in range(1, count))]

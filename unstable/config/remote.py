@@ -1,0 +1,66 @@
+"""What is asked over the network: whether anything answers, and when to ask again."""
+
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any
+
+from unstable.config.escape import spare_loopback
+
+PATIENCE_S = 5.0
+
+
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer, and leads nowhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def silence(url: str) -> str | None:
+    """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
+
+    The proxies of the environment are used for other hosts, as by the libraries that ask for more.
+    """
+    outcome: list[str | None] = ["it does not answer"]
+
+    def ask() -> None:
+        spare_loopback()
+        try:
+            urllib.request.build_opener(_NotFollowed).open(url, timeout=PATIENCE_S).close()
+        except urllib.error.HTTPError:
+            pass  # which is an answer
+        except (OSError, ValueError, HTTPException) as error:
+            outcome[0] = " ".join(str(getattr(error, "reason", error)).split())
+            return
+        outcome[0] = None
+
+    # In a thread of its own: looking up a name has no time-out.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return outcome[0]
+
+
+def retry_after(headers: Any) -> float | None:
+    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
+    try:
+        if (milliseconds := headers.get("retry-after-ms")) is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        if (value := headers.get("retry-after")) is None:
+            return None
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
+
+
+def backoff(failed: int, first_s: float, longest_s: float) -> float:
+    """Seconds until the next try after so many, apart for tries that failed at once."""
+    jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
+    return jitter * min(first_s * 2 ** (failed - 1), longest_s)
