@@ -19,8 +19,8 @@ from unstable.runtime import actors as actors_module
 from unstable.runtime import node_actor
 from unstable.runtime.node_actor import NodeActor
 from unstable.runtime.placement import Place
-from unstable.tracking.status import Waits
 from unstable.types import PlayedGame, PlayerId
+from unstable.types.processes import Waits
 
 
 class Nodes:

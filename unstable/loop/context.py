@@ -22,9 +22,8 @@ from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.ended import Ended
 from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, HeldVersion, Learner
+from unstable.loop.protocols import Actor, HeldVersion, Learner, RewardTerms
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
@@ -180,6 +179,7 @@ class Context:
     actors: list[Actor]
     learner: Learner
     tracker: Tracker
+    rewards: RewardTerms
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
     offline: OfflineData | None = None  # what is trained on where nothing is played
     policy: str = MAIN
@@ -201,7 +201,6 @@ class Context:
         config = self.config
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
-        self.rewards = Rewards(config.buffer.rewards, config.judges)
         self.registry = make_registry(config, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))

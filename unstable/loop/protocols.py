@@ -15,12 +15,24 @@ from unstable.types import (
     PlayerId,
     Shares,
     TokenSample,
+    Trajectory,
     Update,
 )
 
 HeldAdapter = Any
 """A version's adapter on its way from the learner to actors, which the loop does not look at: the
 `Adapter`, or what stands for it where they are processes of their own."""
+
+
+class RewardTerms(Protocol):
+    """The reward terms of a run, `rewards.terms.Rewards`."""
+
+    @property
+    def at_once(self) -> int:
+        """Most calls in flight of terms that wait; 0 where none waits."""
+
+    def recorded(self, result: GameResult) -> list[Trajectory]:
+        """Return the trajectories that a game's record holds."""
 
 
 class Actor(Protocol):

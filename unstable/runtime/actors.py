@@ -35,7 +35,6 @@ from unstable.runtime.cluster import MEMORY, Process, again, in_time
 from unstable.runtime.heartbeat import watch
 from unstable.runtime.memory import until_free
 from unstable.runtime.stream import Results, Stream, every_s
-from unstable.tracking.status import Waits
 from unstable.types import (
     ActorState,
     Adapter,
@@ -46,6 +45,7 @@ from unstable.types import (
     PlayerId,
     Shares,
 )
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3

@@ -32,7 +32,7 @@ from unstable.runtime.nodes import (
 )
 from unstable.runtime.placement import Place, Start, free, in_turn, reserve
 from unstable.runtime.survey import counted_here, model_folders, survey
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0

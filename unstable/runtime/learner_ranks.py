@@ -27,9 +27,8 @@ from unstable.runtime.journal import Journal
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
 from unstable.runtime.placement import Place
-from unstable.tracking.status import Waits
 from unstable.types import Adapter, MeanLoss, PackedBatch, TokenSample, Update
-from unstable.types.processes import ProcessId
+from unstable.types.processes import ProcessId, Waits
 
 log = logging.getLogger(__name__)
 FILES = "files"

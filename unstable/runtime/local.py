@@ -45,8 +45,8 @@ from unstable.types import (
 from unstable.types.tallies import Asked
 
 if TYPE_CHECKING:
-    from unstable.learners.checkpoint import Snapshot
     from unstable.learners.ranks import Ranks
+    from unstable.models.checkpoint import Snapshot
 
 
 class LocalActor:
@@ -244,6 +244,13 @@ class LocalLearner:
         self._writes = ranks is None or ranks.index == 0
         if config.learner.state is not None:
             self.learner.restore(Path(config.learner.state).expanduser())
+
+    @staticmethod
+    def check(config: RunConfig) -> None:
+        """Raise `ConfigError` where the target of the algorithm is none."""
+        from unstable.learners.algorithms import algorithm_class
+
+        algorithm_class(config.learner.algorithm)
 
     async def update(self, batch: PackedBatch) -> Update:
         """Train on a batch, which makes the next version."""

@@ -8,8 +8,8 @@ from what it knew, so that the games are those that it would have played, to the
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import ObjectLostError, RayError
@@ -21,12 +21,11 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.actor_process import ActorProcess
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import Process
+from unstable.runtime.files import Files
 from unstable.runtime.placement import Place
 from unstable.runtime.stream import Stream, every_s
 from unstable.types import ActorState, PlayerId
-
-if TYPE_CHECKING:
-    from unstable.runtime.crew import Crew
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
@@ -34,11 +33,28 @@ LEFT_TO_OTHERS = {"decide", "assess"}
 """What another actor does as well."""
 
 
+class Mates(Protocol):
+    """What an actor asks of those that it plays with, which `crew.Crew` looks after."""
+
+    waits: Waits
+    say: Callable[[str], None]
+    files: Files
+
+    async def has(self, place: Place | None) -> bool:
+        """Return whether a place is still the run's, and its node there."""
+
+    async def host(self) -> "NodeActor":
+        """Return an actor that plays for one that is lost."""
+
+    def withdraw(self, actor: "NodeActor") -> None:
+        """Take note that an actor has no place any more."""
+
+
 class NodeActor(RemoteActor):
     """An actor that survives its node's end as well."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: "Crew"
+        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: Mates
     ) -> None:
         super().__init__(config, folder, index, place.placement, crew.waits, crew.say)
         self._crew = crew

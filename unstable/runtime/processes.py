@@ -23,7 +23,7 @@ from unstable.runtime.cluster import cluster, joined
 from unstable.runtime.crew import Crew, crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.placement import Place, in_turn
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 
 class Started(NamedTuple):

@@ -14,9 +14,10 @@ from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
 from unstable.tracking.sinks.base import SinkBorder
-from unstable.tracking.status import Ending, StatusFile, Waits, state_of
+from unstable.tracking.status import Ending, StatusFile, state_of
 from unstable.tracking.text import Text, phase_line, still_line
 from unstable.tracking.view import Phase, View
+from unstable.types.processes import Waits
 
 logger = logging.getLogger(__name__)
 STILL_S = 20.0

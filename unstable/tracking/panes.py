@@ -8,7 +8,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from unstable.config import AnyAdapter, RunConfig
-from unstable.prompts import load_style
 from unstable.records.reading import Measured
 from unstable.records.tables import against, ends, least_won, worst_opponent
 from unstable.records.text import NONE, bounds, duration, fixed, number, percent
@@ -238,11 +237,9 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
     if game.forfeit is not None:
         text.append(f"forfeit by seat {game.forfeit}", style="red")
     lines = list(text.wrap(Console(width=width), width))
-    request = load_style(view.config.game_by_key[game.env].prompt).request
-    board = game.board.removesuffix(request).rstrip().splitlines()
     room = height - len(lines)
-    tail = [Text(line, no_wrap=True, overflow="ellipsis") for line in board[-room:] if room > 0]
-    return Group(*lines, *tail)
+    board = game.board.splitlines()[-room:] if room > 0 else []
+    return Group(*lines, *(Text(line, no_wrap=True, overflow="ellipsis") for line in board))
 
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:

@@ -25,7 +25,7 @@ from unstable.tracking.metrics import (
     worst_metrics,
 )
 from unstable.tracking.play import PlayTally
-from unstable.tracking.recording import Recording, TrackerState
+from unstable.tracking.recording import Recording, TrackerState, Usage
 from unstable.tracking.sinks import SinkMaker
 from unstable.tracking.sinks.base import name_of, wants_records
 from unstable.tracking.sinks.files import SampleFiles
@@ -69,9 +69,13 @@ class Tracker:
         *,
         console: Console | None = None,
         device: str = "",
+        usage: Usage = dict,
         sinks: Sequence[SinkMaker] = (),
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own."""
+        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own.
+
+        `usage` tells how busy the machine is; by default it is not told.
+        """
         self.folder = folder
         self._stale = Stale(config)
         self.display = Display(config, folder, console, device, self._measure)
@@ -80,7 +84,7 @@ class Tracker:
         skipped = Skipped()
         rows = read_rows(folder.metrics, skipped)  # of a run that is resumed
         self.view.summary = RunSummary.of(rows)
-        self.recording = Recording(config, folder, self.display.border, sinks, rows)
+        self.recording = Recording(config, folder, self.display.border, sinks, rows, usage)
         self._games = GameLog(config, self.recording, self.display)
         self.add_again, self.add_failure = self._games.add_again, self._games.add_failure
         if skipped:
@@ -239,7 +243,7 @@ class Tracker:
 
     def _measure(self) -> None:
         """Look how busy the machine is."""
-        self.view.machine = self.recording.device.read()
+        self.view.machine = self.recording.usage()
 
     def state(self) -> TrackerState:
         """All that a resume needs."""

@@ -69,9 +69,10 @@ class LastGame(NamedTuple):
     board: str  # the observation before the last move
 
     @classmethod
-    def of(cls, result: GameResult) -> "LastGame":
-        """What is shown of it, and no more than fits any screen."""
+    def of(cls, result: GameResult, request: str) -> "LastGame":
+        """What is shown of it, and no more than fits any screen; prompts end with `request`."""
         seats, turns = result.spec.seats, result.turns
+        seen = turns[-1].answer.observation.removesuffix(request) if turns else ""
         return cls(
             env=result.spec.env,
             sides=[
@@ -83,7 +84,7 @@ class LastGame(NamedTuple):
                 for turn in turns[-MOST_MOVES:]
             ],
             forfeit=result.forfeit,
-            board=hide_secrets(turns[-1].answer.observation)[-MOST_BOARD:] if turns else "",
+            board=hide_secrets(seen).rstrip()[-MOST_BOARD:],
         )
 
 
@@ -110,6 +111,7 @@ class View:
     # In the run's own process the two above are made only when they are looked at, out of these.
     ended: tuple[tuple[Any, float], ...] = ()  # each a PlayedGame, and when it finished
     last_line: bytes | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)  # the end of prompts, by game
     engine: Row = field(default_factory=dict)
     actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
     machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
@@ -153,7 +155,8 @@ class View:
         """The newest training game."""
         if self.last_line is None:
             return self.last_game
-        return LastGame.of(parse_record(self.last_line, RecordedGame, "a line"))
+        game = parse_record(self.last_line, RecordedGame, "a line")
+        return LastGame.of(game, self.requests.get(game.spec.env, ""))
 
     def refresh(self) -> None:
         """Brings `recent` up to date."""
@@ -214,7 +217,7 @@ class View:
         return max(left, 0.0)
 
 
-_OWN = {"config", "summary", "clock", "ended", "last_line"}
+_OWN = {"config", "summary", "clock", "ended", "last_line", "requests"}
 """What `record` leaves out."""
 
 

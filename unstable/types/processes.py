@@ -1,9 +1,11 @@
-"""A process as it is known from outside: by its id, its start and where that id counts."""
+"""Processes as they are known from outside: who each is, and what is waited for."""
 
 import contextlib
 import os
 import signal
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -77,3 +79,43 @@ def started(pid: int) -> int | None:
     except OSError:
         return None
     return None if stat[0] in (b"Z", b"X") else int(stat[_STARTED])
+
+
+class Wait(NamedTuple):
+    """What is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
+
+    what: str
+    since: float  # of the clock, in seconds
+
+
+class Waits:
+    """What the run's loop waits for, by name, and when something last moved.
+
+    `processes` are the ids of those that it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.moved = time.time()
+        self.processes: dict[str, int] = {}
+        self._open: dict[int, Wait] = {}
+        self._count = 0
+
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Meanwhile it is waited for."""
+        self.move()
+        self._count += 1
+        number, self._open[self._count] = self._count, Wait(what, self.moved)
+        try:
+            yield
+        finally:
+            del self._open[number]
+            self.move()
+
+    def move(self) -> None:
+        """Something has moved now."""
+        self.moved = time.time()
+
+    def open(self) -> list[Wait]:
+        """What is waited for, the longest first."""
+        return sorted(self._open.copy().values(), key=lambda wait: wait.since)

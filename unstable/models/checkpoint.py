@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unstable.config import ConfigError
+from unstable.config import FORMAT, ConfigError, check_format
 from unstable.models.adapters import read_adapter, write_adapter
-from unstable.records.files import FORMAT, check_format, new_folder
+from unstable.records.files import new_folder
 from unstable.records.reading import DamagedError, as_record
 from unstable.records.shapes import LearnerState
 from unstable.types import Adapter
