@@ -48,11 +48,11 @@ from unstable.records.games import sample_lines
 from unstable.rewards.terms import Rewards
 from unstable.runtime import actors as actors_module
 from unstable.runtime import learner_ranks
-from unstable.runtime.actor_process import ActorProcess, collect_rarely
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import cluster
+from unstable.runtime.inside import ActorProcess, LearnerProcess, collect_rarely
 from unstable.runtime.judge import judging
-from unstable.runtime.learner_ranks import LearnerProcess, RemoteLearner
+from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (

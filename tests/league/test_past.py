@@ -13,8 +13,7 @@ from unstable.config import ConfigError, parse
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.league.fit import ranking
 from unstable.league.guard import Guard
-from unstable.league.past import PastResults, PastState
-from unstable.league.standings import tallies
+from unstable.league.past import PastResults, PastState, tallies
 from unstable.types import BASE, PAST, GameResult, GameSpec, PlayerId
 from unstable.types.tallies import FEWEST, least_against_past
 

@@ -99,8 +99,8 @@ ALLOWED = {
         },
     ),
 }
-RAY = {"actors", "cluster", "crew", "learner_ranks", "node_actor"}
-RAY |= {"node_logs", "nodes", "placement"}
+RAY = {"actors", "cluster", "crew", "heartbeat", "inside", "learner_ranks", "node_actor"}
+RAY |= {"nodes", "placement"}
 LIGHT: dict[str, list[str]] = {
     "unstable": [],
     "unstable.cli": [],

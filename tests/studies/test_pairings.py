@@ -11,7 +11,7 @@ from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
 from unstable.league.fit import ranking
-from unstable.league.standings import tallies
+from unstable.league.past import tallies
 from unstable.studies.tournament.pairings import (
     FIRST_DEALS,
     ROUND,

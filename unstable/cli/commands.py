@@ -10,15 +10,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from unstable.cli import parameters as p
 from unstable.cli.options import HELP, ConfigCommand, loaded, loaded_run, refuse_others
-from unstable.config import (
-    DISTRIBUTION,
-    ConfigError,
-    LearnRun,
-    RunConfig,
-    SFTRun,
-    WorldRun,
-    dump,
-)
+from unstable.config import DISTRIBUTION, ConfigError, LearnRun, RunConfig, SFTRun, WorldRun, dump
 
 app = Typer(
     rich_markup_mode=None,

@@ -16,8 +16,7 @@ from unstable.commands.session import (
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.datasets.offline import OfflineData
-from unstable.loop.context import Context, sleeping
-from unstable.loop.interrupt import Interrupt
+from unstable.loop.context import Context, Interrupt, sleeping
 from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
 from unstable.models.weights import ready_weights

@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
@@ -21,7 +21,6 @@ from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.ended import Ended
-from unstable.loop.interrupt import Interrupt
 from unstable.loop.protocols import Actor, HeldVersion, Learner, RewardTerms
 from unstable.records.folder import RunFolder
 from unstable.tracking.tracker import Tracker
@@ -83,6 +82,34 @@ async def distribute(
     count = len(actors)
     played = await asyncio.gather(*(play(index, specs[index::count]) for index in range(count)))
     return list(chain(*played))
+
+
+class Interrupt:
+    """A person's wish to end the run: at once, or as soon as the updates in progress are over."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._updates: list[int] = []
+
+    @property
+    def deferred_by(self) -> str:
+        """The last of the updates that are finished first, in words; empty if there is none."""
+        return f"update {max(self._updates)}" if self._updates else ""
+
+    @contextlib.contextmanager
+    def deferred(self, update: int) -> Iterator[None]:
+        """Finish what makes or publishes an update first, given by the version that it makes.
+
+        At its end, unless another one is in progress, `CancelledError` is raised if the wish came
+        meanwhile.
+        """
+        self._updates.append(update)
+        try:
+            yield
+        finally:
+            self._updates.remove(update)
+        if self.wanted and not self._updates:
+            raise asyncio.CancelledError
 
 
 class Backlog(Generic[T]):

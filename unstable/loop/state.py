@@ -10,13 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    NonNegativeInt,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-)
+from pydantic import BaseModel, NonNegativeInt, PlainSerializer, PlainValidator, ValidationError
 
 from unstable.buffers.buffer import BufferState
 from unstable.config import FORMAT, RunFailedError

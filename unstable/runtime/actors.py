@@ -10,50 +10,31 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Container,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.engines.probe import ProbeAnswer
 from unstable.loop.ended import Ended
 from unstable.loop.protocols import HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import ActorProcess
-from unstable.runtime.cluster import MEMORY, Process, again, in_time
-from unstable.runtime.heartbeat import watch
+from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
+from unstable.runtime.heartbeat import comes_back, watch
+from unstable.runtime.inside import ActorProcess
+from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
 from unstable.runtime.stream import Results, Stream, every_s
-from unstable.types import (
-    ActorState,
-    Adapter,
-    Exploitability,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-    Shares,
-)
+from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
 from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Deaths of one actor in `WITHIN_S` seconds that are survived; more mean that it is not chance."""
 WITHIN_S = 3600.0
-UNAVAILABLE_S = 60.0
-"""Seconds that one which cannot be reached has to answer again, or to be found dead."""
-LOOK_S = 1.0
 ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
@@ -271,38 +252,12 @@ class RemoteActor:
         del self._published[version]
         await self._call("retire", version)
 
-    async def stats(self) -> dict[str, float]:
-        """Return the counters of the engine and of games."""
-        return await self._call("stats")
-
-    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """Return the engine's answers to the start-up probe."""
-        return await self._call("probe", adapters, vocabulary)
-
-    async def decide(
-        self, game: str, version: PlayerId, part: int, parts: int
-    ) -> dict[int, list[float]]:
-        """Return the probabilities of legal actions at every `parts`-th decision of a game."""
-        return await self._call("decide", game, version, part, parts)
-
-    async def assess(
-        self,
-        game: str,
-        version: int,
-        probabilities: Shares,
-        began: float,
-        past: Mapping[int, Shares],
-    ) -> Exploitability:
-        """Return the exploitability of a version whose probabilities at all decisions are given."""
-        return await self._call("assess", game, version, probabilities, began, past)
-
-    async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
-        await self._call("sleep")
-
-    async def wake(self) -> None:
-        """Take the memory of a shared GPU again."""
-        await self._call("wake")
+    stats = forwarded(LocalActor.stats)
+    probe = forwarded(LocalActor.probe)
+    decide = forwarded(LocalActor.decide)
+    assess = forwarded(LocalActor.assess)
+    sleep = forwarded(LocalActor.sleep)
+    wake = forwarded(LocalActor.wake)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of the process, and of the one that takes its place if it has died."""
@@ -367,20 +322,12 @@ class RemoteActor:
 
         Where results of games were lost on the way it is as good as dead: they are played again.
         """
-        deadline = time.monotonic() + UNAVAILABLE_S
-        while isinstance(error, ActorUnavailableError) and time.monotonic() < deadline:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await process.call("stats")
-            except RayError as still:
-                error = still
-                await asyncio.sleep(LOOK_S)
-            except TimeoutError:
-                continue
-            else:
-                log.warning("%s could not be reached for a while", self.name)
-                return not self._stream.is_broken
-        return False
+        if not isinstance(error, ActorUnavailableError):
+            return False
+        if not await comes_back(partial(process.call, "stats")):
+            return False
+        log.warning("%s could not be reached for a while", self.name)
+        return not self._stream.is_broken
 
     def _count(self, error: RayError) -> None:
         """A death, which is said; raises `RunFailedError` where there were too many."""

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -37,6 +38,8 @@ MOST_FOLDER = 40
 """Bytes of a folder's name; Ray adds 66 for a socket, and Linux allows 107."""
 REACH_S = 5.0
 """Seconds that a cluster's address has to answer."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def again(folder: RunFolder) -> str:
@@ -333,6 +336,20 @@ class Process:
         ray.kill(self.actor)
         if self._id is not None:
             self._id.send(signal.SIGKILL)
+
+
+def forwarded(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that has `_call` call the method of that name in another process."""
+
+    @wraps(method)
+    async def call(self: Any, *arguments: P.args, **named: P.kwargs) -> T:
+        assert not named
+        answer: T = await self._call(method.__name__, *arguments)
+        return answer
+
+    return call
 
 
 def _options(place: Placement | Place, threads: int, own: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -16,10 +17,10 @@ from unstable.loop.protocols import Actor
 from unstable.planning.machine import Placement
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
+from unstable.records.logs import LOG_BYTES
 from unstable.runtime.cluster import again
 from unstable.runtime.files import Files
 from unstable.runtime.node_actor import NodeActor
-from unstable.runtime.node_logs import collect_logs
 from unstable.runtime.nodes import (
     Found,
     Node,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 """Seconds between two looks at which nodes there are."""
 CLOSE_S = 10.0
+LOGS_S = 5.0
 
 
 class Crew:
@@ -293,3 +295,28 @@ async def crew_of(
         yield crew
     finally:
         await crew.close()
+
+
+async def collect_logs(node: Node, folder: RunFolder) -> None:
+    """Append what was logged at a node since the last time; a node that has gone says nothing."""
+    try:
+        async with asyncio.timeout(LOGS_S):
+            found = await node.agent.logs.remote()
+    except (RayError, TimeoutError) as error:
+        log.debug("no logs from %s: %s", node.name, error)
+        return
+    for name, text in found.items():
+        _append(folder, name, text)
+
+
+def _append(folder: RunFolder, name: str, text: bytes) -> None:
+    """Append to a log, which is begun anew where it is full; a full disk costs the text alone."""
+    path = folder.log(name.removesuffix(".log"))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            os.replace(path, path.with_name(f"{path.name}.1"))
+        with path.open("ab") as file:
+            file.write(text)
+    except OSError as error:
+        log.warning("%s could not be written: %s", path, error)

@@ -12,31 +12,28 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import psutil
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter, HeldVersion
-from unstable.planning.machine import LOOPBACK, Placement
+from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import collect_rarely
-from unstable.runtime.cluster import MEMORY, Process, again, in_time
+from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
 from unstable.runtime.crew import Crew
-from unstable.runtime.journal import Journal
+from unstable.runtime.inside import LearnerProcess
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
 from unstable.runtime.placement import Place
-from unstable.types import Adapter, MeanLoss, PackedBatch, TokenSample, Update
-from unstable.types.processes import ProcessId, Waits
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 FILES = "files"
 """Calls that write or hand out what is held, beside those that compute."""
 GRACE_S = 5.0
 """How long after a rank's error another rank's death, which may be its cause, is waited for."""
-
-
+CHANGES = {"update", "imitate", "restore", "scale_rate", "hold"}
+"""Methods of a learner that make it another one, or that another call needs."""
 RESTARTS = 2
 """Deaths of a learner on a cluster that are survived."""
 
@@ -49,60 +46,32 @@ class FullError(DiedError):
     """A card of ranks that share a model was full; they can go on with smaller micro-batches."""
 
 
-class LearnerProcess:
-    """What a rank's process runs: a `LocalLearner`."""
+class Journal:
+    """Calls in their order; `version` is the one that they begin from, None the start.
 
-    def __init__(
-        self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
-    ) -> None:
-        learner = config.learner.with_smaller_micro_batches(halvings)
-        self._config = config.model_copy(update={"learner": learner})
-        self._folder = folder
-        self._threads = threads
-        self._index = index
-        self._store: Any = None
+    It keeps what it is told only where a learner `may_restart`: batches are large.
+    """
 
-    def listen(self, *, alone: bool) -> tuple[str, int]:
-        """Open the place where the ranks meet: its host and port, held by this process.
+    def __init__(self, *, may_restart: bool) -> None:
+        self._keeps = may_restart
+        self.version: int | None = None
+        self.since: list[tuple[str, tuple[Any, ...]]] = []
 
-        `alone`: all of them are on this machine, and meet where no other reaches.
-        """
-        from unstable.learners.ranks import listen
+    def add(self, method: str, *arguments: object) -> None:
+        """A call that was answered."""
+        if self._keeps and method in CHANGES:
+            self.since.append((method, arguments))
 
-        host = LOOPBACK if alone else ray.util.get_node_ip_address()
-        self._store = listen(host)
-        return host, self._store.port
+    def saved(self, version: int) -> None:
+        """A version that was held is on file: what led to it is not needed any more."""
+        if not self._keeps:
+            return
+        place = self.since.index(("hold", (version,)))
+        self.version, self.since = version, self.since[place + 1 :]
 
-    def start(self, meeting: tuple[str, int] | None) -> ProcessId:
-        """Meet the other ranks, if any, and load the model; returns where this is.
-
-        Raises `ConfigError` as `LocalLearner` does.
-        """
-        import torch
-
-        from unstable.learners.ranks import join
-        from unstable.records.logs import setup_logging
-
-        setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
-        torch.set_num_threads(self._threads)
-        ranks = None
-        if meeting is not None:
-            own = meeting[0] if meeting[0] == LOOPBACK else ray.util.get_node_ip_address()
-            os.environ.update(_interfaces(own))
-            store = self._store or torch.distributed.TCPStore(*meeting)
-            assert isinstance(self._config.learner.num, int), "planning resolves auto"
-            ranks = join(self._index, self._config.learner.num, store)
-        self._learner = LocalLearner(self._config, self._folder, ranks)
-        collect_rarely()
-        return ProcessId.own()
-
-    def adapter(self, version: int) -> tuple[None, Adapter]:
-        """`LocalLearner.adapter`: that it is there and, apart, the adapter."""
-        return None, self.call("adapter", version)
-
-    def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalLearner`."""
-        return asyncio.run(getattr(self._learner, method)(*arguments))
+    def loaded(self, version: int) -> None:
+        """The learner is what a checkpoint says."""
+        self.version, self.since = version, []
 
 
 class RemoteLearner:
@@ -264,31 +233,12 @@ class RemoteLearner:
             end(ranks)
             raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
 
-    async def update(self, batch: PackedBatch) -> Update:
-        """Train on a batch, which makes the next version."""
-        return await self._call("update", batch)
-
-    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """Return the loss of a batch of which nothing is learned."""
-        return await self._call("loss_on", batch)
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """Make one supervised step, which makes the next version."""
-        return await self._call("imitate", samples)
-
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
-        return await self._call("logprobs", samples)
-
-    async def logprobs_under(
-        self, adapter: Adapter, samples: Sequence[TokenSample]
-    ) -> list[list[float]]:
-        """Return the samples' log-probabilities with another adapter in the policy's place."""
-        return await self._call("logprobs_under", adapter, samples)
-
-    async def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate of all updates to come."""
-        await self._call("scale_rate", factor)
+    update = forwarded(LocalLearner.update)
+    loss_on = forwarded(LocalLearner.loss_on)
+    imitate = forwarded(LocalLearner.imitate)
+    logprobs = forwarded(LocalLearner.logprobs)
+    logprobs_under = forwarded(LocalLearner.logprobs_under)
+    scale_rate = forwarded(LocalLearner.scale_rate)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of all ranks at once; rank 0's answer, which is that of all."""
@@ -403,14 +353,6 @@ def end(ranks: Sequence[Process]) -> None:
     """End these processes."""
     for rank in ranks:
         rank.kill()
-
-
-def _interfaces(address: str) -> dict[str, str]:
-    """By which interface ranks meet that have this address, unless the environment names one."""
-    own = psutil.net_if_addrs().items()
-    name = next((name for name, all in own if any(each.address == address for each in all)), None)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {each: name for each in names if name and each not in os.environ}
 
 
 def allocator(placement: Placement) -> dict[str, str]:

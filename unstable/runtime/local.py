@@ -22,8 +22,8 @@ from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
+from unstable.rewards.oracles.base import Reply
 from unstable.rewards.terms import Rewards
-from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
 from unstable.types import (
@@ -47,6 +47,34 @@ from unstable.types.tallies import Asked
 if TYPE_CHECKING:
     from unstable.learners.ranks import Ranks
     from unstable.models.checkpoint import Snapshot
+
+
+class EngineAnswers:
+    """Answers chats with the base model, or one of the adapters that the engine has."""
+
+    def __init__(self, engine: Engine, prompts: Mapping[str, Any], name: str) -> None:
+        """`prompts` are the games' prompt builders; any of them can encode a chat."""
+        self.name = name
+        self._engine = engine
+        self._prompts = prompts
+
+    async def __call__(
+        self,
+        messages: list[dict[str, str]],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Reply:
+        """The answer; `ValueError` for a chat that is longer than the engine takes."""
+        prompts = next(iter(self._prompts.values()))
+        ids = prompts.template.encode(messages)
+        completion = await self._engine.generate(
+            ids, adapter=adapter, temperature=temperature, max_tokens=max_tokens, seed=seed
+        )
+        text = prompts.decode(completion.token_ids)
+        return Reply(text, len(ids), len(completion.token_ids))
 
 
 class LocalActor:

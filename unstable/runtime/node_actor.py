@@ -18,10 +18,10 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import ActorProcess
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import Process
 from unstable.runtime.files import Files
+from unstable.runtime.inside import ActorProcess
 from unstable.runtime.placement import Place
 from unstable.runtime.stream import Stream, every_s
 from unstable.types import ActorState, PlayerId

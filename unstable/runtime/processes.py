@@ -6,12 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from unstable.config import RunConfig
-from unstable.engines.probe import (
-    BOUNDS,
-    check_probe,
-    probe_samples,
-    probes,
-)
+from unstable.engines.probe import BOUNDS, check_probe, probe_samples, probes
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor, Learner
 from unstable.models.shape import read_shape

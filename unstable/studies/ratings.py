@@ -11,7 +11,7 @@ from typing import Any
 from unstable.commands.session import status
 from unstable.config import ConfigError, GameConfig
 from unstable.league.fit import Ranking, Strength, fit
-from unstable.league.standings import tallies
+from unstable.league.past import tallies
 from unstable.records.folder import existing_run
 from unstable.records.reading import Skipped
 from unstable.records.text import fixed, interval, mean_interval, number, percent

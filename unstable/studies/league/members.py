@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from unstable.config import ConfigError, RunConfig, load
 from unstable.league.fit import Ranking, ranking
-from unstable.league.standings import tallies
+from unstable.league.past import tallies
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
 from unstable.records.text import command_line

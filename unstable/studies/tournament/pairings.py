@@ -17,7 +17,7 @@ from pydantic import BaseModel, NonNegativeFloat, PositiveInt
 
 from unstable.config import GameConfig, RunConfig
 from unstable.league.fit import Ranking, ranking
-from unstable.league.standings import tallies
+from unstable.league.past import tallies
 from unstable.types import GameResult, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 

@@ -6,8 +6,8 @@ from typing import Any
 from unstable.config import RunConfig
 from unstable.games.services import is_zero_sum
 from unstable.league.fit import ranking
+from unstable.league.past import Tallies, tallies
 from unstable.league.ratings import Registry
-from unstable.league.standings import Tallies, tallies
 from unstable.records.text import fixed, mean_interval, percent, signed
 from unstable.studies.ratings import least_record, points, rated, remarks, trueskill_record
 from unstable.studies.tournament.entrants import Entrant

@@ -1,5 +1,6 @@
-"""What an actor's process runs."""
+"""What runs inside the processes of a run: an actor, or a rank of the learner."""
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -7,13 +8,18 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import psutil
+import ray
+
 from unstable.config import RunConfig
 from unstable.engines.base import EngineDiedError
+from unstable.planning.machine import LOOPBACK
 from unstable.records.folder import RunFolder
 from unstable.runtime.judge import judging
-from unstable.runtime.local import LocalActor
+from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.runtime.playing import Playing
 from unstable.runtime.stream import Part, every_s
+from unstable.types import Adapter
 from unstable.types.processes import ProcessId
 
 log = logging.getLogger(__name__)
@@ -75,6 +81,62 @@ class ActorProcess:
             return await getattr(self._actor, method)(*arguments)
 
 
+class LearnerProcess:
+    """What a rank's process runs: a `LocalLearner`."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
+    ) -> None:
+        learner = config.learner.with_smaller_micro_batches(halvings)
+        self._config = config.model_copy(update={"learner": learner})
+        self._folder = folder
+        self._threads = threads
+        self._index = index
+        self._store: Any = None
+
+    def listen(self, *, alone: bool) -> tuple[str, int]:
+        """Open the place where the ranks meet: its host and port, held by this process.
+
+        `alone`: all of them are on this machine, and meet where no other reaches.
+        """
+        from unstable.learners.ranks import listen
+
+        host = LOOPBACK if alone else ray.util.get_node_ip_address()
+        self._store = listen(host)
+        return host, self._store.port
+
+    def start(self, meeting: tuple[str, int] | None) -> ProcessId:
+        """Meet the other ranks, if any, and load the model; returns where this is.
+
+        Raises `ConfigError` as `LocalLearner` does.
+        """
+        import torch
+
+        from unstable.learners.ranks import join
+        from unstable.records.logs import setup_logging
+
+        setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
+        torch.set_num_threads(self._threads)
+        ranks = None
+        if meeting is not None:
+            own = meeting[0] if meeting[0] == LOOPBACK else ray.util.get_node_ip_address()
+            os.environ.update(_interfaces(own))
+            store = self._store or torch.distributed.TCPStore(*meeting)
+            assert isinstance(self._config.learner.num, int), "planning resolves auto"
+            ranks = join(self._index, self._config.learner.num, store)
+        self._learner = LocalLearner(self._config, self._folder, ranks)
+        collect_rarely()
+        return ProcessId.own()
+
+    def adapter(self, version: int) -> tuple[None, Adapter]:
+        """`LocalLearner.adapter`: that it is there and, apart, the adapter."""
+        return None, self.call("adapter", version)
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """A method of `LocalLearner`."""
+        return asyncio.run(getattr(self._learner, method)(*arguments))
+
+
 def collect_rarely() -> None:
     """Let Python's garbage collector leave out all that is there by now, and pass less often.
 
@@ -94,3 +156,11 @@ def _ends_with_engine() -> Iterator[None]:
     except EngineDiedError:
         log.exception("this process ends with its engine")
         os._exit(1)
+
+
+def _interfaces(address: str) -> dict[str, str]:
+    """By which interface ranks meet that have this address, unless the environment names one."""
+    own = psutil.net_if_addrs().items()
+    name = next((name for name, all in own if any(each.address == address for each in all)), None)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {each: name for each in names if name and each not in os.environ}
