@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable.config import ClusterConfig, ConfigError
 from unstable.planning.machine import Machine, this_machine
-from unstable.records.files import new_folder
+from unstable.records.files import new_checkpoint
 from unstable.runtime.heartbeat import comes_back
 
 PACKAGE = Path(__file__).parent.parent
@@ -153,15 +153,11 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder that `read_files` has read, whole or not at all.
+    """Write a version's folder that `read_files` has read, whole or not at all.
 
     Raises `FileExistsError` rather than write over any.
     """
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already; nothing is overwritten")
-    for left in folder.parent.glob(f".{folder.name}-*"):  # by a run that was killed
-        shutil.rmtree(left)
-    with new_folder(folder) as scratch:
+    with new_checkpoint(folder) as scratch:
         for name, content in files.items():
             path = scratch / name
             path.parent.mkdir(exist_ok=True)
