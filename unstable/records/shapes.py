@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from unstable.config import shown
 from unstable.types import Batch, Reward, SampledTokens
-from unstable.types.answers import MOST, Count, Figure, SeatNumber
+from unstable.types.figures import MOST, Count, Figure, SeatNumber
 from unstable.types.metrics import EvalKey, ExploitKey, MetricKey, RatingKey, VersusKey, WorstKey
 
 

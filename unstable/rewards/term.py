@@ -17,7 +17,7 @@ from unstable.rewards.oracles.llm import LLM
 from unstable.rewards.oracles.reward_model import RewardModel
 from unstable.rewards.oracles.teacher import Teacher
 from unstable.types import GameResult, Reward, Turn
-from unstable.types.answers import MOST
+from unstable.types.figures import MOST
 
 
 class Term(NamedTuple):

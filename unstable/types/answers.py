@@ -2,19 +2,14 @@
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
+from unstable.types.figures import MOST, Count, Figure, TokenId
 from unstable.types.players import PlayerId
 
-MOST = 1e100
-"""No figure of a run comes to that; sums and squares of what is less are finite."""
-Count = Annotated[int, Meta(ge=0, lt=2**53)]
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-SeatNumber = Annotated[int, Meta(ge=0, lt=1000)]
-Figure = Annotated[float, Meta(gt=-MOST, lt=MOST)]
 FinishReason = Literal["stop", "length"]
 TopLogprobs = list[list[tuple[int, float]]]
 """At each token, the ids that were the likeliest there and their log-probabilities, best first."""

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from unstable.types.answers import Answer, Count, Figure, Plain, SeatNumber
+from unstable.types.answers import Answer, Plain
+from unstable.types.figures import Count, Figure, SeatNumber
 from unstable.types.players import PlayerId
 
 Purpose = Literal["train", "eval"]

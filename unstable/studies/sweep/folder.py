@@ -11,7 +11,7 @@ from unstable.records.reading import read_list
 from unstable.records.runs import RunsFolder, append
 from unstable.records.shapes import Record
 from unstable.studies.sweep.config import SweepConfig, dump_sweep, read_sweep
-from unstable.types.answers import Count, Figure
+from unstable.types.figures import Count, Figure
 
 
 class TrialRecord(Record, kw_only=True):
