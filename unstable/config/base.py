@@ -37,7 +37,7 @@ else:
 
 
 def path_problem(text: str) -> str | None:
-    """Why a text can be no path of a file or folder, with the remedy; None where it can."""
+    """Return why a text can be no path, with the remedy; None where it can."""
     if not text.strip() or not text.isprintable():
         return "no path; give one of printable characters"
     if len(os.fsencode(text)) > 4000 or any(len(os.fsencode(p)) > 250 for p in Path(text).parts):

@@ -37,7 +37,7 @@ def check_extra(extra: Mapping[str, Any]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches what listens there."""
+    """Return whether this machine alone reaches what listens there."""
     if host == "localhost":
         return True
     try:

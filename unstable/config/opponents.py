@@ -62,9 +62,9 @@ class OpponentConfig(Section):
     """An opponent that never changes."""
 
     is_program: ClassVar[bool] = False
-    """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
+    """Return whether its skill is fixed by a program, so that ratings can be anchored to it."""
     repeats: ClassVar[bool] = True
-    """Whether it answers alike where a game is played again from its seed."""
+    """Return whether it answers alike where a game is played again from its seed."""
 
     name: str | None = Field(
         None, description="name in tables; default: made from the kind and its target"
@@ -85,7 +85,7 @@ class OpponentConfig(Section):
 
     @property
     def answers(self) -> int:
-        """How many are sampled for each of its turns, of which a judge's best is played."""
+        """Number of answers to each of its turns, of which a judge's best is played."""
         return 1
 
 
@@ -209,7 +209,7 @@ class OpenAIOpponent(OpponentConfig):
 
     @property
     def is_capped(self) -> bool:
-        """Whether calls and tokens have to be counted."""
+        """Return whether calls and tokens have to be counted."""
         return self.max_calls is not None or self.max_total_tokens is not None
 
 

@@ -37,7 +37,7 @@ def outline(config: type[BaseModel]) -> list[Option]:
 
 
 def within(path: str, section: str) -> bool:
-    """Whether an option is a section or stands in it; indices may be left out.
+    """Return whether an option is a section or stands in it; indices may be left out.
 
     >>> within("games.N.invalid_moves.allowed", "games.invalid_moves")
     True

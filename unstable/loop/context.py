@@ -57,7 +57,7 @@ async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[
 
 
 async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
-    """How exploitable a version is in a game that is solved exactly."""
+    """Measure how exploitable a version is in a game that is solved exactly."""
     began = time.time()
     probabilities = await decide(actors, game, player)
     assert player.version is not None
@@ -113,7 +113,7 @@ class Interrupt:
 
 
 class Backlog(Generic[T]):
-    """What one task does for another, in order; `items` are not done yet, the oldest first."""
+    """Work of one task for another, in order; `items` are not done yet, the oldest first."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
@@ -250,7 +250,7 @@ class Context:
 
     @property
     def probabilities(self) -> list[float]:
-        """How likely each of them is met; empty where all alike."""
+        """Probabilities of meeting each past version; empty where all are alike."""
         return self.registry.probabilities(self.policy)
 
     @property
@@ -268,12 +268,12 @@ class Context:
 
     @property
     def evaluates_beside(self) -> bool:
-        """Whether a version is evaluated while others are trained."""
+        """Return whether a version is evaluated while others are trained."""
         return bool(self.evaluations.items)
 
     @property
     def is_done(self) -> bool:
-        """Whether all updates are made."""
+        """Return whether all updates are made."""
         return self.version >= self.config.loop.steps
 
     @property

@@ -56,7 +56,7 @@ class Actor(Protocol):
         """Return once it can begin games: an actor whose node has gone waits for another one."""
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
+        """Return what play so far has to do with play to come."""
 
     async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
@@ -65,7 +65,7 @@ class Actor(Protocol):
         """Let games name a version of a policy; None is the adapter of its checkpoint."""
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
+        """Have seats that take the newest version at each turn take this one from now on."""
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
@@ -86,7 +86,7 @@ class Actor(Protocol):
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """What `probabilities`, those of all decisions, are worth, and against those of `past`."""
+        """Return how exploitable these probabilities are, and what they win from the `past`."""
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
@@ -117,13 +117,13 @@ class Learner(Protocol):
         """Train on a batch, which makes the next version."""
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """That of a batch of which nothing is learned."""
+        """Return the loss of a batch of which nothing is learned."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """One supervised step, which makes the next version."""
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
+        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
 
     async def hold(self) -> HeldVersion:
         """Keep a copy of the current version until it is saved."""

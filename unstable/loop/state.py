@@ -76,7 +76,7 @@ def parse(text: bytes, version: int) -> RunState | None:
 
 
 async def actor_states(context: Context) -> list[ActorState]:
-    """What each actor has to keep."""
+    """Return the state of each actor."""
     return await asyncio.gather(*(actor.state() for actor in context.actors))
 
 

@@ -75,7 +75,7 @@ class RunFolder:
     _blocking_games = _File("blocking_games.txt")
 
     def versions_of(self, policy: str) -> Path:
-        """Where a policy's versions lie: `checkpoints/`, or a folder there by another's name."""
+        """Folder of a policy's versions: `checkpoints/`, or one in it by another's name."""
         return self.checkpoints if policy == MAIN else self.checkpoints / policy
 
     def checkpoint(self, version: int, policy: str = MAIN) -> Path:
@@ -100,7 +100,7 @@ class RunFolder:
         return int(name) if name.isdigit() else None
 
     def state(self, version: int) -> Path:
-        """What a run that goes on from the version needs besides the learner's state."""
+        """File of the run's state at a version, without the learner's."""
         return self.checkpoint(version) / "run_state.json"
 
     def versions(self, policy: str = MAIN) -> list[int]:
@@ -135,7 +135,7 @@ class RunFolder:
                     path.unlink()
 
     def export(self, version: int, *, merged: bool) -> Path:
-        """Where a version is put for others, unless they name a folder."""
+        """Folder of an exported version, unless a person names one."""
         return self.root / "exports" / f"{version:06d}-{'merged' if merged else 'adapter'}"
 
     def samples(self, update: int) -> Path:
@@ -181,7 +181,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self, place: str) -> Iterator[None]:
-        """Only this process writes to the run meanwhile; raises `ConfigError` if another does.
+        """Hold the run against other processes' writes; raises `ConfigError` if another holds it.
 
         `place` is how a message names the folder.
         """
@@ -252,15 +252,15 @@ class RunFolder:
             file.write(f"{name}\n")
 
     def endpoint(self, opponent: str) -> Path:
-        """Where an endpoint's calls and tokens are counted, if they are capped."""
+        """File that counts an endpoint's calls and tokens, if they are capped."""
         return self.root / "endpoints" / f"{quote(opponent, safe='')}.json"
 
     def answers(self, term: str) -> Path:
-        """Where a reward term's answers are kept, with `cache: run`."""
+        """File of a reward term's answers, with `cache: run`."""
         return self.root / "judged" / f"{quote(term, safe='')}.cache.jsonl"
 
     def judged(self, name: str) -> Path:
-        """What reward terms said of recorded games when they were asked again."""
+        """File of the rewards of recorded games from terms that were asked again."""
         return self.root / "judged" / f"{quote(name, safe='')}.jsonl"
 
     def log(self, component: str) -> Path:

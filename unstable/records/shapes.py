@@ -206,7 +206,7 @@ def row_problem(row: dict[str, Any]) -> str | None:
 
 
 def is_figure(value: Any) -> bool:
-    """Whether it is a number that a run may come to, or a truth value."""
+    """Return whether it is a number that a run may come to, or a truth value."""
     return isinstance(value, int | float) and abs(value) < MOST
 
 

@@ -126,7 +126,7 @@ class RemoteActor:
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """As `LocalActor.play_round`, whatever becomes of the process; see above."""
+        """Play training games like `LocalActor.play_round`, whatever becomes of the process."""
         came = _Came()
         async with aclosing(self._played(specs, enough, came)) as parts:
             async for ended in parts:
@@ -138,7 +138,7 @@ class RemoteActor:
     async def _played(
         self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
     ) -> AsyncGenerator[Results | Ended]:
-        """What comes of a call, from one process after the other."""
+        """Yield what comes of a call, from one process after the other."""
         asked, wanted = list(specs), enough
         while asked:
             player = await self._player()
@@ -189,7 +189,7 @@ class RemoteActor:
                 self._standing = None
 
     def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Ended | ActorState]:
-        """What comes of all that is dealt, whoever plays it: another one has no more than that."""
+        """Yield what comes of all that is dealt; another `player` is dealt no more than that."""
         dealt = [*self._dealt.values()]
         if player is not self:
             return player._stream.play(dealt)
@@ -198,18 +198,18 @@ class RemoteActor:
         return self._standing.play_on()
 
     is_lost = False
-    """Whether it has no process, and none that takes its place."""
+    """Return whether it has no process, and none that takes its place."""
 
     async def present(self) -> None:
         """Return once it has a process: without one it begins nothing."""
 
     async def _player(self) -> "RemoteActor":
-        """Whose process plays its games."""
+        """Return the actor whose process plays its games."""
         return self
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: "RemoteActor") -> AsyncIterator[None]:
-        """Meanwhile the process plays for another actor."""
+        """Have the process play for another actor for the duration of the block."""
         assert other is self
         yield
 
@@ -219,13 +219,13 @@ class RemoteActor:
 
     @property
     def _repeats(self) -> bool:
-        """Whether games that are played again are the same to the bit."""
+        """Return whether games that are played again are the same to the bit."""
         config = self._config
         alike = all(opponent.repeats for opponent in config.opponents.fixed)
         return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
+        """Return what play so far has to do with play to come."""
         self._state = await self._call("state")
         return self._state
 
@@ -243,7 +243,7 @@ class RemoteActor:
         self._published = {**dict.fromkeys(self._published), version: adapter}
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
+        """Have seats that take the newest version at each turn take this one from now on."""
         self._newest = version
         await self._call("announce", version)
 
@@ -273,12 +273,12 @@ class RemoteActor:
         return await self._without_process(method, *arguments)
 
     async def _without_process(self, method: str, *arguments: object) -> Any:
-        """What stands for a method's answer while it is lost."""
+        """Return what stands for a method's answer while the actor is lost."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
-        """Meanwhile something is waited for."""
+        """Show that something is waited for during the block."""
         self._calls += 1
         try:
             with self._waits.on(f"{self.name}: {what}"):
@@ -318,7 +318,7 @@ class RemoteActor:
                     error = failure
 
     async def _answers_again(self, process: Process, error: RayError) -> bool:
-        """Whether a process that could not be reached is there after all, and its games go on.
+        """Return whether a process out of reach is there after all, and its games go on.
 
         Where results of games were lost on the way it is as good as dead: they are played again.
         """
@@ -330,7 +330,7 @@ class RemoteActor:
         return not self._stream.is_broken
 
     def _count(self, error: RayError) -> None:
-        """A death, which is said; raises `RunFailedError` where there were too many."""
+        """Count and report a death; raises `RunFailedError` where there were too many."""
         now = time.monotonic()
         self._deaths.append(now)
         while self._deaths[0] < now - WITHIN_S:
@@ -374,7 +374,7 @@ class RemoteActor:
         await until_free(self._placement.gpus, share)
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """What the process takes for a version's adapter; None is that of its checkpoint."""
+        """Return the adapter to give to the process; None is that of the version's checkpoint."""
         return adapter
 
     async def _tell(self, process: Process, method: str, *arguments: object) -> None:
@@ -384,7 +384,7 @@ class RemoteActor:
 
 
 class _Came:
-    """What has come of a call so far."""
+    """Games and samples of a call so far."""
 
     def __init__(self) -> None:
         self.games: set[int] = set()
@@ -392,7 +392,7 @@ class _Came:
 
 
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:
-    """Members that lack of groups of which some are given."""
+    """Return the missing members of groups of which some are given."""
     begun = {spec.game_id - spec.member for spec in specs if spec.game_id in given}
     return [
         spec for spec in specs if spec.game_id not in given and spec.game_id - spec.member in begun

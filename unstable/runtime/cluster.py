@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def again(folder: RunFolder) -> str:
-    """How a run goes on whose processes have gone, where there is something to go on from."""
+    """Return a hint how a run goes on whose processes have gone."""
     command = "sft" if folder.examples.exists() else "train"
     going_on = f"then: {command_line('unstable', command, '--resume', folder.root)}"
     return going_on if folder.versions() else "then try again"
@@ -135,7 +135,7 @@ def _use_token() -> None:
 
 
 def _not_joined(address: str, error: Exception) -> ConfigError:
-    """Why a cluster was not joined, in a line with what to do."""
+    """Return the error of a cluster that was not joined, with its remedy."""
     place = f"cluster.address = {address!r}"
     text = " ".join(f"{error} {error.__cause__ or ''}".split())
     if "uthenticat" in text or "token" in text:
@@ -156,7 +156,7 @@ def _not_joined(address: str, error: Exception) -> ConfigError:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Ray prints nothing meanwhile of workers and nodes that died; one of its private names."""
+    """Keep Ray from printing which workers and nodes died; uses one of its private names."""
     worker = ray._private.worker
     before = worker.print_to_stdstream
     worker.print_to_stdstream = lambda *_, **__: None
@@ -167,7 +167,7 @@ def _silent() -> Iterator[None]:
 
 
 def keep_token() -> None:
-    """The token that guards Ray's ports is its owner's alone; Ray itself would let others read it.
+    """Make the token that guards Ray's ports, readable by its owner alone; Ray's is so by all.
 
     Ray takes one that is there. Where the environment names another, or none is wanted, nothing is
     done.
@@ -189,7 +189,7 @@ def keep_token() -> None:
 
 @contextlib.contextmanager
 def _hangups_held() -> Iterator[None]:
-    """What is started meanwhile does not end with the terminal: it is ours to end, in order."""
+    """Keep what the block starts from ending with the terminal: it is ours to end, in order."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
@@ -237,7 +237,7 @@ def _as_it_stands(alone: bool) -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address leads to this machine alone."""
+    """Return whether an address leads to this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -246,7 +246,7 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _orphans_reaped() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Should this process be killed meanwhile, Ray's are killed too, which would stay for ever.
+    """Have Ray's processes killed, which would stay for ever, if this one is killed meanwhile.
 
     A process in a session of its own reads from a pipe that ends when we do. What is started within
     the context that it yields is marked as Ray's, and so is all that this starts.
@@ -276,7 +276,7 @@ def _marked(mark: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_dropped() -> Iterator[None]:
-    """Ray logs nothing to the terminal meanwhile: its handlers of import time would."""
+    """Keep Ray's logs, whose handlers are made as it is imported, from the terminal."""
     rays = logging.getLogger("ray")
     before = rays.handlers, rays.propagate
     rays.handlers, rays.propagate = [logging.NullHandler()], True  # to where all logs go
@@ -288,7 +288,7 @@ def _logs_dropped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself as it starts, and would leave the run half ended."""
+    """Restore the handler of SIGTERM, which Ray replaces as it starts."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():

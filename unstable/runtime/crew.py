@@ -89,7 +89,7 @@ class Crew:
         return [actor for actor in self.actors if isinstance(actor, NodeActor)]
 
     async def has(self, place: Place | None) -> bool:
-        """Whether a place is still the run's, and its node there."""
+        """Return whether a place is still the run's, and its node there."""
         if place is None or place not in self._places:
             return False
         if not (lives := await place.node.lives()):
@@ -97,7 +97,7 @@ class Crew:
         return lives
 
     def _leave(self, node: Node) -> None:
-        """A node has gone, or our agent there; should the node be there, it is one that comes."""
+        """Take note that a node, or our agent there, has gone; one that is still there is new."""
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
             self.known.discard(node.id)
@@ -105,7 +105,7 @@ class Crew:
             self.say(f"node {node.name} has left")
 
     def withdraw(self, actor: NodeActor) -> None:
-        """The actor has no place any more."""
+        """Take note that an actor has no place any more."""
         place, actor.place = actor.place, None
         if place is not None:
             self._forget([place])
@@ -215,7 +215,7 @@ class Crew:
         self.joined.put_nowait(actor)
 
     async def learner_places(self, old: Sequence[Place]) -> list[Place]:
-        """Where a learner that has died is started again; on cards that an actor has to leave.
+        """Return places for a learner that has died, maybe on cards that an actor has to leave.
 
         Raises `RunFailedError` where there is no room for it.
         """
@@ -237,7 +237,7 @@ class Crew:
         )
 
     def _freed(self, node: Node, count: int) -> list[str] | None:
-        """So many cards of a node, or processors, which are then nobody's; None: it lacks them."""
+        """Free so many cards or processors of a node; returns None where it has fewer."""
         here = [place for place in self._places if place.node is node]
         own = {card: place for place in here for card in place.placement.gpus}
         own = own or {str(index): place for index, place in enumerate(here)}
@@ -267,7 +267,7 @@ class Crew:
             await self.collect()
 
     async def collect(self) -> None:
-        """The same, what there is now."""
+        """Fetch what is logged at other nodes by now."""
         for node in [*self._nodes.values()]:
             if node.root is not None:
                 await collect_logs(node, self._folder)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ActorProcess:
-    """What an actor's process runs: a `LocalActor`, with one thread, which ends with its engine."""
+    """A `LocalActor` in a process of its own, with one thread, which ends with its engine."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
         self._config = config
@@ -71,18 +71,18 @@ class ActorProcess:
         self._playing.stop(number)
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """What has come of all that is played. Taking turns the actor's `state` ends a round."""
+        """Yield what has come of all that is played; taking turns, `state` ends a round."""
         async for parts in self._playing.ended():
             yield parts
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalActor`, but for `play`."""
+        """Call a method of `LocalActor`, other than `play`."""
         with _ends_with_engine():
             return await getattr(self._actor, method)(*arguments)
 
 
 class LearnerProcess:
-    """What a rank's process runs: a `LocalLearner`."""
+    """A `LocalLearner` in a process of its own: a rank of the learner."""
 
     def __init__(
         self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
@@ -133,7 +133,7 @@ class LearnerProcess:
         return None, self.call("adapter", version)
 
     def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalLearner`."""
+        """Call a method of `LocalLearner`."""
         return asyncio.run(getattr(self._learner, method)(*arguments))
 
 
@@ -150,7 +150,7 @@ def collect_rarely() -> None:
 
 @contextlib.contextmanager
 def _ends_with_engine() -> Iterator[None]:
-    """The process of a dead engine ends, and is then started again with a new one."""
+    """End the process if its engine dies; it is then started again with a new one."""
     try:
         yield
     except EngineDiedError:
@@ -159,7 +159,7 @@ def _ends_with_engine() -> Iterator[None]:
 
 
 def _interfaces(address: str) -> dict[str, str]:
-    """By which interface ranks meet that have this address, unless the environment names one."""
+    """Return the variables of the interface with this address, unless the environment has them."""
     own = psutil.net_if_addrs().items()
     name = next((name for name, all in own if any(each.address == address for each in all)), None)
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -104,7 +104,7 @@ class RemoteLearner:
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
 
     def _made(self) -> list[Process]:
-        """A process for each rank, none of which has started."""
+        """Make a process for each rank, none of which has started."""
         return [
             Process(
                 LearnerProcess,
@@ -118,7 +118,7 @@ class RemoteLearner:
         ]
 
     def _at(self, place: Placement | Place) -> tuple[RunConfig, RunFolder]:
-        """Config and folder as they are at a place."""
+        """Return config and folder as they are at a place."""
         if not isinstance(place, Place):
             return self._config, self._folder
         assert self._crew is not None
@@ -126,7 +126,7 @@ class RemoteLearner:
 
     @property
     def _afar(self) -> list[Place]:
-        """Where ranks are that do not see the run's folder, one place of each node."""
+        """Places of ranks that do not see the run's folder, one of each node."""
         places = [each for each in self._places if isinstance(each, Place)]
         return [*{place.node.id: place for place in places if not place.node.is_drivers}.values()]
 
@@ -160,7 +160,7 @@ class RemoteLearner:
         return HeldVersion(version, self)
 
     async def adapter(self, version: int) -> HeldAdapter:
-        """As `LocalLearner.adapter`, while an update may go on, but for Ray's reference to it.
+        """Return Ray's reference to the adapter of a held version, while an update may go on.
 
         So it goes to each node that has an actor, once, and not to this process.
         """
@@ -204,12 +204,12 @@ class RemoteLearner:
             await asyncio.to_thread(write_files, place, files)
 
     async def load(self, version: int) -> None:
-        """As `LocalLearner.load`."""
+        """Become what `save` wrote as a version."""
         await self._lasting(partial(self._with_checkpoint, "load", version))
         self._journal.loaded(version)
 
     async def restore(self, version: int) -> None:
-        """As `LocalLearner.restore`."""
+        """Take back the weights, optimizer and algorithm of a version; the number stays."""
         await self._lasting(partial(self._with_checkpoint, "restore", version))
         self._journal.add("restore", version)
 
@@ -225,7 +225,7 @@ class RemoteLearner:
         await self._agents(*(each.node.agent.remove.remote(there) for each in self._afar))
 
     async def _agents(self, *asked: Awaitable[Any]) -> list[Any]:
-        """What agents of the learner's nodes answer; one that does not has gone with its node."""
+        """Return the answers of nodes' agents; one that does not answer has gone with its node."""
         ranks = self._ranks
         try:
             return await asyncio.gather(*asked)
@@ -253,7 +253,7 @@ class RemoteLearner:
         return answer
 
     async def _lasting(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What a call comes to, made again after a death that is survived."""
+        """Make a call, and again after each death that is survived."""
         while True:
             ranks = self._ranks
             try:
@@ -288,7 +288,7 @@ class RemoteLearner:
                     death = another
 
     def _begins_again(self, death: DiedError) -> str:
-        """What a person is told."""
+        """Return the line on a restart that a person reads."""
         what = "was full" if isinstance(death, FullError) else "died"
         version = self._journal.version
         last = "the beginning" if version is None else f"version {version}"
@@ -308,7 +308,7 @@ class RemoteLearner:
                 await self._answers(method, [r.call(method, *arguments) for r in self._ranks])
 
     async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
-        """Of some ranks; an error, a death or no answer in time ends all of them."""
+        """Await answers of ranks; an error, a death or no answer in time ends all ranks."""
         ranks = self._ranks  # by the time that a death is known there may be others
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
@@ -342,7 +342,7 @@ class RemoteLearner:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Whether a rank has said that all of them can begin again with smaller micro-batches."""
+    """Return whether a rank's error lets all begin again with smaller micro-batches."""
     # An error that came here has brought its module. To import it takes seconds, and fails once
     # the process of W&B is gone, which has hooks on imports.
     module = sys.modules.get("unstable.learners.micro_batches")
@@ -356,7 +356,7 @@ def end(ranks: Sequence[Process]) -> None:
 
 
 def allocator(placement: Placement) -> dict[str, str]:
-    """How torch keeps a card's memory, unless the environment says it: in segments that grow.
+    """Return the variable that has torch keep a card's memory in segments that grow.
 
     Micro-batches are of any length, and would leave holes that the next ones do not fit. An engine
     has none of it: vLLM could not put its memory to sleep.

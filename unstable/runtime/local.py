@@ -106,7 +106,7 @@ class LocalActor:
     async def start(
         cls, config: RunConfig, folder: RunFolder, log: Path, rewards: Rewards | None = None
     ) -> Self:
-        """With the engine of a resolved config, whose model is loaded; it prints to the file `log`.
+        """Start with the engine of a resolved config; it prints to the file `log`.
 
         Raises `ConfigError` where the model cannot be served.
         """
@@ -148,7 +148,7 @@ class LocalActor:
     async def judged(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
     ) -> AsyncGenerator[list[Judged | GameFailure | Asked]]:
-        """What was played, with what its reward terms say, and were asked for that."""
+        """Yield what was played with its rewards, and what reward terms were asked for that."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
                 if asked := self._rewards.take_asked().plus(self._candidates.take_asked()):
@@ -157,10 +157,10 @@ class LocalActor:
                     yield [*judged]
 
     async def present(self) -> None:
-        """It is."""
+        """Return at once: it is there."""
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
+        """Return what play so far has to do with play to come."""
         return self.collector.state()
 
     async def restore(self, state: ActorState) -> None:
@@ -174,7 +174,7 @@ class LocalActor:
         await self.engine.load(adapter or read_adapter(place, version.name))
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
+        """Have seats that take the newest version at each turn take this one from now on."""
         self.collector.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
@@ -204,7 +204,7 @@ class LocalActor:
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """How exploitable a version is, where `probabilities` are those of all decisions.
+        """Return how exploitable a version is, by its `probabilities` at all decisions.
 
         And what it wins, at least, from versions of the `past`, likewise.
         """
@@ -300,7 +300,7 @@ class LocalLearner:
             return self.learner.imitate(samples)
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
+        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
         with self._leaving_room():
             return self.learner.logprobs(samples)
 
@@ -347,7 +347,7 @@ class LocalLearner:
 
     @contextlib.contextmanager
     def _leaving_room(self) -> Iterator[None]:
-        """An engine that shares the GPU by turns may wake after any call, into what is free."""
+        """Free torch's cache after the block for an engine that shares the GPU by turns."""
         import torch
 
         yield
@@ -356,7 +356,7 @@ class LocalLearner:
 
 
 def _sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes | Unwritable:
-    """What cannot be made costs the file and no update."""
+    """Return the samples' lines; lines that cannot be made cost no update."""
     try:
         return sample_lines(batch, advantages)
     except ValueError as error:

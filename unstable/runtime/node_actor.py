@@ -34,7 +34,7 @@ LEFT_TO_OTHERS = {"decide", "assess"}
 
 
 class Mates(Protocol):
-    """What an actor asks of those that it plays with, which `crew.Crew` looks after."""
+    """The other actors of a run as one of them sees these: `crew.Crew`."""
 
     waits: Waits
     say: Callable[[str], None]
@@ -65,7 +65,7 @@ class NodeActor(RemoteActor):
         self._stats: dict[str, float] = {}  # the newest
 
     async def start(self) -> None:
-        """As `RemoteActor.start`."""
+        """Start the process and load the model; from then on it is watched."""
         await super().start()
         self._state = await self._process.call("state")
         self._there.set()
@@ -76,12 +76,12 @@ class NodeActor(RemoteActor):
 
     @property
     def is_lost(self) -> bool:  # type: ignore[override]
-        """Whether it has none."""
+        """Return whether it has no process, and others play its games."""
         return not self._there.is_set()
 
     @property
     def load(self) -> int:
-        """Calls that it answers, and others that it plays for."""
+        """Number of calls that it answers and of actors that it plays for."""
         return self._calls + self._guests
 
     async def settle(self, place: Place) -> None:
@@ -102,7 +102,7 @@ class NodeActor(RemoteActor):
         self._there.set()
 
     async def _begin(self) -> Process:
-        """As `RemoteActor._begin`, with the files that it needs."""
+        """Start a process at the actor's place, with the files that it needs."""
         assert self.place is not None
         await self._crew.files.give(self.place.node, "play")
         return await super()._begin()
@@ -118,7 +118,7 @@ class NodeActor(RemoteActor):
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
-        """Where games have to repeat, one actor's alone, from what that one knows."""
+        """Play one actor's games at a time where they have to repeat, from what that one knows."""
         self._guests += other is not self
         try:
             if not self._repeats:
@@ -151,7 +151,7 @@ class NodeActor(RemoteActor):
         return answers.get(method)  # of all else it is told as it comes back
 
     async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
-        """As `RemoteActor.publish`; an adapter whose node has gone comes from its checkpoint."""
+        """Make a version playable; an adapter whose node has gone comes from its checkpoint."""
         try:
             return await super().publish(version, await self._held(version, adapter))
         except ObjectLostError:
@@ -164,7 +164,7 @@ class NodeActor(RemoteActor):
         await super().publish(version, await self._held(version, None))
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """Away from the driver's node nobody reads a checkpoint: the adapter goes there."""
+        """Return the adapter to send: away from the driver's node nobody reads a checkpoint."""
         if adapter is not None or self.place is None or self.place.node.is_drivers:
             return adapter
         assert version.version is not None
@@ -179,7 +179,7 @@ class NodeActor(RemoteActor):
             await self.place.node.agent.until_free.remote(self.place.placement.gpus, share)
 
     async def _revive(self, dead: Process, error: RayError) -> None:
-        """As `RemoteActor._revive`; where its node or its place has gone, it is lost."""
+        """Start the process again; where its node or its place has gone, the actor is lost."""
         async with self._reviving:
             if self._process is not dead or self.is_lost:
                 return

@@ -36,7 +36,7 @@ CHUNK = 4_000_000
 
 
 class Found(NamedTuple):
-    """What is on a node."""
+    """Content of a node: machine, versions and folders."""
 
     machine: Machine
     python: str
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def look(folders: Sequence[str]) -> Found:
-    """What is here, where this runs, these folders among it."""
+    """Describe the node that this runs on, with these folders."""
     return Found(
         machine=this_machine(),
         python=platform.python_version(),
@@ -59,7 +59,7 @@ def look(folders: Sequence[str]) -> Found:
 
 
 def fingerprint(folder: Path) -> str | None:
-    """What tells a model's folder from another one: names, sizes, and what its small files say."""
+    """Hash what tells a model's folder from others: names, sizes and its small files."""
     if not folder.is_dir():
         return None
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
@@ -87,7 +87,7 @@ class NodeAgent:
         """Answer."""
 
     def look(self, folders: Sequence[str]) -> Found:
-        """What is there."""
+        """Describe the node."""
         return look(folders)
 
     def make(self) -> str:
@@ -120,7 +120,7 @@ class NodeAgent:
         shutil.rmtree(self._root / folder, ignore_errors=True)
 
     def logs(self) -> dict[str, bytes]:
-        """What was logged since the last call, by file."""
+        """Return the text that was logged since the last call, by file."""
         assert self._root is not None
         found = {}
         for path in sorted((self._root / "logs").glob("*.log")):
@@ -135,7 +135,7 @@ class NodeAgent:
         return found
 
     async def until_free(self, gpus: Sequence[str], share: float) -> bool:
-        """As `memory.until_free`, of cards there."""
+        """Wait like `memory.until_free` for cards of this node."""
         from unstable.runtime.memory import until_free
 
         return await until_free(gpus, share)
@@ -190,7 +190,7 @@ class Node:
                 self._given.add(purpose)
 
     async def lives(self) -> bool:
-        """Whether it is there; one that cannot be reached is waited for a while."""
+        """Return whether the node is there; one that cannot be reached is waited for a while."""
         return self.agent is None or await comes_back(self.agent.ping.remote)
 
 
@@ -247,7 +247,7 @@ def _agent(node_id: str) -> Any:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """What Ray has left to give, by node; one of its private names."""
+    """Return Ray's free resources by node; uses one of its private names."""
     found: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
     return found
 
@@ -264,7 +264,7 @@ def _given_by_ray(machine: Machine, free: Mapping[str, float], name: str) -> Mac
 
 
 def differences(node: Node, driver: Found) -> Iterator[str]:
-    """What is not the same on a node as at the driver's, a line each with its remedy."""
+    """Yield a line with a remedy for each difference of a node from the driver's."""
     here, there = driver.machine.packages, node.found.machine.packages
     for name in COMPARED:
         if here.get(name) != there.get(name):

@@ -97,7 +97,7 @@ Start = Callable[[], Coroutine[Any, Any, None]]
 
 
 def in_turn(starts: Sequence[tuple[Placement | Place, Start]]) -> list[Coroutine[Any, Any, None]]:
-    """Starts of processes; one after another on a card, whose free memory an engine measures."""
+    """Chain the starts of processes on a card, since an engine measures its free memory."""
     queues: dict[object, list[Start]] = defaultdict(list)
     for index, (where, start) in enumerate(starts):
         placement = where.placement if isinstance(where, Place) else where

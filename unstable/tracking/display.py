@@ -58,7 +58,7 @@ class Display:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Meanwhile no silence is long: what is live is drawn, or lines are printed.
+        """Draw what is live, or print lines, during the block, so that no silence is long.
 
         At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
         replaced every second.

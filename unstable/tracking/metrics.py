@@ -22,7 +22,7 @@ class EngineMetrics:
         self._moved: dict[int, defaultdict[str, float]] = {}
 
     def add(self, actor: int, stats: Mapping[str, float]) -> None:
-        """Takes in an actor's counters; a counter that fell is a restarted actor's."""
+        """Take in an actor's counters; a counter that fell is a restarted actor's."""
         before = self._last.get(actor, {})
         moved = self._moved.setdefault(actor, defaultdict(float))
         for name, value in stats.items():
@@ -65,7 +65,7 @@ class EngineMetrics:
         return row
 
     def reset(self) -> None:
-        """Starts anew from the counters as they are."""
+        """Start anew from the counters as they are."""
         self._moved.clear()
 
 

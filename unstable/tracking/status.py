@@ -20,7 +20,7 @@ Ending = Literal["ended", "interrupted", "failed"]
 
 
 def state_of(view: View, waits: Waits) -> dict[str, Any]:
-    """What `state.json` says of a run, but for what the dashboard shows."""
+    """Return the content of `state.json`, but for what the dashboard shows."""
     since = time.time() - time.monotonic()
     return {
         "phase": {
@@ -59,7 +59,7 @@ class StatusFile:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Meanwhile a thread replaces the file, also while the loop itself is blocked."""
+        """Have a thread replace the file every second, also while the loop itself is blocked."""
         self._write_running()
         with repeated(self._write_running, EVERY_S):
             yield

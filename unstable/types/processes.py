@@ -31,7 +31,7 @@ class ProcessId(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        """Whether it is there, on this host, and has not ended."""
+        """Return whether it is there, on this host, and has not ended."""
         return self.space == space() and started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> bool:
@@ -63,7 +63,7 @@ class ProcessId(NamedTuple):
 
 
 def space() -> str:
-    """Where this process's ids count: the boot of the host, and the container's namespace."""
+    """Return where this process's ids count: the host's boot and the container's namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -82,14 +82,14 @@ def started(pid: int) -> int | None:
 
 
 class Wait(NamedTuple):
-    """What is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
+    """Something that is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
 
     what: str
     since: float  # of the clock, in seconds
 
 
 class Waits:
-    """What the run's loop waits for, by name, and when something last moved.
+    """Names of what the run's loop waits for, and the time when something last moved.
 
     `processes` are the ids of those that it waits for.
     """
@@ -102,7 +102,7 @@ class Waits:
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Meanwhile it is waited for."""
+        """Wait for something for the duration of the block."""
         self.move()
         self._count += 1
         number, self._open[self._count] = self._count, Wait(what, self.moved)
@@ -117,5 +117,5 @@ class Waits:
         self.moved = time.time()
 
     def open(self) -> list[Wait]:
-        """What is waited for, the longest first."""
+        """List what is waited for, the longest first."""
         return sorted(self._open.copy().values(), key=lambda wait: wait.since)
