@@ -17,7 +17,7 @@ class AlgorithmConfig(Section):
     grouped: ClassVar[bool] = False
     """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
     takes_any_answers: ClassVar[bool] = False
-    """Return whether it may learn from answers that were not chosen as the policy samples them."""
+    """Whether it may learn from answers that were not chosen as the policy samples them."""
     moves: ClassVar[MovesKept] = "none"
     """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
     reads_reference: ClassVar[bool] = False
@@ -26,7 +26,7 @@ class AlgorithmConfig(Section):
     """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
 
     takes_pairs: ClassVar[bool] = False
-    """Return whether it learns from pairs of a person's own, which nobody has sampled."""
+    """Whether it learns from pairs of a person's own, which nobody has sampled."""
 
     name: str = Field(description="the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = Field(

@@ -62,9 +62,9 @@ class OpponentConfig(Section):
     """An opponent that never changes."""
 
     is_program: ClassVar[bool] = False
-    """Return whether its skill is fixed by a program, so that ratings can be anchored to it."""
+    """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
     repeats: ClassVar[bool] = True
-    """Return whether it answers alike where a game is played again from its seed."""
+    """Whether it answers alike where a game is played again from its seed."""
 
     name: str | None = Field(
         None, description="name in tables; default: made from the kind and its target"

@@ -41,7 +41,7 @@ class EngineNeeds:
     """Needs of an engine. `engines/needs.py` has one of each engine."""
 
     uses_gpus = False
-    """Return whether it runs on GPUs where there are some; else on the processor."""
+    """Whether it runs on GPUs where there are some; else on the processor."""
     most_on_processor: int | None = None
     """How many of them a processor is good for; None: one a core."""
     one_model_at_a_time = False

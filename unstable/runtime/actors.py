@@ -198,7 +198,7 @@ class RemoteActor:
         return self._standing.play_on()
 
     is_lost = False
-    """Return whether it has no process, and none that takes its place."""
+    """Whether it has no process, and none that takes its place."""
 
     async def present(self) -> None:
         """Return once it has a process: without one it begins nothing."""

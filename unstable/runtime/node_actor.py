@@ -76,7 +76,7 @@ class NodeActor(RemoteActor):
 
     @property
     def is_lost(self) -> bool:  # type: ignore[override]
-        """Return whether it has no process, and others play its games."""
+        """Whether it has no process, and others play its games."""
         return not self._there.is_set()
 
     @property
