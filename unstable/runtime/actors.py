@@ -76,8 +76,7 @@ class RemoteActor:
 
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
-        self._process = await self._begin()
-        self._stream = Stream(self._process.actor, every_s(self._config))
+        self._begin_with(await self._begin())
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
@@ -89,6 +88,10 @@ class RemoteActor:
                 limit,
             )
         )
+
+    def _begin_with(self, process: Process) -> None:
+        self._process = process
+        self._stream = Stream(process.actor, every_s(self._config))
 
     async def _begin(self) -> Process:
         process = self._process_of()
@@ -114,51 +117,52 @@ class RemoteActor:
 
     async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games; what a dead process left unfinished is played again, from the same seeds."""
-        came = _Came()
-        async with aclosing(self._played(specs, None, came, whole=True)) as parts:
+        async with aclosing(self._played(specs, None, whole=True)) as parts:
             async for results in parts:
                 assert isinstance(results, list)
                 for result in results:
-                    if result.spec.game_id not in came.games:
-                        came.games.add(result.spec.game_id)
-                        yield result
+                    yield result
 
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
         """Play training games like `LocalActor.play_round`, whatever becomes of the process."""
-        came = _Came()
-        async with aclosing(self._played(specs, enough, came)) as parts:
+        async with aclosing(self._played(specs, enough)) as parts:
             async for ended in parts:
                 assert isinstance(ended, Ended)
-                came.games |= {each.spec.game_id for each in ended.games}
-                came.samples += sum(each.num_samples for each in ended.finished)
                 yield ended
 
     async def _played(
-        self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
+        self, specs: Sequence[GameSpec], enough: int | None, *, whole: bool = False
     ) -> AsyncGenerator[Results | Ended]:
-        """Yield what comes of a call, from one process after the other."""
+        """Yield what comes of a call, from one process after the other; no game comes twice."""
         asked, wanted = list(specs), enough
+        came, samples = set[int](), 0
         while asked:
             player = await self._player()
             process = player._process
-            call = player._stream.play(asked, whole=whole, enough=wanted, given=came.games)
+            call = player._stream.play(asked, whole=whole, enough=wanted, given=came)
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
                     async with player._lent(self), aclosing(call) as parts:
                         async for part in parts:
                             if isinstance(part, ActorState):
                                 self._learn(part, player)
+                                continue
+                            if isinstance(part, Ended):
+                                came |= {each.spec.game_id for each in part.games}
+                                samples += sum(each.num_samples for each in part.finished)
                             else:
-                                yield part
+                                part = [each for each in part if each.spec.game_id not in came]
+                                came |= {each.spec.game_id for each in part}
+                            yield part
                 # Groups that a dead process had begun and the next one, otherwise lucky, did not.
-                asked, wanted = _unfinished(asked, came.games), None
+                asked, wanted = _unfinished(asked, came), None
             except RayActorError as error:
                 await player._revive(process, error)
                 if not self._repeats:
-                    asked = [spec for spec in specs if spec.game_id not in came.games]
-                    wanted = enough and max(0, enough - came.samples)
+                    asked = [spec for spec in specs if spec.game_id not in came]
+                    wanted = enough and max(0, enough - samples)
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
         """Have `play_on` play these too."""
@@ -305,17 +309,21 @@ class RemoteActor:
     async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
-            if self._process is not dead or await self._answers_again(dead, error):
+            if self._process is not dead or self.is_lost or await self._answers_again(dead, error):
                 return
             while True:
-                self._count(error)
                 dead.kill()
-                try:
-                    self._process = await self._successor()
-                    self._stream = Stream(self._process.actor, every_s(self._config))
+                if await self._loses_place():
                     return
+                self._count(error)
+                try:
+                    return self._begin_with(await self._successor())
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure
+
+    async def _loses_place(self) -> bool:
+        """Become lost if a process cannot be started at the actor's place again."""
+        return False
 
     async def _answers_again(self, process: Process, error: RayError) -> bool:
         """Return whether a process out of reach is there after all, and its games go on.
@@ -381,14 +389,6 @@ class RemoteActor:
         """Call a process that is watched only once it is the actor's, within the time to start."""
         async with in_time(self._config, self.name, self._folder):
             await process.call(method, *arguments)
-
-
-class _Came:
-    """Games and samples of a call so far."""
-
-    def __init__(self) -> None:
-        self.games: set[int] = set()
-        self.samples = 0
 
 
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:

@@ -23,7 +23,6 @@ from unstable.runtime.cluster import Process
 from unstable.runtime.files import Files
 from unstable.runtime.inside import ActorProcess
 from unstable.runtime.placement import Place
-from unstable.runtime.stream import Stream, every_s
 from unstable.types import ActorState, PlayerId
 from unstable.types.processes import Waits
 
@@ -68,7 +67,6 @@ class NodeActor(RemoteActor):
         """Start the process and load the model; from then on it is watched."""
         await super().start()
         self._state = await self._process.call("state")
-        self._there.set()
 
     async def present(self) -> None:
         """Return once it has a process."""
@@ -97,8 +95,7 @@ class NodeActor(RemoteActor):
         self._say(f"{self.name} plays at {place.node.name}")
 
     def _begin_with(self, process: Process) -> None:
-        self._process = process
-        self._stream = Stream(process.actor, every_s(self._config))
+        super()._begin_with(process)
         self._there.set()
 
     async def _begin(self) -> Process:
@@ -178,23 +175,10 @@ class NodeActor(RemoteActor):
         else:
             await self.place.node.agent.until_free.remote(self.place.placement.gpus, share)
 
-    async def _revive(self, dead: Process, error: RayError) -> None:
-        """Start the process again; where its node or its place has gone, the actor is lost."""
-        async with self._reviving:
-            if self._process is not dead or self.is_lost:
-                return
-            if await self._answers_again(dead, error):
-                return
-            while True:
-                dead.kill()
-                if not await self._crew.has(self.place):
-                    self._there.clear()
-                    self._stream.close()
-                    self._crew.withdraw(self)
-                    return
-                self._count(error)
-                try:
-                    self._begin_with(await self._successor())
-                    return
-                except RayError as failure:
-                    error = failure
+    async def _loses_place(self) -> bool:
+        if await self._crew.has(self.place):
+            return False
+        self._there.clear()
+        self._stream.close()
+        self._crew.withdraw(self)
+        return True
