@@ -92,7 +92,7 @@ class Actor(Protocol):
         """Give the memory of a shared GPU back; no game may be in flight."""
 
     async def wake(self) -> None:
-        """Take it again."""
+        """Take the memory of a shared GPU again."""
 
 
 class HeldVersion(NamedTuple):
@@ -120,13 +120,13 @@ class Learner(Protocol):
         """Return the loss of a batch of which nothing is learned."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """One supervised step, which makes the next version."""
+        """Make one supervised step, which makes the next version."""
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
         """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
 
     async def hold(self) -> HeldVersion:
-        """Keep a copy of the current version until it is saved."""
+        """Keep a copy of the current version until it is saved; updates may follow meanwhile."""
 
     async def adapter(self, version: int) -> HeldAdapter:
         """Return the adapter of a held version."""
@@ -141,6 +141,4 @@ class Learner(Protocol):
         """Multiply the learning rate of all updates to come."""
 
     async def restore(self, version: int) -> None:
-        """Take weights, optimizer and algorithm of an earlier version's checkpoint; the number of
-        the version stays.
-        """
+        """Take back weights, optimizer and algorithm of a version; the number stays."""

@@ -19,7 +19,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.loop.ended import Ended
-from unstable.loop.protocols import HeldAdapter
+from unstable.loop.protocols import Actor, HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
@@ -44,8 +44,8 @@ NOT_REPEATED = {"retire", "wake"}
 is awake."""
 
 
-class RemoteActor:
-    """An actor of the loop: a `LocalActor` in another process, whose death it survives."""
+class RemoteActor(Actor):
+    """A `LocalActor` in another process, whose death it survives."""
 
     def __init__(
         self,
@@ -126,7 +126,6 @@ class RemoteActor:
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """Play training games like `LocalActor.play_round`, whatever becomes of the process."""
         async with aclosing(self._played(specs, enough)) as parts:
             async for ended in parts:
                 assert isinstance(ended, Ended)
@@ -165,7 +164,6 @@ class RemoteActor:
                     wanted = enough and max(0, enough - samples)
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these too."""
         self._dealt |= {spec.game_id: spec for spec in specs}
         if self._standing is not None:
             self._standing.deal(specs)
@@ -229,12 +227,10 @@ class RemoteActor:
         return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
 
     async def state(self) -> ActorState:
-        """Return what play so far has to do with play to come."""
         self._state = await self._call("state")
         return self._state
 
     async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
         self._state = state
         await self._call("restore", state)
 
@@ -247,12 +243,10 @@ class RemoteActor:
         self._published = {**dict.fromkeys(self._published), version: adapter}
 
     async def announce(self, version: PlayerId) -> None:
-        """Have seats that take the newest version at each turn take this one from now on."""
         self._newest = version
         await self._call("announce", version)
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game will ask for."""
         del self._published[version]
         await self._call("retire", version)
 

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.loop.protocols import HeldAdapter, HeldVersion
+from unstable.loop.protocols import HeldAdapter, HeldVersion, Learner
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
@@ -74,7 +74,7 @@ class Journal:
         self.version, self.since = version, []
 
 
-class RemoteLearner:
+class RemoteLearner(Learner):
     """The learner as the loop sees it, however many ranks it has: `LocalLearner`s elsewhere.
 
     The death or error of a rank is an error of the call that met it, and the end of all ranks: the
@@ -204,12 +204,10 @@ class RemoteLearner:
             await asyncio.to_thread(write_files, place, files)
 
     async def load(self, version: int) -> None:
-        """Become what `save` wrote as a version."""
         await self._lasting(partial(self._with_checkpoint, "load", version))
         self._journal.loaded(version)
 
     async def restore(self, version: int) -> None:
-        """Take back the weights, optimizer and algorithm of a version; the number stays."""
         await self._lasting(partial(self._with_checkpoint, "restore", version))
         self._journal.add("restore", version)
 

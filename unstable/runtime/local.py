@@ -17,8 +17,8 @@ from unstable.config import RunConfig
 from unstable.engines.base import Engine
 from unstable.engines.make import make_engine
 from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.loop import protocols
 from unstable.loop.ended import Ended, Judged
-from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
@@ -77,8 +77,8 @@ class EngineAnswers:
         return Reply(text, len(ids), len(completion.token_ids))
 
 
-class LocalActor:
-    """One engine and the games that are played with it; an `Actor` of the loop."""
+class LocalActor(protocols.Actor):
+    """One engine and the games that are played with it."""
 
     def __init__(
         self,
@@ -124,23 +124,19 @@ class LocalActor:
             await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
-        """Play games, as `Collector.play` says."""
         return self.collector.play(specs)
 
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """Play training games, as `Collector.play_together` says."""
         async with aclosing(self.judged(self.collector.play_together(specs, enough))) as lists:
             async for judged in lists:
                 yield Ended.of(judged)
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these too."""
         self.collector.deal(specs)
 
     async def play_on(self) -> AsyncGenerator[Ended]:
-        """Play what is dealt, for ever."""
         async with aclosing(self.judged(self.collector.play_on())) as lists:
             async for judged in lists:
                 yield Ended.of(judged)
@@ -160,29 +156,23 @@ class LocalActor:
         """Return at once: it is there."""
 
     async def state(self) -> ActorState:
-        """Return what play so far has to do with play to come."""
         return self.collector.state()
 
     async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
         self.collector.restore(state)
 
     async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None:
-        """Serve a version, and let games name it; None is the adapter of its checkpoint."""
         assert version.version is not None
         place = self._folder.checkpoint(version.version, version.label)
         await self.engine.load(adapter or read_adapter(place, version.name))
 
     async def announce(self, version: PlayerId) -> None:
-        """Have seats that take the newest version at each turn take this one from now on."""
         self.collector.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game will ask for."""
         await self.collector.retire(version)
 
     async def stats(self) -> dict[str, float]:
-        """The engine's counters, and those of games."""
         return self.collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
@@ -193,7 +183,6 @@ class LocalActor:
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
-        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
         return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
@@ -229,11 +218,9 @@ class LocalActor:
         return self._exploiters[game]
 
     async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
         await self.engine.sleep()
 
     async def wake(self) -> None:
-        """Take it again."""
         await self.engine.wake()
 
     async def close(self) -> None:
@@ -246,8 +233,8 @@ class LocalActor:
         await self.engine.close()
 
 
-class LocalLearner:
-    """One rank of the learner, or all of it; a `Learner` of the loop, of `folder`'s checkpoints.
+class LocalLearner(protocols.Learner):
+    """One rank of the learner, or all of it, with the checkpoints of `folder`.
 
     Raises `ConfigError` where LoRA or the starting adapter does not fit.
     """
@@ -281,7 +268,6 @@ class LocalLearner:
         algorithm_class(config.learner.algorithm)
 
     async def update(self, batch: PackedBatch) -> Update:
-        """Train on a batch, which makes the next version."""
         opened = batch.opened()
         with self._leaving_room():
             update = self.learner.update(opened)
@@ -290,17 +276,14 @@ class LocalLearner:
         return update
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """The loss of a batch of which nothing is learned."""
         with self._leaving_room():
             return self.learner.loss_on(batch.opened())
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """One supervised step, which makes the next version."""
         with self._leaving_room():
             return self.learner.imitate(samples)
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
         with self._leaving_room():
             return self.learner.logprobs(samples)
 
@@ -311,9 +294,8 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
-    async def hold(self) -> HeldVersion:
-        """Keep a copy of the current version until it is saved; updates may follow meanwhile."""
-        return HeldVersion(await self.keep(), self)
+    async def hold(self) -> protocols.HeldVersion:
+        return protocols.HeldVersion(await self.keep(), self)
 
     async def keep(self) -> int:
         """Keep a copy of the current version until `save`; returns its number."""
@@ -324,25 +306,20 @@ class LocalLearner:
         return self.learner.version
 
     async def adapter(self, version: int) -> Adapter:
-        """Return the adapter of a held version."""
         return self._held[version].adapter
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a held version."""
         self._held.pop(version).write(self._folder.checkpoint(version))
 
     async def load(self, version: int) -> None:
-        """Become what `save` wrote as a version."""
         with self._leaving_room():
             self.learner.load(self._folder.checkpoint(version))
 
     async def restore(self, version: int) -> None:
-        """Take back the weights, optimizer and algorithm of a version; the number stays."""
         with self._leaving_room():
             self.learner.restore(self._folder.checkpoint(version))
 
     async def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate of all updates to come."""
         self.learner.scale_rate(factor)
 
     @contextlib.contextmanager
