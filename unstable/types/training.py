@@ -122,16 +122,6 @@ class Group:
     trajectories: tuple[Trajectory, ...]
 
     @property
-    def num_samples(self) -> int:
-        """Samples of all its trajectories."""
-        return sum(len(trajectory.samples) for trajectory in self.trajectories)
-
-    @property
-    def version(self) -> int:
-        """The oldest version that sampled any of it."""
-        return min(trajectory.version for trajectory in self.trajectories)
-
-    @property
     def tied(self) -> bool:
         """Return whether every trajectory earned the same: comparing them, nothing is learned."""
         return len({trajectory.reward for trajectory in self.trajectories}) == 1
