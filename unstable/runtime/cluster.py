@@ -155,15 +155,19 @@ def _not_joined(address: str, error: Exception) -> ConfigError:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep Ray from printing which workers and nodes died; uses one of its private names."""
-    worker = ray._private.worker
-    before = worker.print_to_stdstream
-    worker.print_to_stdstream = lambda *_, **__: None
+def _swapped(owner: object, name: str, value: object) -> Iterator[None]:
+    """Give an attribute another value for the duration of the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        worker.print_to_stdstream = before
+        setattr(owner, name, before)
+
+
+def _silent() -> contextlib.AbstractContextManager[None]:
+    """Keep Ray from printing which workers and nodes died; uses one of its private names."""
+    return _swapped(ray._private.worker, "print_to_stdstream", lambda *_, **__: None)
 
 
 def keep_token() -> None:
@@ -224,16 +228,14 @@ def _short_folder() -> dict[str, str]:
     return {"_temp_dir": "/tmp/ray"}
 
 
-@contextlib.contextmanager
-def _as_it_stands(alone: bool) -> Iterator[None]:
-    """Ray takes a loopback address for the host's own one, unless it is for one machine `alone`."""
+def _as_it_stands(alone: bool) -> contextlib.AbstractContextManager[None]:
+    """Have Ray take a loopback address as it stands, if it is for one machine `alone`.
+
+    Otherwise Ray puts the host's own address in its place.
+    """
     constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not alone
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
+    value = constants.ENABLE_RAY_CLUSTER and not alone
+    return _swapped(constants, "ENABLE_RAY_CLUSTER", value)
 
 
 def is_loopback(host: str) -> bool:
@@ -278,12 +280,9 @@ def _marked(mark: str) -> Iterator[None]:
 def _logs_dropped() -> Iterator[None]:
     """Keep Ray's logs, whose handlers are made as it is imported, from the terminal."""
     rays = logging.getLogger("ray")
-    before = rays.handlers, rays.propagate
-    rays.handlers, rays.propagate = [logging.NullHandler()], True  # to where all logs go
-    try:
+    dropped = _swapped(rays, "handlers", [logging.NullHandler()])
+    with dropped, _swapped(rays, "propagate", True):  # to where all logs go
         yield
-    finally:
-        rays.handlers, rays.propagate = before
 
 
 @contextlib.contextmanager
