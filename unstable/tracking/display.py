@@ -13,6 +13,7 @@ from rich.progress import Progress
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
+from unstable.tracking.metrics import Usage
 from unstable.tracking.sinks.base import SinkBorder
 from unstable.tracking.status import Ending, StatusFile, state_of
 from unstable.tracking.text import Text, phase_line, still_line
@@ -36,9 +37,9 @@ class Display:
         folder: RunFolder,
         console: Console | None = None,
         device: str = "",
-        measure: Callable[[], None] = lambda: None,
+        usage: Usage = dict,
     ) -> None:
-        """`measure` is called before `state.json` is written."""
+        """`usage` is asked before `state.json` is written."""
         now = time.monotonic()
         self.view = View(
             config=config,
@@ -52,7 +53,7 @@ class Display:
         self.live: Live | Progress | None = None
         self.waits = Waits()
         self.border = SinkBorder(self.print)
-        self._measure = measure
+        self._usage = usage
         self._lines = Lines(self._show, self._phase_line)
         self._status = StatusFile(folder, self._state, self.border)
 
@@ -135,7 +136,7 @@ class Display:
         found: list[dict[str, Any]] = []
 
         def take() -> None:
-            self._measure()
+            self.view.machine = self._usage()
             found.append(self.view.record())
 
         self.border("the dashboard in state.json", take)

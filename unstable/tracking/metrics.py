@@ -4,7 +4,7 @@ Each name is explained in `docs/metrics.md`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from unstable.types import MAIN, EvalScore, Exploitability, LeastWon, PlayerId, Rating
@@ -12,6 +12,8 @@ from unstable.types.metrics import RatingKey, WorstKey
 from unstable.types.tallies import Least
 
 Row = dict[str, float | None]
+Usage = Callable[[], Mapping[str, float]]
+"""Tells how busy the machine is, by metric name."""
 
 
 class EngineMetrics:

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
-from unstable.tracking.metrics import EngineMetrics, Row
+from unstable.tracking.metrics import EngineMetrics, Row, Usage
 from unstable.tracking.play import PlayMetrics, PlayTally
 from unstable.tracking.sinks import SinkMaker, open_sinks
 from unstable.tracking.sinks.base import Sink, SinkBorder
@@ -20,9 +20,6 @@ PHASES = {
     "publishing": "publish",
 }
 """The verb by which a phase's time is logged; of another phase it is the name's first word."""
-
-Usage = Callable[[], Mapping[str, float]]
-"""Tells how busy the machine is, by metric name."""
 
 
 class TrackerState(BaseModel):

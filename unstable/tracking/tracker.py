@@ -19,13 +19,14 @@ from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.display import Display
 from unstable.tracking.games import GameLog
 from unstable.tracking.metrics import (
+    Usage,
     evaluation_metrics,
     exploitability_metrics,
     rating_metrics,
     worst_metrics,
 )
 from unstable.tracking.play import PlayTally
-from unstable.tracking.recording import Recording, TrackerState, Usage
+from unstable.tracking.recording import Recording, TrackerState
 from unstable.tracking.sinks import SinkMaker
 from unstable.tracking.sinks.base import name_of, wants_records
 from unstable.tracking.sinks.files import SampleFiles
@@ -78,7 +79,7 @@ class Tracker:
         """
         self.folder = folder
         self._stale = Stale(config)
-        self.display = Display(config, folder, console, device, self._measure)
+        self.display = Display(config, folder, console, device, usage)
         self.view, self.waits = self.display.view, self.display.waits
         self.refreshing, self.print = self.display.refreshing, self.display.print
         skipped = Skipped()
@@ -240,10 +241,6 @@ class Tracker:
     def end_evaluation(self, version: int) -> None:
         """Put what came `beside` into a row of its own, which readers join to the version's."""
         self.view.add_row(self.recording.end_beside(version))
-
-    def _measure(self) -> None:
-        """Look how busy the machine is."""
-        self.view.machine = self.recording.usage()
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
