@@ -1,4 +1,4 @@
-"""What runs inside the processes of a run: an actor, or a rank of the learner."""
+"""Objects that run inside the processes of a run: an actor, or a rank of the learner."""
 
 import asyncio
 import contextlib

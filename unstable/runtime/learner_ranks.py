@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FILES = "files"
 """Calls that write or hand out what is held, beside those that compute."""
 GRACE_S = 5.0
-"""How long after a rank's error another rank's death, which may be its cause, is waited for."""
+"""Seconds that a rank's death is waited for after another rank's error, which it may explain."""
 CHANGES = {"update", "imitate", "restore", "scale_rate", "hold"}
 """Methods of a learner that make it another one, or that another call needs."""
 RESTARTS = 2
@@ -47,7 +47,7 @@ class FullError(DiedError):
 
 
 class Journal:
-    """Calls in their order; `version` is the one that they begin from, None the start.
+    """Calls since the last version on file, in their order: `version`, or None for the start.
 
     It keeps what it is told only where a learner `may_restart`: batches are large.
     """
@@ -58,19 +58,19 @@ class Journal:
         self.since: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, method: str, *arguments: object) -> None:
-        """A call that was answered."""
+        """Take in a call that was answered."""
         if self._keeps and method in CHANGES:
             self.since.append((method, arguments))
 
     def saved(self, version: int) -> None:
-        """A version that was held is on file: what led to it is not needed any more."""
+        """Forget what led to a held version that is on file now."""
         if not self._keeps:
             return
         place = self.since.index(("hold", (version,)))
         self.version, self.since = version, self.since[place + 1 :]
 
     def loaded(self, version: int) -> None:
-        """The learner is what a checkpoint says."""
+        """Begin anew from the checkpoint of a version."""
         self.version, self.since = version, []
 
 
