@@ -45,13 +45,14 @@ from unstable.loop.train import train
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
+from unstable.rewards.terms import Rewards
 from unstable.runtime import actors as actors_module
 from unstable.runtime import learner_ranks
-from unstable.runtime.actor_process import ActorProcess, collect_rarely
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import cluster
+from unstable.runtime.inside import ActorProcess, LearnerProcess, collect_rarely
 from unstable.runtime.judge import judging
-from unstable.runtime.learner_ranks import LearnerProcess, RemoteLearner
+from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
@@ -259,7 +260,8 @@ async def run(
     await asyncio.gather(learner.start(), *(actor.start() for actor in remote))
     tracker = Tracker(config, folder)
     tracker.print = lambda line: None
-    context = Context(config, folder, [*remote], learner, tracker)
+    rewards = Rewards(config.buffer.rewards, config.judges)
+    context = Context(config, folder, [*remote], learner, tracker, rewards)
     if pool:
         await fill(context, pool)
     count = context.count

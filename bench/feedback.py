@@ -28,7 +28,7 @@ from examples.service_judge import score
 from unstable.collectors.collector import Collector
 from unstable.config import JudgeConfig, RewardConfig, RunConfig
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import collect_rarely
+from unstable.runtime.inside import collect_rarely
 from unstable.runtime.judge import judging
 from unstable.types import BASE, GameFailure, GameResult, Turn
 from unstable.types.tallies import Asked

@@ -26,6 +26,7 @@ from unstable.config import RunConfig, load
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.tracking.tracker import Tracker
 from unstable.types import Update
@@ -76,7 +77,7 @@ async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple
         actors=[actor],
         learner=learner,
         tracker=tracker,
-        exact_games=[],
+        rewards=Rewards(config.buffer.rewards),
     )
     await train(context)
     await actor.close()

@@ -32,6 +32,7 @@ from unstable.models.shape import read_shape
 from unstable.planning.memory import FP32
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import Adapter, Completion, MeanLoss, PackedBatch, PlayerId, TokenSample, Update
@@ -296,6 +297,7 @@ class Ran:
             actors=[*self.actors],
             learner=self.learner,
             tracker=self.tracker,
+            rewards=Rewards(config.buffer.rewards),
         )
 
     async def run(self) -> None:

@@ -42,7 +42,7 @@ from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora
 from unstable.prompts import PromptStyle
-from unstable.runtime.actor_process import collect_rarely
+from unstable.runtime.inside import collect_rarely
 from unstable.types import Adapter, GameResult, Observation, PlayerId
 
 END, PAD = "<end>", "<pad>"

@@ -32,7 +32,7 @@ from unstable.loop.ended import Ended
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_body, game_line, sample_lines
-from unstable.runtime.actor_process import collect_rarely
+from unstable.runtime.inside import collect_rarely
 from unstable.runtime.local import LocalActor
 from unstable.tracking.tracker import Tracker
 from unstable.types import (

@@ -16,7 +16,7 @@ from tests.helpers.tracking import make_tracker
 from unstable.cli import run
 from unstable.config import ConfigError
 from unstable.records.folder import RunFolder
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from unstable.cli import run
 from unstable.commands.finished import is_whole
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, ModelConfig, escape_control, keep_secret, parse
-from unstable.learners.checkpoint import read_checkpoint
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import MEMBERS, unpack
+from unstable.models.checkpoint import read_checkpoint
 from unstable.models.inspection import inspect
 from unstable.records.files import json_line
 from unstable.records.folder import RunFolder

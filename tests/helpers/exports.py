@@ -16,8 +16,8 @@ from tests.helpers.tracking import run_updates
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.learners.checkpoint import Snapshot
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
+from unstable.models.checkpoint import Snapshot
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.tracking.tracker import Tracker

@@ -20,8 +20,8 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.runtime.processes import Started, _probe
-from unstable.tracking.status import Waits
 from unstable.types import PackedBatch, Update
+from unstable.types.processes import Waits
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = f"""

@@ -11,6 +11,7 @@ from unstable.loop.context import Context
 from unstable.loop.train import publish
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
+from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.tracking.tracker import Tracker
 
@@ -59,6 +60,7 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
         actors=[make_actor(config, folder) for _ in range(num_actors)],
         learner=LocalLearner(config, folder),
         tracker=Tracker(config, folder),
+        rewards=Rewards(config.buffer.rewards, config.judges),
         exact_games=exact_games(config),
     )
 

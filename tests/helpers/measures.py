@@ -37,6 +37,8 @@ class Source(NamedTuple):
     docstring: str | None
     imports: frozenset[str]
     """Dotted names; imports for types, local imports and `module:name` strings included."""
+    first_imports: frozenset[str]
+    """The same without local imports and strings."""
     classes: tuple[str, ...]
     broad_handlers: tuple[ast.ExceptHandler, ...]
     calls: tuple[Call, ...]
@@ -50,6 +52,12 @@ def source(path: Path) -> Source:
     return Source(
         docstring=ast.get_docstring(tree),
         imports=frozenset(name for node in nodes for name in _imported(node, path)),
+        first_imports=frozenset(
+            name
+            for node in _outside_functions(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in _imported(node, path)
+        ),
         classes=tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)),
         broad_handlers=tuple(
             node for node in nodes if isinstance(node, ast.ExceptHandler) and _is_broad(node)
@@ -67,6 +75,14 @@ def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below a node that lie in no function."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from _outside_functions(child)
 
 
 def _imported(node: ast.AST, path: Path) -> Iterable[str]:
@@ -101,6 +117,18 @@ def rooms_imported(path: Path) -> set[str]:
     names = {name for name in source(path).imports if name.partition(".")[0] == "unstable"}
     parts = {(name.split(".") + ["__init__"])[1] for name in names}
     return {part if part in ROOMS else "__init__" for part in parts}
+
+
+def files_imported() -> dict[str, set[str]]:
+    """Return the package's files that each imports, for types too, as dotted names of modules."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    imported: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        found = source(path).first_imports
+        whole = {name if name in modules else name.rpartition(".")[0] for name in found}
+        imported[module] = whole & modules.keys() - {module}
+    return imported
 
 
 def arrows() -> dict[str, set[str]]:

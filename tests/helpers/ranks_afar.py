@@ -16,7 +16,7 @@ from unstable.runtime.cluster import joined
 from unstable.runtime.crew import crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.local import LocalLearner
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 RANKS = 2
 MODEL = "/tmp/model"

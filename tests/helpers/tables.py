@@ -30,7 +30,7 @@ TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8
 QUARTERS = 4
 ONE_CORE = ("tests/games/", "tests/models/test_families.py", "tests/solving/")
 """Where slow tests use one core each, as the rows of quick tests do; others use all cores."""
-NODES = ("cluster", "crew", "files", "node_actor", "node_logs", "nodes", "placement")
+NODES = ("cluster", "crew", "files", "node_actor", "nodes", "placement")
 SOURCES = {
     "benches": ("bench",),
     "families": ("unstable/models/support.py", "constraints.txt"),

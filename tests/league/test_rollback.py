@@ -164,7 +164,8 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
     folder = RunFolder(run_dir)
     actor: Any = StandInActor()
     learner: Any = StandInLearner(folder, ruin)
-    parts: dict[str, Any] = {"actors": [actor], "learner": learner}
+    rewards = Rewards(config.buffer.rewards)
+    parts: dict[str, Any] = {"actors": [actor], "learner": learner, "rewards": rewards}
     return Context(config=config, folder=folder, tracker=Tracker(config, folder), **parts)
 
 

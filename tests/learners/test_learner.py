@@ -33,11 +33,11 @@ from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.records import game_record
 from unstable.config import ConfigError, LearnerConfig
 from unstable.learners import columns, preparation
-from unstable.learners.checkpoint import STATE_FILE
 from unstable.learners.model import packing
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
+from unstable.models.checkpoint import STATE_FILE
 from unstable.records.games import read_game
 from unstable.types import Reward, Segment
 

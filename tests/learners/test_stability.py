@@ -19,10 +19,10 @@ from tests.helpers.learners import (
 from tests.helpers.rows import every_row
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
-from unstable.learners.checkpoint import AVERAGE
 from unstable.learners.optimizer import scheduled_rate
 from unstable.learners.preparation import top_advantage_atoms
 from unstable.models.adapters import read_adapter
+from unstable.models.checkpoint import AVERAGE
 from unstable.records.folder import RunFolder
 from unstable.types import PlayerId
 

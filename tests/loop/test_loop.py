@@ -22,6 +22,7 @@ from unstable.loop.train import retire_unused, train
 from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
+from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
 from unstable.types import (
     GameFailure,
@@ -199,9 +200,10 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
         buffer={"capacity": 100_000, "max_staleness": 100_000},
         actors={"games_in_flight": 2},
     )
+    rewards = Rewards(context.config.buffer.rewards)
     for game_id in range(5000):
         result = game(game_id=10**6 + game_id)
-        context.buffer.add(result.spec, packed(context.rewards.trajectories(result)))
+        context.buffer.add(result.spec, packed(rewards.trajectories(result)))
     assert await train(context) == "time is up"
     assert context.buffer.size > 0
 

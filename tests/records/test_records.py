@@ -36,6 +36,7 @@ from unstable.records.games import answer_tokens, game_body, game_line, read_gam
 from unstable.records.reading import Skipped, parse_record, read_records, read_rows
 from unstable.records.scan import scan_games
 from unstable.records.shapes import SampleRecord
+from unstable.rewards.terms import Rewards
 from unstable.types import (
     Answer,
     Batch,
@@ -181,10 +182,11 @@ async def test_games_of_a_real_actor_are_read_back_from_their_file(
         spec for _ in range(12) for spec in context.schedule.draw(0, context.current, context.past)
     ]
     played: list[GameResult] = []
+    rewards = Rewards(context.config.buffer.rewards)
     async for result in context.actors[0].play(specs):
         assert isinstance(result, GameResult)
         played += map(as_played, result.games)
-        trajectories = context.rewards.trajectories(result)
+        trajectories = rewards.trajectories(result)
         take_in(context.tracker, result, trajectories, version=0)
     path = context.folder.games("train", 0)
     assert [as_played(read_game(place, row)) for place, row in read_lines(path)] == played

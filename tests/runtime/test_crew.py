@@ -19,7 +19,7 @@ from unstable.runtime import node_actor
 from unstable.runtime.crew import Crew
 from unstable.runtime.nodes import Found, Node
 from unstable.runtime.placement import Place
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 
 class FakeNode(Node):

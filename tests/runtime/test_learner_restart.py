@@ -15,8 +15,7 @@ from unstable.loop.protocols import HeldVersion
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import learner_ranks
-from unstable.runtime.journal import Journal
-from unstable.runtime.learner_ranks import RemoteLearner
+from unstable.runtime.learner_ranks import Journal, RemoteLearner
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import NodeAgent
 from unstable.runtime.placement import Place

@@ -16,11 +16,11 @@ from unstable.models.adapters import write_adapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
-from unstable.runtime import node_actor
+from unstable.runtime import heartbeat, node_actor
 from unstable.runtime.node_actor import NodeActor
 from unstable.runtime.placement import Place
-from unstable.tracking.status import Waits
 from unstable.types import PlayedGame, PlayerId
+from unstable.types.processes import Waits
 
 
 class Nodes:
@@ -231,8 +231,8 @@ async def test_one_that_cannot_be_reached_is_waited_for_and_is_not_dead(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actors_module, "LOOK_S", 0.01)
-    monkeypatch.setattr(actors_module, "UNAVAILABLE_S", 0.2)
+    monkeypatch.setattr(heartbeat, "PAUSE_S", 0.01)
+    monkeypatch.setattr(heartbeat, "UNREACHED_S", 0.2)
     nodes = Nodes(config_of(tiny_folder), RunFolder(tmp_path))
     await nodes.start()
     actor = nodes.actors[0]

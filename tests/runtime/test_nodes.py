@@ -17,9 +17,9 @@ from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, parse
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime import cluster, node_logs, nodes, placement, survey
+from unstable.runtime import cluster, crew, heartbeat, nodes, placement, survey
+from unstable.runtime.crew import collect_logs
 from unstable.runtime.files import Files, own_modules
-from unstable.runtime.node_logs import collect_logs
 from unstable.runtime.nodes import Found, Node, NodeAgent, differences, read_files, write_files
 from unstable.runtime.placement import Place, reserve
 from unstable.runtime.survey import model_folders, screen
@@ -107,7 +107,7 @@ def test_an_agent_keeps_files_and_hands_logs_over_once(
 async def test_logs_of_a_node_reach_the_runs_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_logs, "LOG_BYTES", 5)
+    monkeypatch.setattr(crew, "LOG_BYTES", 5)
     told = [{"actor-3.log": b"first\n"}, {"actor-3.log": b"second\n"}]
 
     async def logs() -> dict[str, bytes]:
@@ -126,8 +126,8 @@ async def test_logs_of_a_node_reach_the_runs_folder(
 async def test_a_node_is_there_if_its_agent_answers_and_gone_if_that_is_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodes, "PAUSE_S", 0.0)
-    monkeypatch.setattr(nodes, "PING_S", 0.05)
+    monkeypatch.setattr(heartbeat, "PAUSE_S", 0.0)
+    monkeypatch.setattr(heartbeat, "PING_S", 0.05)
     answers: list[Any] = []
 
     async def ping() -> None:
@@ -141,7 +141,7 @@ async def test_a_node_is_there_if_its_agent_answers_and_gone_if_that_is_dead(
     assert await there.lives()
     answers[:] = [ActorUnavailableError("cut off", None), ActorDiedError()]
     assert not await there.lives()
-    monkeypatch.setattr(nodes, "UNREACHED_S", 0.2)
+    monkeypatch.setattr(heartbeat, "UNREACHED_S", 0.2)
     answers[:] = [10] * 100
     assert not await there.lives()
     there.agent = None
@@ -355,7 +355,7 @@ def test_an_address_where_nothing_answers_is_one_line(monkeypatch: pytest.Monkey
 
 
 def test_ranks_meet_by_the_interface_of_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unstable.runtime.learner_ranks import _interfaces
+    from unstable.runtime.inside import _interfaces
 
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)

@@ -26,9 +26,9 @@ from tests.helpers.tracking import (
     take_in,
 )
 from unstable.config import RunConfig
+from unstable.planning.usage import DeviceProbe
 from unstable.records.folder import RunFolder
 from unstable.tracking.dashboard import Dashboard, screenshot
-from unstable.tracking.device import DeviceProbe
 from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
 from unstable.tracking.tracker import Tracker
 from unstable.tracking.view import View

@@ -23,7 +23,7 @@ class Dropped(BaseModel):
 
 
 class BufferState(BaseModel):
-    """What a buffer holds: groups by the places of their trajectories, and counters.
+    """Content of a buffer: groups by the places of their trajectories, and counters.
 
     A waiting group is its id, how many members it misses, whether one failed, and its places.
     What was drawn for an update that is not made yet is held again, first of all.
@@ -184,7 +184,7 @@ class Buffer:
         return PackedBatch(version, tuple(whole.group for whole in self._drawn.values()))
 
     def stats(self) -> dict[str, float]:
-        """What the tracker shows: samples held and, since the start, samples dropped."""
+        """Count the samples held and, since the start, samples dropped."""
         return {
             "size": self.size,
             "waiting": sum(_num_samples(each.trajectories) for each in self._waiting.values()),
@@ -211,7 +211,7 @@ class Buffer:
         return min([version, *self._by_version, *waiting, *drawn])
 
     def _drawn_at(self, version: int) -> dict[int, _Whole]:
-        """What was drawn for an update of `version`, by group."""
+        """Return the groups that were drawn for an update of `version`."""
         return self._drawn if self._drawn_for == version else {}
 
     def restore(self, state: BufferState, trajectories: Mapping[Place, PackedTrajectory]) -> int:

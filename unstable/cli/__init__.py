@@ -11,8 +11,8 @@ from typing import NoReturn
 import typer
 from pydantic import ValidationError
 
-from unstable.cli.commands import app
 from unstable.cli.options import HELP, SHORT_FORMS, name_of, parse_options
+from unstable.cli.studies import app
 from unstable.config import ConfigError, RunFailedError, one_line, shown
 
 __all__ = ["SHORT_FORMS", "main", "parse_options", "run"]

@@ -1,7 +1,5 @@
 """The commands: each is declared here once, and imports its implementation when it is called."""
 
-from collections.abc import Callable
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +8,7 @@ from typer import Argument, Context, Exit, Option, Typer
 
 from unstable.cli import parameters as p
 from unstable.cli.options import HELP, ConfigCommand, loaded, loaded_run, refuse_others
-from unstable.config import (
-    DISTRIBUTION,
-    ConfigError,
-    LearnRun,
-    RunConfig,
-    SFTRun,
-    WorldRun,
-    dump,
-)
+from unstable.config import DISTRIBUTION, ConfigError, LearnRun, RunConfig, SFTRun, WorldRun, dump
 
 app = Typer(
     rich_markup_mode=None,
@@ -258,96 +248,6 @@ def report(runs: p.RunDirs, out: p.Out = None) -> None:
     from unstable.commands.report import report
 
     report(runs, out)
-
-
-@app.command()
-def sweep(
-    context: Context,
-    file: p.File = None,
-    out: p.Out = None,
-    plan: p.Plan = False,
-    resume: p.Resume = None,
-    retry: p.Retry = False,
-    table: p.Table = False,
-    json: p.Json = False,
-) -> None:
-    """Train for each setting of a file with each seed. See docs/sweep.md."""
-    from unstable.studies.sweep.sweep import begin, go_on, show
-
-    _study(context, begin, go_on, show)
-
-
-@app.command()
-def league(
-    context: Context,
-    file: p.File = None,
-    out: p.Out = None,
-    seed: p.Seed = None,
-    plan: p.Plan = False,
-    resume: p.Resume = None,
-    retry: p.Retry = False,
-    table: p.Table = False,
-    json: p.Json = False,
-) -> None:
-    """Train policies against each other, by generations. See docs/league.md."""
-    from unstable.studies.league.league import begin, go_on, show
-
-    _study(context, partial(begin, seed=seed), go_on, show)
-
-
-def _study(
-    context: Context,
-    begin: Callable[..., None],
-    go_on: Callable[..., None],
-    show: Callable[..., None],
-) -> None:
-    """Begin the runs of a file, go on with them, or show the results."""
-    given, name = context.params, context.info_name
-    if given["resume"] is not None:
-        refuse_others(context, f"--resume goes on with a {name} as it was begun", "resume", "retry")
-        go_on(given["resume"], retry=given["retry"])
-    elif given["file"] is None or given["retry"]:
-        raise ConfigError(f"give a {name}'s file, or --resume FOLDER and, if you like, --retry")
-    elif given["table"] or given["json"]:
-        show(given["file"], as_json=given["json"])
-    else:
-        begin(given["file"], given["out"], plan_only=given["plan"])
-
-
-@app.command()
-def ratings(runs: p.RunDirs, forfeits: p.Forfeits = 1.0, json: p.Json = False) -> None:
-    """Rate all players of runs by their recorded games. See docs/ratings.md."""
-    from unstable.studies.ratings import ratings
-
-    ratings(runs, forfeits, as_json=json)
-
-
-@app.command(cls=ConfigCommand)
-def tournament(
-    context: Context,
-    players: Annotated[list[str] | None, Argument(metavar="PLAYER", help=p.PLAYERS)] = None,
-    config: p.Config = None,
-    game: p.Games = None,
-    deals: Annotated[int | None, Option(min=1, help="deals of each pair in a game (16)")] = None,
-    games: Annotated[int | None, Option(min=1, help="games in all, instead of deals")] = None,
-    temperature: p.Temperature = None,
-    forfeits: p.Forfeits = 1.0,
-    jpc: Annotated[bool, Option("--jpc", help="joint policy correlation of runs too")] = False,
-    resume: p.Resume = None,
-) -> None:
-    """Play everybody against everybody. See docs/ratings.md.
-
-    A PLAYER may also be the folder of an adapter, or module:Class.
-    """
-    from unstable.studies.tournament.tournament import Options, tournament
-    from unstable.studies.tournament.tournament import resume as go_on
-
-    if resume is not None:
-        refuse_others(context, "--resume goes on with a tournament as it was begun", "resume")
-        go_on(resume)
-        return
-    options = Options(config, game or (), deals, games, temperature, forfeits, jpc)
-    tournament(players or [], options, *context.obj)
 
 
 @app.command()

@@ -99,7 +99,7 @@ def run_on_actors(
 
 def is_whole(checkpoint: Path) -> bool:
     """Whether adapter and learner's state of a version are; `ConfigError` for another format."""
-    from unstable.learners.checkpoint import damage_of  # torch takes seconds
+    from unstable.models.checkpoint import damage_of  # torch takes seconds
 
     try:
         check_weights(checkpoint)

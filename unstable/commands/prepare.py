@@ -203,9 +203,9 @@ def check(config: RunConfig, *, model: bool = True) -> None:
         field = "learner.algorithm.teacher.adapter"
         check_start(teacher, config.model, field, "one of the same shape")
     if config.learner.algorithm.target is not None:
-        from unstable.learners.algorithms import algorithm_class
+        from unstable.runtime.local import LocalLearner
 
-        algorithm_class(config.learner.algorithm)
+        LocalLearner.check(config)
 
 
 def check_games(config: RunConfig) -> None:

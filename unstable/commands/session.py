@@ -25,7 +25,7 @@ from unstable.records.logs import take_over
 from unstable.tracking.lines import FIRST_S, Lines
 
 if TYPE_CHECKING:
-    from unstable.loop.interrupt import Interrupt
+    from unstable.loop.context import Interrupt
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

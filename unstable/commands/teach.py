@@ -228,7 +228,7 @@ async def _ask_average(
     folder: RunFolder, config: RunConfig, actors: Sequence[Actor], version: int
 ) -> Row:
     """As `_ask`, of the running mean of the weights, which takes the version's place on file."""
-    from unstable.learners.checkpoint import read_average  # which loads torch
+    from unstable.models.checkpoint import read_average  # which loads torch
 
     place = folder.checkpoint(version)
     write_adapter(read_average(place), place)

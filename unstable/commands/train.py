@@ -16,15 +16,17 @@ from unstable.commands.session import (
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
 from unstable.datasets.offline import OfflineData
-from unstable.loop.context import Context, sleeping
-from unstable.loop.interrupt import Interrupt
+from unstable.loop.context import Context, Interrupt, sleeping
 from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
 from unstable.models.weights import ready_weights
 from unstable.planning.plan import Plan
+from unstable.planning.usage import DeviceProbe
+from unstable.prompts import load_style
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
+from unstable.rewards.terms import Rewards
 from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
 from unstable.tracking.tracker import Tracker
@@ -80,8 +82,10 @@ def go_on(
             resolved.config,
             folder,
             device=resolved.machine.summary,
+            usage=DeviceProbe().read,
             sinks=sinks,
         )
+        tracker.view.requests = {g.key: load_style(g.prompt).request for g in resolved.config.games}
         with contextlib.closing(tracker):
             _run(resolved, folder, tracker, state, offline, loop)
 
@@ -142,6 +146,7 @@ async def _train(
             learner=learner,
             joined=joined,
             tracker=tracker,
+            rewards=Rewards(config.buffer.rewards, config.judges),
             exact_games=exact_games(config),
             interrupt=interrupt,
             offline=offline,

@@ -4,11 +4,7 @@ Words come in, a value goes out; "auto" is left to planning, which knows the mac
 stands here alone. A mistake raises `ConfigError`, one line with field, value and remedy.
 """
 
-from unstable.config.algorithm import (
-    AlgorithmConfig,
-    BuiltInConfig,
-    MovesKept,
-)
+from unstable.config.algorithm import AlgorithmConfig, BuiltInConfig, MovesKept
 from unstable.config.algorithms import (
     ALGORITHMS,
     A2CConfig,

@@ -74,7 +74,7 @@ class AlgorithmConfig(Section):
     )
 
     def why_not_offline(self) -> str | None:
-        """Why it cannot be trained on recorded games as it is set, with the remedy; None: it can.
+        """Return why it cannot be trained on recorded games, with the remedy; None: it can.
 
         Their samples may be of any policy, so that whoever weighs one by an advantage has to
         correct for how much likelier it was to that policy.
@@ -88,27 +88,27 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether, as it is set, it learns nothing from groups of one."""
+        """Return whether, as it is set, it learns nothing from groups of one."""
         return self.grouped
 
     @property
     def uses_kl(self) -> bool:
-        """Whether a KL is asked for."""
+        """Return whether a KL is asked for."""
         return self.kl_reward > 0 or self.kl_loss > 0
 
     @property
     def uses_reference(self) -> bool:
-        """Whether the reference is scored: for a KL, or for the algorithm's own loss."""
+        """Return whether the reference is scored: for a KL, or for the algorithm's own loss."""
         return self.uses_kl or self.reads_reference
 
     @property
     def uses_exact_kl(self) -> bool:
-        """Whether the loss has a KL over all words."""
+        """Return whether the loss has a KL over all words."""
         return self.kl_loss > 0 and self.kl_estimator == "exact"
 
     @property
     def uses_teacher(self) -> bool:
-        """Whether there is another policy to learn from."""
+        """Return whether there is another policy to learn from."""
         return self.teacher.adapter is not None
 
     @model_validator(mode="after")

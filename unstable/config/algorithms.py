@@ -6,13 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
 from unstable.config.base import Arguments, PositiveFloat, Section, Share
-from unstable.config.preferences import (
-    DPOConfig,
-    IPOConfig,
-    KTOConfig,
-    SimPOConfig,
-    SLiCConfig,
-)
+from unstable.config.preferences import DPOConfig, IPOConfig, KTOConfig, SimPOConfig, SLiCConfig
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]

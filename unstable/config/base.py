@@ -37,7 +37,7 @@ else:
 
 
 def path_problem(text: str) -> str | None:
-    """Why a text can be no path of a file or folder, with the remedy; None where it can."""
+    """Return why a text can be no path, with the remedy; None where it can."""
     if not text.strip() or not text.isprintable():
         return "no path; give one of printable characters"
     if len(os.fsencode(text)) > 4000 or any(len(os.fsencode(p)) > 250 for p in Path(text).parts):
@@ -192,12 +192,12 @@ class Section(BaseModel):
 
     @classmethod
     def _takes_a_number(cls, key: str) -> bool:
-        types = list(_types(cls.model_fields[key].annotation))
+        types = list(parts(cls.model_fields[key].annotation))
         return (int in types or float in types) and bool not in types
 
 
-def _types(annotation: Any) -> Iterator[Any]:
+def parts(annotation: Any) -> Iterator[Any]:
     """An annotation and all that it is made of."""
     yield annotation
     for part in get_args(annotation):
-        yield from _types(part)
+        yield from parts(part)

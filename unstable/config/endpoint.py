@@ -52,7 +52,7 @@ def chat_parameters(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches what listens there."""
+    """Return whether this machine alone reaches what listens there."""
     if host == "localhost":
         return True
     try:

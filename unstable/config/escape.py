@@ -43,7 +43,7 @@ def escape_control(text: str) -> str:
 
 
 def has_secrets() -> bool:
-    """Whether any variable that `keep_secret` names holds a key here."""
+    """Return whether any variable that `keep_secret` names holds a key here."""
     return any(len(os.environ.get(name, "")) >= _LEAST_SECRET for name in _SECRET_VARIABLES)
 
 

@@ -148,17 +148,17 @@ class GameConfig(Section):
 
     @property
     def sides(self) -> tuple[tuple[int, ...], ...]:
-        """What plays against each other: the teams, or each seat for itself."""
+        """Sides that play against each other: the teams, or each seat for itself."""
         return self.teams or tuple((seat,) for seat in range(self.seats))
 
     @property
     def is_driven(self) -> bool:
-        """Whether a program outside plays it."""
+        """Return whether a program outside plays it."""
         return self.env.partition(":")[0] == DRIVER
 
     @property
     def driver(self) -> str | None:
-        """What the run starts to play it, module:Class."""
+        """Program that the run starts to play it, module:Class."""
         return self.env.partition(":")[2] or None if self.is_driven else None
 
     @property

@@ -90,7 +90,7 @@ class LLMOracle(Section):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """What a template has to have."""
+        """Names that a template has to have."""
         return () if self.mode == "absolute" else ("first", "second")
 
     @property
@@ -135,7 +135,7 @@ class RewardModelOracle(Section):
 
     @property
     def folder(self) -> Path:
-        """Where the model lies."""
+        """Folder of the model."""
         return Path(self.path).expanduser()
 
 

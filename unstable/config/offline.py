@@ -4,13 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import (
-    ONE_IS_A_LIST,
-    NonNegativeInt,
-    PathText,
-    PositiveInt,
-    Section,
-)
+from unstable.config.base import ONE_IS_A_LIST, NonNegativeInt, PathText, PositiveInt, Section
 from unstable.config.run import RunConfig
 
 

@@ -90,7 +90,7 @@ class OpponentConfig(Section):
 
     @property
     def answers(self) -> int:
-        """How many are sampled for each of its turns, of which a judge's best is played."""
+        """Number of answers to each of its turns, of which a judge's best is played."""
         return 1
 
 
@@ -214,7 +214,7 @@ class OpenAIOpponent(OpponentConfig):
 
     @property
     def is_capped(self) -> bool:
-        """Whether calls and tokens have to be counted."""
+        """Return whether calls and tokens have to be counted."""
         return self.max_calls is not None or self.max_total_tokens is not None
 
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple, get_origin
 
 from pydantic import BaseModel
+
+from unstable.config.base import parts
 
 
 class Option(NamedTuple):
@@ -37,7 +39,7 @@ def outline(config: type[BaseModel]) -> list[Option]:
 
 
 def within(path: str, section: str) -> bool:
-    """Whether an option is a section or stands in it; indices may be left out.
+    """Return whether an option is a section or stands in it; indices may be left out.
 
     >>> within("games.N.invalid_moves.allowed", "games.invalid_moves")
     True
@@ -68,7 +70,6 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
     """The sections that a field's type is made of, if any."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _sections(part)
+    for part in parts(annotation):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            yield part

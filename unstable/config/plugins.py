@@ -85,7 +85,7 @@ def registered(kind: str) -> Mapping[str, EntryPoint]:
 
 
 def load_target(target: str, field: str = "target") -> Any:
-    """What `package.module:name` names; raises `ConfigError` that starts with the config's field.
+    """Import `package.module:name`; raises `ConfigError` that starts with the config's field.
 
     Its cause is what the import raised.
 
@@ -127,7 +127,7 @@ def described(error: BaseException) -> str:
 def check_target(
     field: str, target: str, remedy: str, *given: Any, also: type | None = None
 ) -> Any:
-    """What the target names, if it can be called with what is `given` or is an instance of `also`.
+    """Import a target, if it can be called with what is `given` or is an instance of `also`.
 
     Raises `ConfigError` for anything else.
     """

@@ -46,7 +46,7 @@ class PairsConfig(BuiltInConfig):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether it compares the trajectories of a group."""
+        """Return whether it compares the trajectories of a group."""
         return self.pairs == "group"
 
 
@@ -104,7 +104,7 @@ class KTOConfig(BuiltInConfig):
 
     @property
     def needs_groups(self) -> bool:
-        """Whether it compares the trajectories of a group."""
+        """Return whether it compares the trajectories of a group."""
         return self.baseline == "group"
 
     @model_validator(mode="after")

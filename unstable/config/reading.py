@@ -96,7 +96,7 @@ S = TypeVar("S", bound=Section)
 
 
 def read_section(kind: type[S], text: str, place: str, example: str) -> S:
-    """What a YAML text describes; raises `ConfigError`, which begins with `place`."""
+    """Read a section from YAML; raises `ConfigError`, which begins with `place`."""
     data = read_yaml(text, place)
     if not isinstance(data, dict):
         raise ConfigError(f"{place}: holds a {type(data).__name__}; write keys such as {example}:")
@@ -108,7 +108,7 @@ def read_section(kind: type[S], text: str, place: str, example: str) -> S:
 
 
 def dump_section(section: Section) -> str:
-    """It as YAML that `read_section` reads back to an equal one."""
+    """Return a section as YAML that `read_section` reads back to an equal one."""
     data = {"format": FORMAT, **section.model_dump(mode="json", exclude_defaults=True)}
     return yaml.safe_dump(data, sort_keys=False, width=100)
 
@@ -166,7 +166,7 @@ def _loaded(root: type[C], data: dict[str, Any], overrides: Mapping[str, Any] | 
 
 
 def _shared(algorithm: AlgorithmConfig, name: str) -> dict[str, Any]:
-    """What was set of an algorithm's keys that mean something in the one of that name as well."""
+    """Return the keys set for an algorithm that mean something in the one of that name as well."""
     shared = algorithm.model_fields_set & AlgorithmConfig.model_fields.keys() - {"name"}
     kind = ALGORITHMS.get(name, AlgorithmConfig)
     return algorithm.model_dump(include=shared - kind.without.keys())

@@ -33,7 +33,7 @@ class DecayConfig(Section):
 
 
 class ReferenceConfig(Section):
-    """Whether the policy that a KL refers to stays the one that the run began with."""
+    """Return whether the policy that a KL refers to stays the one that the run began with."""
 
     every: PositiveInt | None = Field(
         None, description="it becomes the policy after every so many updates; null: never"
@@ -92,5 +92,5 @@ class TeacherConfig(Section):
 
     @property
     def folder(self) -> Path | None:
-        """Of the adapter."""
+        """Folder of the adapter."""
         return None if self.adapter is None else Path(self.adapter).expanduser()

@@ -5,14 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.base import (
-    Arguments,
-    Auto,
-    NonNegativeInt,
-    PositiveInt,
-    RunName,
-    Section,
-)
+from unstable.config.base import Arguments, Auto, NonNegativeInt, PositiveInt, RunName, Section
 from unstable.config.judges import JudgeConfig, read_args
 
 Part = Literal["answer", "thought", "action"]

@@ -185,7 +185,7 @@ class RunConfig(Section):
 
     @property
     def moves_kept(self) -> MovesKept:
-        """What turns that are trained on keep of their positions' moves."""
+        """Moves of their positions that trained turns keep."""
         moves = self.sampling.moves
         return self.learner.algorithm.moves_needed if moves == "auto" else moves
 
@@ -220,7 +220,7 @@ class RunConfig(Section):
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
 
     def of_actor(self, index: int) -> Self:
-        """As an actor has it: the seats of its games are at a port of its own."""
+        """Return the config of an actor: the seats of its games are at a port of its own."""
         if not self.listen.port:
             return self
         first = self.listen.seats_port or self.listen.port + 1
@@ -228,7 +228,7 @@ class RunConfig(Section):
 
     @property
     def candidate_judges(self) -> dict[str, RewardConfig]:
-        """What values answers that may be played, by the place of `best_of` in the config."""
+        """Judges of answers that may be played, by the place of `best_of` in the config."""
         places: dict[str, Section] = {"eval": self.eval}
         places |= {f"opponents.fixed.{i}": each for i, each in enumerate(self.opponents.fixed)}
         found = {}

@@ -73,12 +73,12 @@ class ModelConfig(Section):
 
     @property
     def template_arguments(self) -> dict[str, Any]:
-        """What the chat template is called with besides the messages."""
+        """Arguments of the chat template besides the messages."""
         return {} if isinstance(self.chat_template, str) else self.chat_template
 
     @property
     def trains_all(self) -> bool:
-        """Whether all weights are trained."""
+        """Return whether all weights are trained."""
         return self.adapter == "none"
 
     @property
@@ -293,7 +293,7 @@ class LoopConfig(Section):
 
 
 def address_problem(text: str) -> str | None:
-    """Why a text is not the address of a cluster's head, with the remedy; None where it is."""
+    """Return why a text is no address of a cluster's head, with the remedy; None where it is."""
     host, _, port = text.rpartition(":")
     if "://" in text:
         return (
@@ -342,7 +342,7 @@ class ClusterConfig(Section):
 
     @property
     def is_joined(self) -> bool:
-        """Whether a run joins a cluster that others have started."""
+        """Return whether a run joins a cluster that others have started."""
         return self.address != "local"
 
 

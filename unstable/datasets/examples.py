@@ -34,7 +34,7 @@ class Example:
 
     @property
     def key(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is the same where two examples teach the same: ids of prompt and answer."""
+        """Ids of prompt and answer, which are alike where two examples teach the same."""
         return tuple(self.tokens.prompt_ids), tuple(self.tokens.token_ids)
 
 
@@ -76,7 +76,7 @@ def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuning:
-    """What is trained on, in which order, and for how long."""
+    """Examples that are trained on, in their order, and for how long."""
 
     train: Sequence[Example]
     held_out: Sequence[Example]
@@ -139,7 +139,7 @@ def _length(epoch: int) -> int:
 
 
 def write_examples(path: Path, sides: Split) -> None:
-    """What is trained on and what is held out, a line each."""
+    """Write the examples that are trained on and those that are held out, a line each."""
     rows = [
         {"held_out": held_out, **plain(example)}
         for held_out, examples in zip((False, True), sides, strict=True)
@@ -149,7 +149,7 @@ def write_examples(path: Path, sides: Split) -> None:
 
 
 def read_examples(path: Path) -> Split:
-    """What `write_examples` wrote."""
+    """Read what `write_examples` wrote."""
     sides: Split = ([], [])
     for _, row in read_lines(path):
         sides[row.pop("held_out")].append(convert(row, Example))

@@ -19,7 +19,7 @@ PAIR = 2
 
 
 def is_held_out(result: GameResult, share: float, seed: int) -> bool:
-    """Whether a game is never trained on. Games of one deal, and so of one group, are alike."""
+    """Return whether a game is never trained on, by its deal: a group's games are alike."""
     spec = result.spec
     return random.Random(derive_seed(seed, "held out", spec.env, spec.seed)).random() < share
 
@@ -88,14 +88,14 @@ class OfflineData:
             yield PackedBatch(0, tuple(islice(groups, end - begin)), recorded=True)
 
     def measures(self, version: int, *, is_last: bool) -> bool:
-        """Whether the held-out loss of a version is due."""
+        """Return whether the held-out loss of a version is due."""
         if not self.index.held_out and not self.held_out_pairs:
             return False
         every = self.learn.held_out_every
         return is_last or (version % every == 0 if every else version in (0, *self.ends))
 
     def epoch(self, version: int) -> float:
-        """How often the games have been gone through when a version is made."""
+        """Return how often the games have been gone through when a version is made."""
         epoch = next(number for number, end in enumerate(self.ends) if version <= end)
         before = self.ends[epoch - 1] if epoch else 0
         return epoch + (version - before) / (self.ends[epoch] - before)
@@ -120,7 +120,7 @@ class OfflineData:
                 yield tuple(map(PackedTrajectory.of, group.trajectories))
 
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
-        """Where batches end in this order; with `whole` a smaller one only if it is the first."""
+        """Return the ends of batches in this order; with `whole` none is smaller but the first."""
         cuts, held, on_file = [], 0, len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
         for place, index in enumerate(order.tolist(), start=1):

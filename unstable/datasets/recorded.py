@@ -27,7 +27,7 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What an index has found."""
+    """Counts of what an index has found."""
 
     games: int = 0
     groups: int = 0  # to train on or held out
@@ -51,7 +51,7 @@ class _Waiting:
 
 
 class GroupIndex:
-    """Where each group's games are on file: 16 bytes a game and 40 a group, whatever these hold.
+    """Places of each group's games on file: 16 bytes a game and 40 a group, whatever these hold.
 
     Ids of games and groups are made different from run to run. `learn` says which trajectories are
     kept, `least` how many a group needs where some are not.

@@ -67,7 +67,7 @@ def expert_examples(
 
 
 def _progress(pools: Collection[list[Example]], number: int, quota: int) -> int:
-    """How far the pools are filled: in all up to `number`, and then each up to `quota`."""
+    """Count how far the pools are filled: in all up to `number`, then each up to `quota`."""
     total = sum(map(len, pools))
     return total if total < number else number + sum(min(len(pool), quota) for pool in pools)
 

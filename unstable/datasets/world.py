@@ -105,7 +105,7 @@ def words_of_play(game: GameConfig, number: int = 100) -> list[str]:
 
 
 def constant_texts(games: Sequence[GameConfig]) -> list[str]:
-    """What stands unchanged in prompts of play and questions, so that a token each can be it.
+    """List texts that stand unchanged in prompts and questions, so that a token each can be it.
 
     The words that moves are made of are among them.
     """

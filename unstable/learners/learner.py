@@ -18,7 +18,6 @@ from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class, named_algorithm
 from unstable.learners.batch import Examples, FlatBatch, Ints
-from unstable.learners.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.critic import Critic, StateCritic
 from unstable.learners.metrics import (
@@ -47,6 +46,7 @@ from unstable.learners.regularization import (
     regularized,
 )
 from unstable.learners.scoring import Scorer
+from unstable.models.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.types import Adapter, Batch, MeanLoss, PlayerId, TokenSample, Update
 from unstable.types.seeds import derive_seed
 

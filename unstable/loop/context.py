@@ -5,7 +5,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
@@ -21,10 +21,8 @@ from unstable.league.past import PastResults
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.ended import Ended
-from unstable.loop.interrupt import Interrupt
-from unstable.loop.protocols import Actor, HeldVersion, Learner
+from unstable.loop.protocols import Actor, HeldVersion, Learner, RewardTerms
 from unstable.records.folder import RunFolder
-from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
     MAIN,
@@ -59,7 +57,7 @@ async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[
 
 
 async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
-    """How exploitable a version is in a game that is solved exactly."""
+    """Measure how exploitable a version is in a game that is solved exactly."""
     began = time.time()
     probabilities = await decide(actors, game, player)
     assert player.version is not None
@@ -86,8 +84,36 @@ async def distribute(
     return list(chain(*played))
 
 
+class Interrupt:
+    """A person's wish to end the run: at once, or as soon as the updates in progress are over."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._updates: list[int] = []
+
+    @property
+    def deferred_by(self) -> str:
+        """The last of the updates that are finished first, in words; empty if there is none."""
+        return f"update {max(self._updates)}" if self._updates else ""
+
+    @contextlib.contextmanager
+    def deferred(self, update: int) -> Iterator[None]:
+        """Finish what makes or publishes an update first, given by the version that it makes.
+
+        At its end, unless another one is in progress, `CancelledError` is raised if the wish came
+        meanwhile.
+        """
+        self._updates.append(update)
+        try:
+            yield
+        finally:
+            self._updates.remove(update)
+        if self.wanted and not self._updates:
+            raise asyncio.CancelledError
+
+
 class Backlog(Generic[T]):
-    """What one task does for another, in order; `items` are not done yet, the oldest first."""
+    """Work of one task for another, in order; `items` are not done yet, the oldest first."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
@@ -180,6 +206,7 @@ class Context:
     actors: list[Actor]
     learner: Learner
     tracker: Tracker
+    rewards: RewardTerms
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
     offline: OfflineData | None = None  # what is trained on where nothing is played
     policy: str = MAIN
@@ -201,7 +228,6 @@ class Context:
         config = self.config
         self.buffer = make_buffer(config)
         self.gate = Gate(self.buffer)
-        self.rewards = Rewards(config.buffer.rewards, config.judges)
         self.registry = make_registry(config, Matchmaker(config.opponents))
         self.past_results = PastResults()
         self.schedule = Schedule(config, len(self.actors))
@@ -224,7 +250,7 @@ class Context:
 
     @property
     def probabilities(self) -> list[float]:
-        """How likely each of them is met; empty where all alike."""
+        """Probabilities of meeting each past version; empty where all are alike."""
         return self.registry.probabilities(self.policy)
 
     @property
@@ -242,12 +268,12 @@ class Context:
 
     @property
     def evaluates_beside(self) -> bool:
-        """Whether a version is evaluated while others are trained."""
+        """Return whether a version is evaluated while others are trained."""
         return bool(self.evaluations.items)
 
     @property
     def is_done(self) -> bool:
-        """Whether all updates are made."""
+        """Return whether all updates are made."""
         return self.version >= self.config.loop.steps
 
     @property

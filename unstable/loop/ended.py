@@ -66,7 +66,7 @@ class Ended(NamedTuple):
 
 
 def _line(game: GameResult, trajectories: Sequence[Trajectory]) -> bytes | Unwritable:
-    """What cannot be made costs a line and no game."""
+    """Return a game's line; a line that cannot be made costs no game."""
     try:
         return game_body(game, trajectories)
     except ValueError as error:

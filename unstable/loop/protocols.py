@@ -15,12 +15,24 @@ from unstable.types import (
     PlayerId,
     Shares,
     TokenSample,
+    Trajectory,
     Update,
 )
 
 HeldAdapter = Any
 """A version's adapter on its way from the learner to actors, which the loop does not look at: the
 `Adapter`, or what stands for it where they are processes of their own."""
+
+
+class RewardTerms(Protocol):
+    """The reward terms of a run, `rewards.terms.Rewards`."""
+
+    @property
+    def at_once(self) -> int:
+        """Most calls in flight of terms that wait; 0 where none waits."""
+
+    def recorded(self, result: GameResult) -> list[Trajectory]:
+        """Return the trajectories that a game's record holds."""
 
 
 class Actor(Protocol):
@@ -44,7 +56,7 @@ class Actor(Protocol):
         """Return once it can begin games: an actor whose node has gone waits for another one."""
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
+        """Return what play so far has to do with play to come."""
 
     async def restore(self, state: ActorState) -> None:
         """Continue from what `state` returned."""
@@ -53,7 +65,7 @@ class Actor(Protocol):
         """Let games name a version of a policy; None is the adapter of its checkpoint."""
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
+        """Have seats that take the newest version at each turn take this one from now on."""
 
     async def retire(self, version: PlayerId) -> None:
         """Forget a version that no new game will ask for."""
@@ -74,13 +86,13 @@ class Actor(Protocol):
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """What `probabilities`, those of all decisions, are worth, and against those of `past`."""
+        """Return how exploitable these probabilities are, and what they win from the `past`."""
 
     async def sleep(self) -> None:
         """Give the memory of a shared GPU back; no game may be in flight."""
 
     async def wake(self) -> None:
-        """Take it again."""
+        """Take the memory of a shared GPU again."""
 
 
 class HeldVersion(NamedTuple):
@@ -105,16 +117,16 @@ class Learner(Protocol):
         """Train on a batch, which makes the next version."""
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """That of a batch of which nothing is learned."""
+        """Return the loss of a batch of which nothing is learned."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """One supervised step, which makes the next version."""
+        """Make one supervised step, which makes the next version."""
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
+        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
 
     async def hold(self) -> HeldVersion:
-        """Keep a copy of the current version until it is saved."""
+        """Keep a copy of the current version until it is saved; updates may follow meanwhile."""
 
     async def adapter(self, version: int) -> HeldAdapter:
         """Return the adapter of a held version."""
@@ -129,6 +141,4 @@ class Learner(Protocol):
         """Multiply the learning rate of all updates to come."""
 
     async def restore(self, version: int) -> None:
-        """Take weights, optimizer and algorithm of an earlier version's checkpoint; the number of
-        the version stays.
-        """
+        """Take back weights, optimizer and algorithm of a version; the number stays."""

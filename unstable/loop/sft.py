@@ -103,7 +103,7 @@ def best(rows: Sequence[Row]) -> int:
 
 
 def is_over(rows: Sequence[Row], patience: int) -> bool:
-    """Whether the best of the rows has `patience` rows after it."""
+    """Return whether the best of the rows has `patience` rows after it."""
     return bool(rows) and len(rows) - 1 - best(rows) >= patience
 
 

@@ -10,13 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    NonNegativeInt,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-)
+from pydantic import BaseModel, NonNegativeInt, PlainSerializer, PlainValidator, ValidationError
 
 from unstable.buffers.buffer import BufferState
 from unstable.config import FORMAT, RunFailedError
@@ -82,7 +76,7 @@ def parse(text: bytes, version: int) -> RunState | None:
 
 
 async def actor_states(context: Context) -> list[ActorState]:
-    """What each actor has to keep."""
+    """Return the state of each actor."""
     return await asyncio.gather(*(actor.state() for actor in context.actors))
 
 

@@ -209,7 +209,7 @@ async def keep_learning(context: Context, deadline: float) -> None:
 
 
 async def learn_ahead(context: Context, batch: PackedBatch) -> None:
-    """As `learn`, but the new version is published by `keep_publishing`.
+    """Learn like `learn`, but leave the new version to `keep_publishing`.
 
     The version before it is published by then, and at most one evaluation waits for another.
     """

@@ -47,7 +47,7 @@ class Case:
         return Placement(node, tuple(card.id for card in cards))
 
     def learner_memory(self, *, on_gpu: bool) -> LearnerMemory:
-        """What each learner rank takes."""
+        """Return the memory of each learner rank."""
         learner = self.config.learner
         tokens = learner.batch_size * self.config.sampling.max_tokens
         others = learner.algorithm.uses_reference + learner.algorithm.uses_teacher
@@ -69,7 +69,7 @@ class Case:
         )
 
     def engine_memory(self, *, on_gpu: bool) -> EngineMemory:
-        """What each engine takes, with `max_loras` slots."""
+        """Return the memory of each engine, with `max_loras` slots."""
         games = self.config.actors.games_in_flight
         setup = EngineSetup(
             config=self.config,
@@ -156,7 +156,7 @@ def versions_in_play(config: RunConfig) -> int:
 
 
 def versions_at_once(config: RunConfig, games: int) -> int:
-    """How many of them so many games ask for on average, rounded up.
+    """Return how many versions so many games ask for on average, rounded up.
 
     Of a game against a past version every other turn is that one's. Where each of the pool is as
     likely as any other, n turns ask for pool x (1 - (1 - 1 / pool)^n) different ones; by another
@@ -170,7 +170,7 @@ def versions_at_once(config: RunConfig, games: int) -> int:
 
 
 def _past_share(config: RunConfig) -> float:
-    """Of all games, those against past versions: at most, if the guard changes it."""
+    """Return the share of games against past versions: at most, if the guard changes it."""
     opponents = config.opponents
     later = [config.guard.opponents] if "opponents" in config.guard.action else []
     draws = [(each.past, each.self + each.past + each.fixed) for each in (opponents.draw, *later)]
@@ -200,7 +200,7 @@ def named_cards(gpus: Sequence[GPU]) -> str:
 
 
 def smallest(gpus: Sequence[GPU]) -> Device:
-    """What can be had of each of the cards."""
+    """Return what can be had of each of the cards."""
     return Device(
         named_cards(gpus),
         min(gpu.total_bytes for gpu in gpus),

@@ -23,7 +23,7 @@ Share = Literal["off", "split", "sleep"]
 
 
 class DoesNotFitError(Exception):
-    """What lacks memory; who catches it looks for a remedy."""
+    """A lack of memory; who catches it looks for a remedy."""
 
 
 class Device(NamedTuple):
@@ -37,7 +37,7 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What an engine and a learner rank may take, on a device each or on one that they share."""
+    """Memory for an engine and a learner rank, on a device each or on one that they share."""
 
     mode: Mode
     share: Share
@@ -210,7 +210,7 @@ def check_engine_fits(memory: EngineMemory, limit_bytes: int, device: Device, to
 
 
 def _rounded(share: float) -> float:
-    """Rounded down, so that what is left is never less than it was counted on."""
+    """Round a share down, so that what is left is never less than it was counted on."""
     return math.floor(1000 * share) / 1000
 
 

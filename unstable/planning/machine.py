@@ -51,7 +51,7 @@ class GPU:
 
 
 class Placement(NamedTuple):
-    """Where a process runs: a machine's address, and the ids of its cards there.
+    """Place of a process: a machine's address, and the ids of its cards there.
 
     Without cards it runs on the processor. Placement("127.0.0.1", gpus=("0", "1"))
     """
@@ -99,7 +99,7 @@ class Machine:
 
     @property
     def cuda_problem(self) -> str | None:
-        """Why torch cannot use the cards, with the remedy; None where it can, or there is none."""
+        """Reason why torch cannot use the cards, with the remedy; None where it has no reason."""
         if self.nvml_error is not None:
             return (
                 f"NVML cannot read the GPUs ({self.nvml_error}); see what nvidia-smi says, "
@@ -125,7 +125,7 @@ class Machine:
 
     @property
     def build_problem(self) -> str | None:
-        """Why what compiles as it starts, as vLLM does on a GPU, cannot; None where it can."""
+        """Reason why nothing can be compiled here, as vLLM does on a GPU; None where it can."""
         if not self.compiler:
             return "no C compiler, which vLLM needs as it starts; run: apt install gcc"
         if not self.headers:
@@ -134,7 +134,7 @@ class Machine:
 
     @property
     def notes(self) -> list[str]:
-        """What makes it slow, or fail later, with the remedy."""
+        """Lines on what makes it slow, or fail later, with the remedy."""
         found = []
         shared = self.shared_bytes
         if self.usable_gpus and shared is not None and shared < _SHARED_BYTES:
@@ -155,7 +155,7 @@ class Machine:
 
     @property
     def has_vllm(self) -> bool:
-        """Whether vLLM is installed, in the build for the cards, or else for processors."""
+        """Return whether vLLM is installed, in the build for the cards, or else for processors."""
         version = self.packages.get("vllm")
         if self.usable_gpus:
             return version is not None and "cpu" not in version
@@ -196,7 +196,7 @@ def _numbers(version: str | None) -> list[int]:
 
 
 def this_machine() -> Machine:
-    """What is here now."""
+    """Return the machine that this runs on."""
     memory_bytes, free_bytes = _memory()
     return Machine(
         cores=_cores(),

@@ -81,7 +81,7 @@ def learner_memory(
     reference_tokens: int = 0,
     quantize: str = "none",
 ) -> LearnerMemory:
-    """What a learner rank takes: weights, what is trained with its optimizer, logits, activations.
+    """Count a learner rank's memory: weights, trained ones with optimizer, logits, activations.
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
     https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
@@ -128,7 +128,7 @@ def learner_memory(
 
 
 def master_bytes(shape: ModelShape, dtype: str, part: int, more: int) -> int:
-    """What training takes of all weights, of which a rank has a `part`.
+    """Count what training takes of all weights, of which a rank has a `part`.
 
     Each takes 20 bytes, with what a step that fails is undone by, and `more`; the embedding's
     gradient, or the output layer's, is there twice before it is added to what there is.
@@ -138,7 +138,7 @@ def master_bytes(shape: ModelShape, dtype: str, part: int, more: int) -> int:
 
 
 def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
-    """What the base takes: all in `dtype`, but for quantized linear layers.
+    """Count what the base takes: all in `dtype`, but for quantized linear layers.
 
     Of those the largest counts once more, in `dtype`, in which it is computed with.
     """
@@ -151,7 +151,7 @@ def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
 
 
 def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:
-    """What a chunk of rows takes while it is scored.
+    """Count what a chunk of rows takes while it is scored.
 
     In fp32 logits, log-softmax and probabilities; with an exact KL the reference's and their
     difference too, with a copy in the base's precision.
@@ -161,7 +161,7 @@ def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:
 
 
 def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_gpu: bool) -> int:
-    """What one decoder layer keeps for its backward pass, for each token.
+    """Count what one decoder layer keeps for its backward pass, for each token.
 
     Counted as in https://arxiv.org/abs/2205.05198: a linear layer keeps its input, once for all
     that read the same tensor, and with a LoRA `rank` values more; a norm keeps its input in fp32,

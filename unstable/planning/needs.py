@@ -25,7 +25,7 @@ _ON_PROCESSOR = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """How an engine would be set up, on a device of its kind."""
+    """Setup of an engine on a device of its kind."""
 
     config: RunConfig
     shape: ModelShape
@@ -38,7 +38,7 @@ class EngineSetup:
 
 
 class EngineNeeds:
-    """What an engine needs. `engines/kinds.py` has one of each engine."""
+    """Needs of an engine. `engines/kinds.py` has one of each engine."""
 
     uses_gpus = False
     """Whether it runs on GPUs where there are some; else on the processor."""
@@ -48,11 +48,11 @@ class EngineNeeds:
     """Whether of versions that are whole models one is in memory, and the others lie as files."""
 
     def lack(self, machine: Machine) -> str | None:
-        """What it needs and a machine could be given, with how; None where nothing lacks."""
+        """Return what lacks and could be installed, with how; None where nothing lacks."""
         return None
 
     def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Why it cannot serve a config on such a machine at all; None where it can."""
+        """Return why it cannot serve a config on such a machine at all; None where it can."""
         return None
 
     def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
@@ -63,7 +63,7 @@ class EngineNeeds:
         """Raise `ConfigError` for what it cannot serve on any machine."""
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """What it takes of one device."""
+        """Return the memory that it takes of one device."""
         raise NotImplementedError
 
 

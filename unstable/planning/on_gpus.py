@@ -39,7 +39,7 @@ def on_gpus(case: Case) -> Placed:
 
 
 def _placed(case: Case) -> Placed:
-    """With as many slots as the case says."""
+    """Place processes with as many slots as the case says."""
     config, gpus = case.config, case.machine.usable_gpus
     per_card = _engines_per_card(case)
     actors, learners, shared = _cards(config, gpus, case.ranks, per_card)
@@ -76,7 +76,7 @@ def _placed(case: Case) -> Placed:
 
 
 def _engines_per_card(case: Case) -> int:
-    """How many engines a card has: several of a small model, whose limit is their processor time.
+    """Count a card's engines: several of a small model, whose limit is their processor time.
 
     One where the number of actors or their share of memory is given, or a card takes one process.
     """

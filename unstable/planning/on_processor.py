@@ -65,7 +65,7 @@ def on_processor(case: Case) -> Placed:
 
 
 class _Needs(NamedTuple):
-    """What an actor needs of a processor."""
+    """Needs of an actor on a processor."""
 
     engine: EngineMemory
     tokens: int
@@ -73,14 +73,14 @@ class _Needs(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """How many actors a node is good for, and the memory that they share."""
+    """Number of actors that a node is good for, and the memory that they share."""
 
     actors: int
     bytes: int
 
 
 def _room(node: Machine, needs: _Needs, learner: Placement | None, *, sync: bool) -> _Room:
-    """Of a node, which leaves half of its cores and memory to a learner that computes there.
+    """Return the room of a node; a learner that computes there has half of cores and memory.
 
     Half of all memory, whatever is free just now: a run must not depend on that.
     """
@@ -93,7 +93,7 @@ def _room(node: Machine, needs: _Needs, learner: Placement | None, *, sync: bool
 
 
 def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:
-    """So many actors on nodes: each next one where the fewest are, by what a node is good for.
+    """Share actors out: each next one where the fewest are, by what a node is good for.
 
     >>> _shared_out(4, [2, 1])
     [3, 1]
@@ -106,5 +106,5 @@ def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:
 
 
 def tokens_of(case: Case, games: int) -> int:
-    """That games cache at once; few prompts are as long as allowed, but one may be."""
+    """Count tokens that games cache at once; few prompts are as long as allowed, but one may be."""
     return max(case.longest, games * case.longest // 2)

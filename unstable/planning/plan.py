@@ -36,7 +36,7 @@ Engines = Mapping[str, EngineNeeds]
 
 
 class Use(NamedTuple):
-    """What each process of a kind takes of one device, in bytes by what they are for."""
+    """Memory that each process of a kind takes of one device, in bytes by what they are for."""
 
     process: str
     device: str
@@ -46,7 +46,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who runs where, and how much each process does at once."""
+    """Places of all processes, and how much each does at once."""
 
     engine: str
     dtype: Dtype
@@ -123,7 +123,7 @@ def _pools(config: RunConfig) -> Iterator[RunConfig]:
 
 
 def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> Iterator[str]:
-    """What a person should know of versions that are whole models."""
+    """Yield what a person should know of versions that are whole models."""
     if not config.model.trains_all:
         return
     size = FP32 * read_shape(config.model).parameters
@@ -252,7 +252,7 @@ def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]
 
 
 def _names(placements: Sequence[Placement]) -> str:
-    """Where processes run, in words; of several nodes how many are at each."""
+    """Name the places of processes; of several nodes with how many are at each."""
     at_node = Counter(placement.node for placement in placements)
     if len(at_node) > 1:
         return ", ".join(f"{count} at {node}" for node, count in at_node.items())
@@ -262,7 +262,7 @@ def _names(placements: Sequence[Placement]) -> str:
 
 
 def _places(placements: Sequence[Placement], several: bool) -> str:
-    """How many, and where; with the node even where it is one of `several`."""
+    """Say how many processes run where; with the node where there are `several`."""
     nodes = {placement.node for placement in placements}
     if len(nodes) > 1:
         return f"{len(placements)}: {_names(placements)}"

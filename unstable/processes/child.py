@@ -43,7 +43,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Once it has ended; below 0 by a signal that nothing was to be done about."""
+        """Exit code once it has ended; below 0 by a signal that nothing was to be done about."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:

@@ -86,7 +86,7 @@ class RunData:
 
 @contextmanager
 def _warning() -> Iterator[Skipped]:
-    """Collects what is damaged, and warns of it in a line."""
+    """Collect what is damaged, and warn of it in a line."""
     skipped = Skipped()
     yield skipped
     if skipped:

@@ -24,7 +24,7 @@ def write_environment(folder: RunFolder, command: str | None) -> None:
 
 
 def asked_for() -> list[str]:
-    """What our package asks for, a requirement each; none where it is not installed."""
+    """List the requirements of our package; none where it is not installed."""
     try:
         return requires(DISTRIBUTION) or []
     except PackageNotFoundError:

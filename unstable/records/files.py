@@ -109,6 +109,20 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def new_checkpoint(folder: Path) -> Iterator[Path]:
+    """Make the folder of a version like `new_folder`; what a killed process left of it goes.
+
+    Raises `FileExistsError` rather than write over any.
+    """
+    if folder.exists():
+        raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(left)
+    with new_folder(folder) as scratch:
+        yield scratch
+
+
+@contextlib.contextmanager
 def one_process(path: Path) -> Iterator[None]:
     """Other processes that make the same file or folder wait; `OSError` after ten minutes."""
     path.parent.mkdir(parents=True, exist_ok=True)

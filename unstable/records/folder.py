@@ -28,74 +28,59 @@ _WEIGHTS = ("adapter_", "model.")
 """What the files of a version's weights begin with."""
 
 
+class _File:
+    """A path in a run's folder, as an attribute of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", _: type) -> Path:
+        return folder.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's own folder: RunFolder(Path("out")).checkpoint(12) is out/checkpoints/000012."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        """The resolved config."""
-        return self.root / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        """The command that began the run, and the versions of packages that it ran with."""
-        return self.root / "environment.json"
-
-    @property
-    def report(self) -> Path:
-        """The run as a page to read."""
-        return self.root / "report.html"
-
-    @property
-    def tournament(self) -> Path:
-        """The design and the results of a tournament."""
-        return self.root / "tournament.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Events for TensorBoard, where they are asked for."""
-        return self.root / "tensorboard"
-
-    @property
-    def offline(self) -> Path:
-        """Which recorded games are trained on, where nothing is played."""
-        return self.root / "offline.json"
-
-    @property
-    def metrics(self) -> Path:
-        """A row an update."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def ratings(self) -> Path:
-        """The table of ratings."""
-        return self.root / "ratings.json"
-
-    @property
-    def status(self) -> Path:
-        """What the run is at, replaced once a second while it goes on."""
-        return self.root / "state.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """A folder for each version."""
-        return self.root / "checkpoints"
+    config = _File("config.yaml")
+    """The resolved config."""
+    environment = _File("environment.json")
+    """The command that began the run, and the versions of packages that it ran with."""
+    report = _File("report.html")
+    """The run as a page to read."""
+    tournament = _File("tournament.json")
+    """The design and the results of a tournament."""
+    tensorboard = _File("tensorboard")
+    """Events for TensorBoard, where they are asked for."""
+    offline = _File("offline.json")
+    """Which recorded games are trained on, where nothing is played."""
+    metrics = _File("metrics.jsonl")
+    """A row an update."""
+    ratings = _File("ratings.json")
+    """The table of ratings."""
+    status = _File("state.json")
+    """What the run is at, replaced once a second while it goes on."""
+    checkpoints = _File("checkpoints")
+    """A folder for each version."""
+    adapter = _File("adapter")
+    """What supervised training ends with."""
+    examples = _File("examples.jsonl")
+    """What supervised fine-tuning trains on."""
+    train = _File("train")
+    """Samples as trained, a file an update."""
+    best = _File("checkpoints/best")
+    """A link to the folder of the version that was best in evaluation."""
+    _blocking_games = _File("blocking_games.txt")
 
     def versions_of(self, policy: str) -> Path:
-        """Where a policy's versions lie: `checkpoints/`, or a folder there by another's name."""
+        """Folder of a policy's versions: `checkpoints/`, or one in it by another's name."""
         return self.checkpoints if policy == MAIN else self.checkpoints / policy
 
     def checkpoint(self, version: int, policy: str = MAIN) -> Path:
         """Folder of a version: the adapter and, of the newest ones, all that a resume needs."""
         return self.versions_of(policy) / f"{version:06d}"
-
-    @property
-    def best(self) -> Path:
-        """A link to the folder of the version that was best in evaluation."""
-        return self.checkpoints / "best"
 
     def name_best(self, version: int | None) -> None:
         """Have `best` lead to a version; None is none."""
@@ -115,7 +100,7 @@ class RunFolder:
         return int(name) if name.isdigit() else None
 
     def state(self, version: int) -> Path:
-        """What a run that goes on from the version needs besides the learner's state."""
+        """File of the run's state at a version, without the learner's."""
         return self.checkpoint(version) / "run_state.json"
 
     def versions(self, policy: str = MAIN) -> list[int]:
@@ -149,24 +134,9 @@ class RunFolder:
                 elif not path.name.startswith(_WEIGHTS):
                     path.unlink()
 
-    @property
-    def adapter(self) -> Path:
-        """What supervised training ends with."""
-        return self.root / "adapter"
-
     def export(self, version: int, *, merged: bool) -> Path:
-        """Where a version is put for others, unless they name a folder."""
+        """Folder of an exported version, unless a person names one."""
         return self.root / "exports" / f"{version:06d}-{'merged' if merged else 'adapter'}"
-
-    @property
-    def examples(self) -> Path:
-        """What supervised fine-tuning trains on."""
-        return self.root / "examples.jsonl"
-
-    @property
-    def train(self) -> Path:
-        """Samples as trained, a file an update."""
-        return self.root / "train"
 
     def samples(self, update: int) -> Path:
         """The samples as trained in update `update`."""
@@ -211,7 +181,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self, place: str) -> Iterator[None]:
-        """Only this process writes to the run meanwhile; raises `ConfigError` if another does.
+        """Hold the run against other processes' writes; raises `ConfigError` if another holds it.
 
         `place` is how a message names the folder.
         """
@@ -281,20 +251,16 @@ class RunFolder:
         with self._blocking_games.open("a", encoding="utf-8") as file:
             file.write(f"{name}\n")
 
-    @property
-    def _blocking_games(self) -> Path:
-        return self.root / "blocking_games.txt"
-
     def endpoint(self, opponent: str) -> Path:
-        """Where an endpoint's calls and tokens are counted, if they are capped."""
+        """File that counts an endpoint's calls and tokens, if they are capped."""
         return self.root / "endpoints" / f"{quote(opponent, safe='')}.json"
 
     def answers(self, term: str) -> Path:
-        """Where a reward term's answers are kept, with `cache: run`."""
+        """File of a reward term's answers, with `cache: run`."""
         return self.root / "judged" / f"{quote(term, safe='')}.cache.jsonl"
 
     def judged(self, name: str) -> Path:
-        """What reward terms said of recorded games when they were asked again."""
+        """File of the rewards of recorded games from terms that were asked again."""
         return self.root / "judged" / f"{quote(name, safe='')}.jsonl"
 
     def log(self, component: str) -> Path:

@@ -122,7 +122,7 @@ _BRANCHES = re.compile(rb'"branches":\s*[1-9]')  # in no text: its quotation mar
 
 
 def _has_branches(path: Path) -> bool:
-    """Whether a game of the file was forked, so that a member of a group is a branch."""
+    """Return whether a game of the file was forked, so that a member of a group is a branch."""
     if not path.is_file():
         return False
     with path.open("rb") as lines:

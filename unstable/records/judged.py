@@ -28,7 +28,7 @@ def terms_record(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig
 
 
 def judged_record(game: int, trajectories: Iterable[Trajectory]) -> JudgedLine:
-    """What the terms say of a game, and of its branches."""
+    """Return the rewards of a game and of its branches as a line."""
     judged = [
         JudgedRecord(game=each.game_id, seat=each.seat, turn=turn, rewards=rewards)
         for each in trajectories

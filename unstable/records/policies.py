@@ -23,7 +23,7 @@ def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Share
 
 
 def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str, dict[int, Shares]]:
-    """By game those of versions before one, the newest and others evenly chosen."""
+    """Read policies of versions before one, by game: the newest and others evenly chosen."""
     known = [version for version in folder.measured() if version < before]
     step = max(1.0, (len(known) - 1) / (MOST_COMPARED - 1))
     chosen = (
@@ -39,7 +39,7 @@ def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str,
 
 
 def read_policy(folder: RunFolder, version: int, skipped: Skipped) -> dict[str, Shares]:
-    """By game that of one version; none where it is lost."""
+    """Read a version's policies by game; none where they are lost."""
     record = read_document(folder.policies(version), Policies, skipped)
     games = {} if record is None else record.games
     return {game: dict(enumerate(shares)) for game, shares in games.items()}

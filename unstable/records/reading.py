@@ -34,7 +34,7 @@ class DamagedError(ValueError):
 
 
 class Skipped:
-    """What was left out while a run's files were read: how much of which file, and why first."""
+    """Counts of damaged records by file, and what was wrong with the first one."""
 
     def __init__(self) -> None:
         self._counts: Counter[Path] = Counter()
@@ -51,7 +51,7 @@ class Skipped:
 
     @property
     def first(self) -> str:
-        """Where the first one is, and what is wrong with it."""
+        """Place of the first damaged record, and what is wrong with it."""
         return next((f"{path}, {why}" for path, why in self._first.items()), "")
 
     @property

@@ -21,7 +21,7 @@ class RunsFolder:
         return RunFolder(self.root / "runs" / name)
 
     def log(self, name: str) -> Path:
-        """What a run has printed, of each of its starts."""
+        """File of a run's output, of all its starts."""
         return self.root / "logs" / f"{name}.log"
 
     def make_folders(self, below: str) -> None:

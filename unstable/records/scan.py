@@ -17,7 +17,7 @@ _GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
 
 
 class Place(NamedTuple):
-    """Where a recorded game is: its file, the offset of its line in bytes, and its number."""
+    """Position of a recorded game: its file, the offset of its line in bytes, and its number."""
 
     file: GameFile
     offset: int
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Advantage(NamedTuple):
-    """What a turn was worth as it was trained on, and the update that did."""
+    """A turn's advantage as it was trained on, and the update that did."""
 
     update: int
     value: float
@@ -81,7 +81,7 @@ def read_game_at(place: Place) -> RecordedGame:
 def read_advantages(
     folder: RunFolder, games: Collection[int] | None = None, skipped: Skipped | None = None
 ) -> dict[tuple[int, int], Advantage]:
-    """By game and turn, what was trained on; of the given games alone, or of all."""
+    """Read advantages by game and turn; of the given games alone, or of all."""
     found = {}
     left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():

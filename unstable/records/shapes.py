@@ -9,14 +9,7 @@ from msgspec import Meta, Struct
 from unstable.config import shown
 from unstable.types import Batch, Reward, SampledTokens
 from unstable.types.figures import MOST, Count, Figure, SeatNumber
-from unstable.types.metrics import (
-    EvalKey,
-    ExploitKey,
-    MetricKey,
-    RatingKey,
-    VersusKey,
-    WorstKey,
-)
+from unstable.types.metrics import EvalKey, ExploitKey, MetricKey, RatingKey, VersusKey, WorstKey
 
 
 class Record(Struct, kw_only=True, omit_defaults=True):
@@ -213,7 +206,7 @@ def row_problem(row: dict[str, Any]) -> str | None:
 
 
 def is_figure(value: Any) -> bool:
-    """Whether it is a number that a run may come to, or a truth value."""
+    """Return whether it is a number that a run may come to, or a truth value."""
     return isinstance(value, int | float) and abs(value) < MOST
 
 

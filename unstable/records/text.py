@@ -28,7 +28,7 @@ def _with_minus(text: str) -> str:
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
-    """So many digits behind the point, and no sign before 0.
+    """Format a number with so many digits behind the point, and no sign before 0.
 
     >>> fixed(0.125), fixed(-0.5, 3), fixed(-1e-17, 3), fixed(None)
     ('0.12', '−0.500', '0.000', '–')
@@ -37,7 +37,7 @@ def fixed(value: float | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """With its sign, unless it rounds to 0.
+    """Format a number with its sign, unless it rounds to 0.
 
     >>> signed(0.5), signed(-0.25), signed(-0.001), signed(None)
     ('+0.50', '−0.25', '0.00', '–')

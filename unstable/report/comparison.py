@@ -36,7 +36,7 @@ class Difference(NamedTuple):
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
-    """By each evaluation, and each exploitability, that both have."""
+    """Compare two runs by each evaluation, and each exploitability, that both have."""
     scores = {each.key: each for each in first.summary.latest}
     return [
         *(
@@ -51,7 +51,7 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """Which run is better, in a sentence for each that is compared with the first."""
+    """Say which run is better, in a sentence for each that is compared with the first."""
     first, *others = runs
     if len(others) > MOST_NAMED:
         return f"{len(runs)} runs compared"
@@ -60,7 +60,7 @@ def headline(runs: Sequence[Run]) -> str:
 
 
 def difference_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Of a table: the other run, the measure, both figures, the difference, the games, who won."""
+    """Rows of a table: other run, measure, both figures, difference, games, who won."""
     first, *others = runs
     return [
         [
@@ -89,7 +89,7 @@ def _said(first: Run, other: Run, found: Sequence[Difference]) -> str:
 
 
 def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
-    """Whether the game, and the opponent, of that name are the same in both."""
+    """Return whether the game, and the opponent, of that name are the same in both."""
 
     def what(run: Run) -> list[object]:
         games = [game for game in run.config.games if part(game.key) == env]
@@ -131,7 +131,7 @@ def _interval(each: Measured[EvalKey]) -> Interval:
 
 
 def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
-    """What each game of an evaluation counted for; none where its games are not on file."""
+    """Scores of an evaluation's games; none where these are not on file."""
     path = run.folder.games("eval", found.version)
     scores = {}
     games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
@@ -143,7 +143,7 @@ def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
 
 
 def _key(result: GameResult, version: int) -> tuple[EvalKey, tuple[int, ...]]:
-    """What a game is an evaluation of, and the seats of the version in it."""
+    """Return the key of a game's evaluation, and the seats of the version in it."""
     policy, seats = PlayerId.policy(version), result.spec.seats
     side = tuple(number for number, seat in enumerate(seats) if seat.player == policy)
     others = [seat.player.name for seat in seats if seat.player != policy]

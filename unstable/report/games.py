@@ -30,7 +30,7 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a report is handed of other rooms, for one run; either may be missing."""
+    """Knowledge of other rooms on one run's games; either may be missing."""
 
     tokens: Tokens | None = None
     positions: Callable[[GameResult], list[dict[str, Any]] | None] | None = None

@@ -22,7 +22,7 @@ LABEL = 24  # characters of a run's short name
 
 @dataclass(frozen=True)
 class Run:
-    """What is read of a run; `name` is one that no other run of the report has.
+    """A run as a report reads it; `name` is one that no other run of the report has.
 
     A folder of `unstable play` has games and no rows, and so has a run before its first row.
     """
@@ -47,12 +47,12 @@ class Run:
 
     @property
     def is_training(self) -> bool:
-        """Whether it trains or did; it makes room for checkpoints before its first game."""
+        """Return whether it trains or did; it makes room for checkpoints before its first game."""
         return bool(self.rows) or self.folder.checkpoints.is_dir()
 
     @property
     def is_taught(self) -> bool:
-        """Whether it is one of `unstable sft`, which learns from examples."""
+        """Return whether it is one of `unstable sft`, which learns from examples."""
         return any(EPOCH in row for row in self.rows)
 
     @property
@@ -117,7 +117,7 @@ def _shortened(text: str) -> str:
 
 
 def _alike(words: Sequence[Sequence[str]], most: int) -> int:
-    """How many of the first words all have, up to `most`, as far as a separator ends them."""
+    """Count the first words that all have, up to `most`, as far as a separator ends them."""
     count = 0
     while count < most and len({each[count] for each in words}) == 1:
         count += 1

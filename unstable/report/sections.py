@@ -89,7 +89,7 @@ def _curve(rows: Sequence[Row], name: str) -> Points:
 
 
 def _metrics(names: Mapping[str, str]) -> Callable[[Run], Curves]:
-    """Picks metrics, each by the name that its curve has."""
+    """Pick metrics, each by the name that its curve has."""
 
     def pick(run: Run) -> Curves:
         curves = {label: _curve(run.updates, name) for name, label in names.items()}

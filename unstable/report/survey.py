@@ -29,7 +29,7 @@ Pairs = dict[tuple[str, str], Met]
 
 @dataclass(slots=True)
 class Survey:
-    """What a pass over a run's games finds; `games` counts them and `pairs` has results, by env."""
+    """Finds of a pass over a run's games; `games` counts them and `pairs` has results, by env."""
 
     places: list[Place] = field(default_factory=list)
     games: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ def payoff_cells(pairs: Mapping[tuple[str, str], Met]) -> tuple[list[dict[str, A
 
 
 def _labels(names: set[str]) -> dict[str, str]:
-    """What each player is called in the heat-map, in its order."""
+    """Names of players in the heat-map, in its order."""
     policies: dict[str, list[int]] = {}
     for player in map(PlayerId.parse, sorted(names)):
         if player.version is not None:

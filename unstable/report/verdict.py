@@ -27,7 +27,7 @@ class _Finding(NamedTuple):
 
 
 def verdict(run: Run) -> Verdict:
-    """By the last paired gain against each opponent, and by exploitability if it was measured."""
+    """Judge a run by its last paired gains, and by exploitability if it was measured."""
     if not run.is_training:
         return Verdict("unknown", "Games that were played.", ["Nothing was trained here."])
     if run.is_taught:
@@ -46,7 +46,7 @@ def verdict(run: Run) -> Verdict:
 
 
 def _taught(run: Run) -> Verdict:
-    """Of a run on examples: the loss of those that were held out, and the scores by epoch."""
+    """Judge a run on examples by the held-out loss, and by the scores by epoch."""
     losses = [row for row in run.rows if row.get(HELD_OUT_LOSS) is not None]
     reasons = []
     for key, found in run.summary.evaluations.items():
@@ -65,7 +65,7 @@ def _taught(run: Run) -> Verdict:
 
 
 def _answer(counts: Counter[int]) -> tuple[Kind, str]:
-    """By how many measures are better (1), worse (-1) and neither (0)."""
+    """Sum up how many measures are better (1), worse (-1) and neither (0)."""
     total, better, worse = counts.total(), counts[1], counts[-1]
     if better and worse:
         return "mixed", f"Mixed: {better} of {total} measures became better, {worse} worse."
@@ -77,7 +77,7 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
 
 
 def _measured(run: Run) -> str:
-    """What was measured once, and where."""
+    """Say what was measured once, and where."""
     once = [
         f"exploitability in {each.key.env} at version {each.version}"
         for found in run.summary.exploitability.values()
@@ -127,7 +127,7 @@ def _exploitabilities(run: Run) -> list[_Finding]:
 def compared_exploitability(
     first: tuple[float, float], last: tuple[float, float]
 ) -> tuple[int, str]:
-    """Whether the last is better (1), and why, by an exploitability's lower and upper bounds."""
+    """Compare the bounds of two exploitabilities: 1 if the last is better, and why."""
     (low, high), (last_low, last_high) = first, last
     if last_low <= high and low <= last_high:
         ends = (bounds(*each, between="–") for each in (first, last))

@@ -10,50 +10,31 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Container,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.engines.probe import ProbeAnswer
 from unstable.loop.ended import Ended
-from unstable.loop.protocols import HeldAdapter
+from unstable.loop.protocols import Actor, HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import ActorProcess
-from unstable.runtime.cluster import MEMORY, Process, again, in_time
-from unstable.runtime.heartbeat import watch
+from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
+from unstable.runtime.heartbeat import comes_back, watch
+from unstable.runtime.inside import ActorProcess
+from unstable.runtime.local import LocalActor
 from unstable.runtime.memory import until_free
 from unstable.runtime.stream import Results, Stream, every_s
-from unstable.tracking.status import Waits
-from unstable.types import (
-    ActorState,
-    Adapter,
-    Exploitability,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-    Shares,
-)
+from unstable.types import ActorState, GameFailure, GameResult, GameSpec, PlayerId
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Deaths of one actor in `WITHIN_S` seconds that are survived; more mean that it is not chance."""
 WITHIN_S = 3600.0
-UNAVAILABLE_S = 60.0
-"""Seconds that one which cannot be reached has to answer again, or to be found dead."""
-LOOK_S = 1.0
 ANSWER_S = 0.5
 """Seconds that an actor has to answer before it is asked to close."""
 CLOSE_S = 20.0
@@ -63,8 +44,8 @@ NOT_REPEATED = {"retire", "wake"}
 is awake."""
 
 
-class RemoteActor:
-    """An actor of the loop: a `LocalActor` in another process, whose death it survives."""
+class RemoteActor(Actor):
+    """A `LocalActor` in another process, whose death it survives."""
 
     def __init__(
         self,
@@ -95,8 +76,7 @@ class RemoteActor:
 
     async def start(self) -> None:
         """Start the process and load the model; from then on it is watched."""
-        self._process = await self._begin()
-        self._stream = Stream(self._process.actor, every_s(self._config))
+        self._begin_with(await self._begin())
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
         self._watch = asyncio.create_task(
@@ -108,6 +88,10 @@ class RemoteActor:
                 limit,
             )
         )
+
+    def _begin_with(self, process: Process) -> None:
+        self._process = process
+        self._stream = Stream(process.actor, every_s(self._config))
 
     async def _begin(self) -> Process:
         process = self._process_of()
@@ -133,54 +117,53 @@ class RemoteActor:
 
     async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
         """Play games; what a dead process left unfinished is played again, from the same seeds."""
-        came = _Came()
-        async with aclosing(self._played(specs, None, came, whole=True)) as parts:
+        async with aclosing(self._played(specs, None, whole=True)) as parts:
             async for results in parts:
                 assert isinstance(results, list)
                 for result in results:
-                    if result.spec.game_id not in came.games:
-                        came.games.add(result.spec.game_id)
-                        yield result
+                    yield result
 
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """As `LocalActor.play_round`, whatever becomes of the process; see above."""
-        came = _Came()
-        async with aclosing(self._played(specs, enough, came)) as parts:
+        async with aclosing(self._played(specs, enough)) as parts:
             async for ended in parts:
                 assert isinstance(ended, Ended)
-                came.games |= {each.spec.game_id for each in ended.games}
-                came.samples += sum(each.num_samples for each in ended.finished)
                 yield ended
 
     async def _played(
-        self, specs: Sequence[GameSpec], enough: int | None, came: "_Came", *, whole: bool = False
+        self, specs: Sequence[GameSpec], enough: int | None, *, whole: bool = False
     ) -> AsyncGenerator[Results | Ended]:
-        """What comes of a call, from one process after the other."""
+        """Yield what comes of a call, from one process after the other; no game comes twice."""
         asked, wanted = list(specs), enough
+        came, samples = set[int](), 0
         while asked:
             player = await self._player()
             process = player._process
-            call = player._stream.play(asked, whole=whole, enough=wanted, given=came.games)
+            call = player._stream.play(asked, whole=whole, enough=wanted, given=came)
             try:
                 with self._waiting(f"{len(asked)} {specs[0].purpose} games"):
                     async with player._lent(self), aclosing(call) as parts:
                         async for part in parts:
                             if isinstance(part, ActorState):
                                 self._learn(part, player)
+                                continue
+                            if isinstance(part, Ended):
+                                came |= {each.spec.game_id for each in part.games}
+                                samples += sum(each.num_samples for each in part.finished)
                             else:
-                                yield part
+                                part = [each for each in part if each.spec.game_id not in came]
+                                came |= {each.spec.game_id for each in part}
+                            yield part
                 # Groups that a dead process had begun and the next one, otherwise lucky, did not.
-                asked, wanted = _unfinished(asked, came.games), None
+                asked, wanted = _unfinished(asked, came), None
             except RayActorError as error:
                 await player._revive(process, error)
                 if not self._repeats:
-                    asked = [spec for spec in specs if spec.game_id not in came.games]
-                    wanted = enough and max(0, enough - came.samples)
+                    asked = [spec for spec in specs if spec.game_id not in came]
+                    wanted = enough and max(0, enough - samples)
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these too."""
         self._dealt |= {spec.game_id: spec for spec in specs}
         if self._standing is not None:
             self._standing.deal(specs)
@@ -208,7 +191,7 @@ class RemoteActor:
                 self._standing = None
 
     def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Ended | ActorState]:
-        """What comes of all that is dealt, whoever plays it: another one has no more than that."""
+        """Yield what comes of all that is dealt; another `player` is dealt no more than that."""
         dealt = [*self._dealt.values()]
         if player is not self:
             return player._stream.play(dealt)
@@ -223,12 +206,12 @@ class RemoteActor:
         """Return once it has a process: without one it begins nothing."""
 
     async def _player(self) -> "RemoteActor":
-        """Whose process plays its games."""
+        """Return the actor whose process plays its games."""
         return self
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: "RemoteActor") -> AsyncIterator[None]:
-        """Meanwhile the process plays for another actor."""
+        """Have the process play for another actor for the duration of the block."""
         assert other is self
         yield
 
@@ -238,18 +221,16 @@ class RemoteActor:
 
     @property
     def _repeats(self) -> bool:
-        """Whether games that are played again are the same to the bit."""
+        """Return whether games that are played again are the same to the bit."""
         config = self._config
         alike = all(opponent.repeats for opponent in config.opponents.fixed)
         return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
         self._state = await self._call("state")
         return self._state
 
     async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
         self._state = state
         await self._call("restore", state)
 
@@ -262,47 +243,19 @@ class RemoteActor:
         self._published = {**dict.fromkeys(self._published), version: adapter}
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
         self._newest = version
         await self._call("announce", version)
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game will ask for."""
         del self._published[version]
         await self._call("retire", version)
 
-    async def stats(self) -> dict[str, float]:
-        """Return the counters of the engine and of games."""
-        return await self._call("stats")
-
-    async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """Return the engine's answers to the start-up probe."""
-        return await self._call("probe", adapters, vocabulary)
-
-    async def decide(
-        self, game: str, version: PlayerId, part: int, parts: int
-    ) -> dict[int, list[float]]:
-        """Return the probabilities of legal actions at every `parts`-th decision of a game."""
-        return await self._call("decide", game, version, part, parts)
-
-    async def assess(
-        self,
-        game: str,
-        version: int,
-        probabilities: Shares,
-        began: float,
-        past: Mapping[int, Shares],
-    ) -> Exploitability:
-        """Return the exploitability of a version whose probabilities at all decisions are given."""
-        return await self._call("assess", game, version, probabilities, began, past)
-
-    async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
-        await self._call("sleep")
-
-    async def wake(self) -> None:
-        """Take the memory of a shared GPU again."""
-        await self._call("wake")
+    stats = forwarded(LocalActor.stats)
+    probe = forwarded(LocalActor.probe)
+    decide = forwarded(LocalActor.decide)
+    assess = forwarded(LocalActor.assess)
+    sleep = forwarded(LocalActor.sleep)
+    wake = forwarded(LocalActor.wake)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of the process, and of the one that takes its place if it has died."""
@@ -318,12 +271,12 @@ class RemoteActor:
         return await self._without_process(method, *arguments)
 
     async def _without_process(self, method: str, *arguments: object) -> Any:
-        """What stands for a method's answer while it is lost."""
+        """Return what stands for a method's answer while the actor is lost."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
-        """Meanwhile something is waited for."""
+        """Show that something is waited for during the block."""
         self._calls += 1
         try:
             with self._waits.on(f"{self.name}: {what}"):
@@ -350,40 +303,36 @@ class RemoteActor:
     async def _revive(self, dead: Process, error: RayError) -> None:
         """Start the process again with all its versions, once however many calls saw it die."""
         async with self._reviving:
-            if self._process is not dead or await self._answers_again(dead, error):
+            if self._process is not dead or self.is_lost or await self._answers_again(dead, error):
                 return
             while True:
-                self._count(error)
                 dead.kill()
-                try:
-                    self._process = await self._successor()
-                    self._stream = Stream(self._process.actor, every_s(self._config))
+                if await self._loses_place():
                     return
+                self._count(error)
+                try:
+                    return self._begin_with(await self._successor())
                 except RayError as failure:  # it has died too, or its engine did not start
                     error = failure
 
+    async def _loses_place(self) -> bool:
+        """Become lost if a process cannot be started at the actor's place again."""
+        return False
+
     async def _answers_again(self, process: Process, error: RayError) -> bool:
-        """Whether a process that could not be reached is there after all, and its games go on.
+        """Return whether a process out of reach is there after all, and its games go on.
 
         Where results of games were lost on the way it is as good as dead: they are played again.
         """
-        deadline = time.monotonic() + UNAVAILABLE_S
-        while isinstance(error, ActorUnavailableError) and time.monotonic() < deadline:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await process.call("stats")
-            except RayError as still:
-                error = still
-                await asyncio.sleep(LOOK_S)
-            except TimeoutError:
-                continue
-            else:
-                log.warning("%s could not be reached for a while", self.name)
-                return not self._stream.is_broken
-        return False
+        if not isinstance(error, ActorUnavailableError):
+            return False
+        if not await comes_back(partial(process.call, "stats")):
+            return False
+        log.warning("%s could not be reached for a while", self.name)
+        return not self._stream.is_broken
 
     def _count(self, error: RayError) -> None:
-        """A death, which is said; raises `RunFailedError` where there were too many."""
+        """Count and report a death; raises `RunFailedError` where there were too many."""
         now = time.monotonic()
         self._deaths.append(now)
         while self._deaths[0] < now - WITHIN_S:
@@ -427,7 +376,7 @@ class RemoteActor:
         await until_free(self._placement.gpus, share)
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """What the process takes for a version's adapter; None is that of its checkpoint."""
+        """Return the adapter to give to the process; None is that of the version's checkpoint."""
         return adapter
 
     async def _tell(self, process: Process, method: str, *arguments: object) -> None:
@@ -436,16 +385,8 @@ class RemoteActor:
             await process.call(method, *arguments)
 
 
-class _Came:
-    """What has come of a call so far."""
-
-    def __init__(self) -> None:
-        self.games: set[int] = set()
-        self.samples = 0
-
-
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:
-    """Members that lack of groups of which some are given."""
+    """Return the missing members of groups of which some are given."""
     begun = {spec.game_id - spec.member for spec in specs if spec.game_id in given}
     return [
         spec for spec in specs if spec.game_id not in given and spec.game_id - spec.member in begun

@@ -35,7 +35,7 @@ class Candidates(Rewards):
         super().check()
 
     def judges(self) -> dict[str, JudgeAnswer]:
-        """What values an answer, by place."""
+        """Return the judges of answers, by place."""
         return {place: self._judge_of(term) for place, term in self._places.items()}
 
     def _judge_of(self, term: str) -> JudgeAnswer:

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -37,10 +38,12 @@ MOST_FOLDER = 40
 """Bytes of a folder's name; Ray adds 66 for a socket, and Linux allows 107."""
 REACH_S = 5.0
 """Seconds that a cluster's address has to answer."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def again(folder: RunFolder) -> str:
-    """How a run goes on whose processes have gone, where there is something to go on from."""
+    """Return a hint how a run goes on whose processes have gone."""
     command = "sft" if folder.examples.exists() else "train"
     going_on = f"then: {command_line('unstable', command, '--resume', folder.root)}"
     return going_on if folder.versions() else "then try again"
@@ -132,7 +135,7 @@ def _use_token() -> None:
 
 
 def _not_joined(address: str, error: Exception) -> ConfigError:
-    """Why a cluster was not joined, in a line with what to do."""
+    """Return the error of a cluster that was not joined, with its remedy."""
     place = f"cluster.address = {address!r}"
     text = " ".join(f"{error} {error.__cause__ or ''}".split())
     if "uthenticat" in text or "token" in text:
@@ -152,19 +155,23 @@ def _not_joined(address: str, error: Exception) -> ConfigError:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Ray prints nothing meanwhile of workers and nodes that died; one of its private names."""
-    worker = ray._private.worker
-    before = worker.print_to_stdstream
-    worker.print_to_stdstream = lambda *_, **__: None
+def _swapped(owner: object, name: str, value: object) -> Iterator[None]:
+    """Give an attribute another value for the duration of the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        worker.print_to_stdstream = before
+        setattr(owner, name, before)
+
+
+def _silent() -> contextlib.AbstractContextManager[None]:
+    """Keep Ray from printing which workers and nodes died; uses one of its private names."""
+    return _swapped(ray._private.worker, "print_to_stdstream", lambda *_, **__: None)
 
 
 def keep_token() -> None:
-    """The token that guards Ray's ports is its owner's alone; Ray itself would let others read it.
+    """Make the token that guards Ray's ports, readable by its owner alone; Ray's is so by all.
 
     Ray takes one that is there. Where the environment names another, or none is wanted, nothing is
     done.
@@ -186,7 +193,7 @@ def keep_token() -> None:
 
 @contextlib.contextmanager
 def _hangups_held() -> Iterator[None]:
-    """What is started meanwhile does not end with the terminal: it is ours to end, in order."""
+    """Keep what the block starts from ending with the terminal: it is ours to end, in order."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
@@ -221,20 +228,18 @@ def _short_folder() -> dict[str, str]:
     return {"_temp_dir": "/tmp/ray"}
 
 
-@contextlib.contextmanager
-def _as_it_stands(alone: bool) -> Iterator[None]:
-    """Ray takes a loopback address for the host's own one, unless it is for one machine `alone`."""
+def _as_it_stands(alone: bool) -> contextlib.AbstractContextManager[None]:
+    """Have Ray take a loopback address as it stands, if it is for one machine `alone`.
+
+    Otherwise Ray puts the host's own address in its place.
+    """
     constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = before and not alone
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
+    value = constants.ENABLE_RAY_CLUSTER and not alone
+    return _swapped(constants, "ENABLE_RAY_CLUSTER", value)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address leads to this machine alone."""
+    """Return whether an address leads to this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -243,7 +248,7 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _orphans_reaped() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Should this process be killed meanwhile, Ray's are killed too, which would stay for ever.
+    """Have Ray's processes killed, which would stay for ever, if this one is killed meanwhile.
 
     A process in a session of its own reads from a pipe that ends when we do. What is started within
     the context that it yields is marked as Ray's, and so is all that this starts.
@@ -273,19 +278,16 @@ def _marked(mark: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_dropped() -> Iterator[None]:
-    """Ray logs nothing to the terminal meanwhile: its handlers of import time would."""
+    """Keep Ray's logs, whose handlers are made as it is imported, from the terminal."""
     rays = logging.getLogger("ray")
-    before = rays.handlers, rays.propagate
-    rays.handlers, rays.propagate = [logging.NullHandler()], True  # to where all logs go
-    try:
+    dropped = _swapped(rays, "handlers", [logging.NullHandler()])
+    with dropped, _swapped(rays, "propagate", True):  # to where all logs go
         yield
-    finally:
-        rays.handlers, rays.propagate = before
 
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself as it starts, and would leave the run half ended."""
+    """Restore the handler of SIGTERM, which Ray replaces as it starts."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -333,6 +335,20 @@ class Process:
         ray.kill(self.actor)
         if self._id is not None:
             self._id.send(signal.SIGKILL)
+
+
+def forwarded(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that has `_call` call the method of that name in another process."""
+
+    @wraps(method)
+    async def call(self: Any, *arguments: P.args, **named: P.kwargs) -> T:
+        assert not named
+        answer: T = await self._call(method.__name__, *arguments)
+        return answer
+
+    return call
 
 
 def _options(place: Placement | Place, threads: int, own: Mapping[str, str]) -> dict[str, Any]:

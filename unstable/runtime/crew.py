@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -16,10 +17,10 @@ from unstable.loop.protocols import Actor
 from unstable.planning.machine import Placement
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
+from unstable.records.logs import LOG_BYTES
 from unstable.runtime.cluster import again
 from unstable.runtime.files import Files
 from unstable.runtime.node_actor import NodeActor
-from unstable.runtime.node_logs import collect_logs
 from unstable.runtime.nodes import (
     Found,
     Node,
@@ -32,12 +33,13 @@ from unstable.runtime.nodes import (
 )
 from unstable.runtime.placement import Place, Start, free, in_turn, reserve
 from unstable.runtime.survey import counted_here, model_folders, survey
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
 """Seconds between two looks at which nodes there are."""
 CLOSE_S = 10.0
+LOGS_S = 5.0
 
 
 class Crew:
@@ -87,7 +89,7 @@ class Crew:
         return [actor for actor in self.actors if isinstance(actor, NodeActor)]
 
     async def has(self, place: Place | None) -> bool:
-        """Whether a place is still the run's, and its node there."""
+        """Return whether a place is still the run's, and its node there."""
         if place is None or place not in self._places:
             return False
         if not (lives := await place.node.lives()):
@@ -95,7 +97,7 @@ class Crew:
         return lives
 
     def _leave(self, node: Node) -> None:
-        """A node has gone, or our agent there; should the node be there, it is one that comes."""
+        """Take note that a node, or our agent there, has gone; one that is still there is new."""
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
             self.known.discard(node.id)
@@ -103,7 +105,7 @@ class Crew:
             self.say(f"node {node.name} has left")
 
     def withdraw(self, actor: NodeActor) -> None:
-        """The actor has no place any more."""
+        """Take note that an actor has no place any more."""
         place, actor.place = actor.place, None
         if place is not None:
             self._forget([place])
@@ -213,7 +215,7 @@ class Crew:
         self.joined.put_nowait(actor)
 
     async def learner_places(self, old: Sequence[Place]) -> list[Place]:
-        """Where a learner that has died is started again; on cards that an actor has to leave.
+        """Return places for a learner that has died, maybe on cards that an actor has to leave.
 
         Raises `RunFailedError` where there is no room for it.
         """
@@ -235,7 +237,7 @@ class Crew:
         )
 
     def _freed(self, node: Node, count: int) -> list[str] | None:
-        """So many cards of a node, or processors, which are then nobody's; None: it lacks them."""
+        """Free so many cards or processors of a node; returns None where it has fewer."""
         here = [place for place in self._places if place.node is node]
         own = {card: place for place in here for card in place.placement.gpus}
         own = own or {str(index): place for index, place in enumerate(here)}
@@ -265,7 +267,7 @@ class Crew:
             await self.collect()
 
     async def collect(self) -> None:
-        """The same, what there is now."""
+        """Fetch what is logged at other nodes by now."""
         for node in [*self._nodes.values()]:
             if node.root is not None:
                 await collect_logs(node, self._folder)
@@ -293,3 +295,28 @@ async def crew_of(
         yield crew
     finally:
         await crew.close()
+
+
+async def collect_logs(node: Node, folder: RunFolder) -> None:
+    """Append what was logged at a node since the last time; a node that has gone says nothing."""
+    try:
+        async with asyncio.timeout(LOGS_S):
+            found = await node.agent.logs.remote()
+    except (RayError, TimeoutError) as error:
+        log.debug("no logs from %s: %s", node.name, error)
+        return
+    for name, text in found.items():
+        _append(folder, name, text)
+
+
+def _append(folder: RunFolder, name: str, text: bytes) -> None:
+    """Append to a log, which is begun anew where it is full; a full disk costs the text alone."""
+    path = folder.log(name.removesuffix(".log"))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            os.replace(path, path.with_name(f"{path.name}.1"))
+        with path.open("ab") as file:
+            file.write(text)
+    except OSError as error:
+        log.warning("%s could not be written: %s", path, error)

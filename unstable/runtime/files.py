@@ -22,7 +22,7 @@ _GIVEN = "given"
 
 
 class Files:
-    """What a run's processes read, and where it is for each of them."""
+    """Files that a run's processes read, and their place for each of them."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self._config = _with_paths(config, lambda _, path: str(path.absolute()))
@@ -60,7 +60,7 @@ class Files:
 
 
 def _is_read(name: str) -> bool:
-    """Whether a process reads a file of a checkpoint: adapter and learner's state."""
+    """Return whether a process reads a file of a checkpoint: adapter and learner's state."""
     return name.endswith((".safetensors", ".json", ".pt")) and not name.endswith("run_state.json")
 
 

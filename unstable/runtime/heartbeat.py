@@ -1,8 +1,8 @@
-"""The heartbeat of an actor: one that gives no sign of life for long is ended.
+"""Signs of life of a process: one that gives none for long is ended, or taken for dead.
 
 A process that is stopped, swapped out or deadlocked does not die by itself, and every call of it
-would be waited for without end. So its numbers are asked for again and again. They have to come,
-and, while something is waited for, to differ from those before.
+would be waited for without end. So an actor's numbers are asked for again and again. They have to
+come, and, while something is waited for, to differ from those before.
 """
 
 import asyncio
@@ -11,8 +11,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from ray.exceptions import ActorUnavailableError, RayError
+
 log = logging.getLogger(__name__)
 EVERY_S = 10.0
+UNREACHED_S = 60.0
+"""Seconds that a process which cannot be reached has to answer again, or to be found dead."""
+PING_S, PAUSE_S = 2.0, 0.5
 
 
 async def watch(
@@ -44,3 +49,20 @@ async def watch(
             )
             end()
             alive, before = time.monotonic(), None
+
+
+async def comes_back(ask: Callable[[], Awaitable[object]]) -> bool:
+    """Ask a process that may be out of reach until it answers; False where it is dead."""
+    deadline = time.monotonic() + UNREACHED_S
+    while time.monotonic() < deadline:
+        try:
+            async with asyncio.timeout(PING_S):
+                await ask()
+                return True
+        except ActorUnavailableError:
+            await asyncio.sleep(PAUSE_S)
+        except RayError:
+            return False
+        except TimeoutError:
+            continue
+    return False

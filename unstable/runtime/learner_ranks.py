@@ -12,32 +12,28 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import psutil
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.loop.protocols import HeldAdapter, HeldVersion
-from unstable.planning.machine import LOOPBACK, Placement
+from unstable.loop.protocols import HeldAdapter, HeldVersion, Learner
+from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import collect_rarely
-from unstable.runtime.cluster import MEMORY, Process, again, in_time
+from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
 from unstable.runtime.crew import Crew
-from unstable.runtime.journal import Journal
+from unstable.runtime.inside import LearnerProcess
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
 from unstable.runtime.placement import Place
-from unstable.tracking.status import Waits
-from unstable.types import Adapter, MeanLoss, PackedBatch, TokenSample, Update
-from unstable.types.processes import ProcessId
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 FILES = "files"
 """Calls that write or hand out what is held, beside those that compute."""
 GRACE_S = 5.0
-"""How long after a rank's error another rank's death, which may be its cause, is waited for."""
-
-
+"""Seconds that a rank's death is waited for after another rank's error, which it may explain."""
+CHANGES = {"update", "imitate", "restore", "scale_rate", "hold"}
+"""Methods of a learner that make it another one, or that another call needs."""
 RESTARTS = 2
 """Deaths of a learner on a cluster that are survived."""
 
@@ -50,63 +46,35 @@ class FullError(DiedError):
     """A card of ranks that share a model was full; they can go on with smaller micro-batches."""
 
 
-class LearnerProcess:
-    """What a rank's process runs: a `LocalLearner`."""
+class Journal:
+    """Calls since the last version on file, in their order: `version`, or None for the start.
 
-    def __init__(
-        self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
-    ) -> None:
-        learner = config.learner.with_smaller_micro_batches(halvings)
-        self._config = config.model_copy(update={"learner": learner})
-        self._folder = folder
-        self._threads = threads
-        self._index = index
-        self._store: Any = None
+    It keeps what it is told only where a learner `may_restart`: batches are large.
+    """
 
-    def listen(self, *, alone: bool) -> tuple[str, int]:
-        """Open the place where the ranks meet: its host and port, held by this process.
+    def __init__(self, *, may_restart: bool) -> None:
+        self._keeps = may_restart
+        self.version: int | None = None
+        self.since: list[tuple[str, tuple[Any, ...]]] = []
 
-        `alone`: all of them are on this machine, and meet where no other reaches.
-        """
-        from unstable.learners.ranks import listen
+    def add(self, method: str, *arguments: object) -> None:
+        """Take in a call that was answered."""
+        if self._keeps and method in CHANGES:
+            self.since.append((method, arguments))
 
-        host = LOOPBACK if alone else ray.util.get_node_ip_address()
-        self._store = listen(host)
-        return host, self._store.port
+    def saved(self, version: int) -> None:
+        """Forget what led to a held version that is on file now."""
+        if not self._keeps:
+            return
+        place = self.since.index(("hold", (version,)))
+        self.version, self.since = version, self.since[place + 1 :]
 
-    def start(self, meeting: tuple[str, int] | None) -> ProcessId:
-        """Meet the other ranks, if any, and load the model; returns where this is.
-
-        Raises `ConfigError` as `LocalLearner` does.
-        """
-        import torch
-
-        from unstable.learners.ranks import join
-        from unstable.records.logs import setup_logging
-
-        setup_logging(self._folder, f"learner-{self._index}" if self._index else "learner")
-        torch.set_num_threads(self._threads)
-        ranks = None
-        if meeting is not None:
-            own = meeting[0] if meeting[0] == LOOPBACK else ray.util.get_node_ip_address()
-            os.environ.update(_interfaces(own))
-            store = self._store or torch.distributed.TCPStore(*meeting)
-            assert isinstance(self._config.learner.num, int), "planning resolves auto"
-            ranks = join(self._index, self._config.learner.num, store)
-        self._learner = LocalLearner(self._config, self._folder, ranks)
-        collect_rarely()
-        return ProcessId.own()
-
-    def adapter(self, version: int) -> tuple[None, Adapter]:
-        """`LocalLearner.adapter`: that it is there and, apart, the adapter."""
-        return None, self.call("adapter", version)
-
-    def call(self, method: str, *arguments: object) -> Any:
-        """A method of `LocalLearner`."""
-        return asyncio.run(getattr(self._learner, method)(*arguments))
+    def loaded(self, version: int) -> None:
+        """Begin anew from the checkpoint of a version."""
+        self.version, self.since = version, []
 
 
-class RemoteLearner:
+class RemoteLearner(Learner):
     """The learner as the loop sees it, however many ranks it has: `LocalLearner`s elsewhere.
 
     The death or error of a rank is an error of the call that met it, and the end of all ranks: the
@@ -136,7 +104,7 @@ class RemoteLearner:
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
 
     def _made(self) -> list[Process]:
-        """A process for each rank, none of which has started."""
+        """Make a process for each rank, none of which has started."""
         return [
             Process(
                 LearnerProcess,
@@ -150,7 +118,7 @@ class RemoteLearner:
         ]
 
     def _at(self, place: Placement | Place) -> tuple[RunConfig, RunFolder]:
-        """Config and folder as they are at a place."""
+        """Return config and folder as they are at a place."""
         if not isinstance(place, Place):
             return self._config, self._folder
         assert self._crew is not None
@@ -158,7 +126,7 @@ class RemoteLearner:
 
     @property
     def _afar(self) -> list[Place]:
-        """Where ranks are that do not see the run's folder, one place of each node."""
+        """Places of ranks that do not see the run's folder, one of each node."""
         places = [each for each in self._places if isinstance(each, Place)]
         return [*{place.node.id: place for place in places if not place.node.is_drivers}.values()]
 
@@ -192,7 +160,7 @@ class RemoteLearner:
         return HeldVersion(version, self)
 
     async def adapter(self, version: int) -> HeldAdapter:
-        """As `LocalLearner.adapter`, while an update may go on, but for Ray's reference to it.
+        """Return Ray's reference to the adapter of a held version, while an update may go on.
 
         So it goes to each node that has an actor, once, and not to this process.
         """
@@ -236,12 +204,10 @@ class RemoteLearner:
             await asyncio.to_thread(write_files, place, files)
 
     async def load(self, version: int) -> None:
-        """As `LocalLearner.load`."""
         await self._lasting(partial(self._with_checkpoint, "load", version))
         self._journal.loaded(version)
 
     async def restore(self, version: int) -> None:
-        """As `LocalLearner.restore`."""
         await self._lasting(partial(self._with_checkpoint, "restore", version))
         self._journal.add("restore", version)
 
@@ -257,7 +223,7 @@ class RemoteLearner:
         await self._agents(*(each.node.agent.remove.remote(there) for each in self._afar))
 
     async def _agents(self, *asked: Awaitable[Any]) -> list[Any]:
-        """What agents of the learner's nodes answer; one that does not has gone with its node."""
+        """Return the answers of nodes' agents; one that does not answer has gone with its node."""
         ranks = self._ranks
         try:
             return await asyncio.gather(*asked)
@@ -265,31 +231,12 @@ class RemoteLearner:
             end(ranks)
             raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
 
-    async def update(self, batch: PackedBatch) -> Update:
-        """Train on a batch, which makes the next version."""
-        return await self._call("update", batch)
-
-    async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """Return the loss of a batch of which nothing is learned."""
-        return await self._call("loss_on", batch)
-
-    async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """Make one supervised step, which makes the next version."""
-        return await self._call("imitate", samples)
-
-    async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Return the log-probabilities of the samples' tokens, in nats, under the policy."""
-        return await self._call("logprobs", samples)
-
-    async def logprobs_under(
-        self, adapter: Adapter, samples: Sequence[TokenSample]
-    ) -> list[list[float]]:
-        """Return the samples' log-probabilities with another adapter in the policy's place."""
-        return await self._call("logprobs_under", adapter, samples)
-
-    async def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate of all updates to come."""
-        await self._call("scale_rate", factor)
+    update = forwarded(LocalLearner.update)
+    loss_on = forwarded(LocalLearner.loss_on)
+    imitate = forwarded(LocalLearner.imitate)
+    logprobs = forwarded(LocalLearner.logprobs)
+    logprobs_under = forwarded(LocalLearner.logprobs_under)
+    scale_rate = forwarded(LocalLearner.scale_rate)
 
     async def _call(self, method: str, *arguments: object) -> Any:
         """Call a method of all ranks at once; rank 0's answer, which is that of all."""
@@ -304,7 +251,7 @@ class RemoteLearner:
         return answer
 
     async def _lasting(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What a call comes to, made again after a death that is survived."""
+        """Make a call, and again after each death that is survived."""
         while True:
             ranks = self._ranks
             try:
@@ -339,7 +286,7 @@ class RemoteLearner:
                     death = another
 
     def _begins_again(self, death: DiedError) -> str:
-        """What a person is told."""
+        """Return the line on a restart that a person reads."""
         what = "was full" if isinstance(death, FullError) else "died"
         version = self._journal.version
         last = "the beginning" if version is None else f"version {version}"
@@ -359,7 +306,7 @@ class RemoteLearner:
                 await self._answers(method, [r.call(method, *arguments) for r in self._ranks])
 
     async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
-        """Of some ranks; an error, a death or no answer in time ends all of them."""
+        """Await answers of ranks; an error, a death or no answer in time ends all ranks."""
         ranks = self._ranks  # by the time that a death is known there may be others
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
@@ -393,7 +340,7 @@ class RemoteLearner:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Whether a rank has said that all of them can begin again with smaller micro-batches."""
+    """Return whether a rank's error lets all begin again with smaller micro-batches."""
     # An error that came here has brought its module. To import it takes seconds, and fails once
     # the process of W&B is gone, which has hooks on imports.
     module = sys.modules.get("unstable.learners.micro_batches")
@@ -406,16 +353,8 @@ def end(ranks: Sequence[Process]) -> None:
         rank.kill()
 
 
-def _interfaces(address: str) -> dict[str, str]:
-    """By which interface ranks meet that have this address, unless the environment names one."""
-    own = psutil.net_if_addrs().items()
-    name = next((name for name, all in own if any(each.address == address for each in all)), None)
-    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {each: name for each in names if name and each not in os.environ}
-
-
 def allocator(placement: Placement) -> dict[str, str]:
-    """How torch keeps a card's memory, unless the environment says it: in segments that grow.
+    """Return the variable that has torch keep a card's memory in segments that grow.
 
     Micro-batches are of any length, and would leave holes that the next ones do not fit. An engine
     has none of it: vLLM could not put its memory to sleep.

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig
-from unstable.engines.base import Engine
+from unstable.engines.base import Engine, SamplingRequest
 from unstable.engines.kinds import make_engine
 from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.loop import protocols
 from unstable.loop.ended import Ended, Judged
-from unstable.loop.protocols import HeldVersion
 from unstable.models.adapters import read_adapter
 from unstable.processes.worker import Worker
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
+from unstable.rewards.oracles.base import Reply
 from unstable.rewards.terms import Rewards
-from unstable.runtime.answering import EngineAnswers
 from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
 from unstable.solving.solver import answering
@@ -47,12 +47,45 @@ from unstable.types import (
 from unstable.types.tallies import Asked
 
 if TYPE_CHECKING:
-    from unstable.learners.checkpoint import Snapshot
     from unstable.learners.ranks import Ranks
+    from unstable.models.checkpoint import Snapshot
 
 
-class LocalActor:
-    """One engine and the games that are played with it; an `Actor` of the loop."""
+class EngineAnswers:
+    """Answers chats with the base model, or one of the adapters that the engine has."""
+
+    def __init__(self, engine: Engine, prompts: Mapping[str, Any], name: str) -> None:
+        """`prompts` are the games' prompt builders; any of them can encode a chat."""
+        self.name = name
+        self._engine = engine
+        self._prompts = prompts
+
+    async def __call__(
+        self,
+        messages: list[dict[str, str]],
+        *,
+        adapter: str | None,
+        temperature: float,
+        max_tokens: int,
+        seed: int,
+    ) -> Reply:
+        """The answer; `ValueError` for a chat that is longer than the engine takes."""
+        prompts = next(iter(self._prompts.values()))
+        ids = prompts.template.encode(messages)
+        request = SamplingRequest(
+            prompt_ids=ids,
+            adapter=adapter,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            seed=seed,
+        )
+        completion = await self._engine.generate(request)
+        text = prompts.decode(completion.token_ids)
+        return Reply(text, len(ids), len(completion.token_ids))
+
+
+class LocalActor(protocols.Actor):
+    """One engine and the games that are played with it."""
 
     def __init__(
         self,
@@ -80,7 +113,7 @@ class LocalActor:
     async def start(
         cls, config: RunConfig, folder: RunFolder, log: Path, rewards: Rewards | None = None
     ) -> Self:
-        """With the engine of a resolved config, whose model is loaded; it prints to the file `log`.
+        """Start with the engine of a resolved config; it prints to the file `log`.
 
         Raises `ConfigError` where the model cannot be served.
         """
@@ -99,23 +132,19 @@ class LocalActor:
             await self.engine.load(read_adapter(folder, name))
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
-        """Play games, as `Collector.play` says."""
         return self.collector.play(specs)
 
     async def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """Play training games, as `Collector.play_together` says."""
         async with aclosing(self.judged(self.collector.play_together(specs, enough))) as lists:
             async for judged in lists:
                 yield Ended.of(judged)
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these too."""
         self.collector.deal(specs)
 
     async def play_on(self) -> AsyncGenerator[Ended]:
-        """Play what is dealt, for ever."""
         async with aclosing(self.judged(self.collector.play_on())) as lists:
             async for judged in lists:
                 yield Ended.of(judged)
@@ -123,7 +152,7 @@ class LocalActor:
     async def judged(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
     ) -> AsyncGenerator[list[Judged | GameFailure | Asked]]:
-        """What was played, with what its reward terms say, and were asked for that."""
+        """Yield what was played with its rewards, and what reward terms were asked for that."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
                 if asked := self._rewards.take_asked().plus(self._candidates.take_asked()):
@@ -132,32 +161,26 @@ class LocalActor:
                     yield [*judged]
 
     async def present(self) -> None:
-        """It is."""
+        """Return at once: it is there."""
 
     async def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
         return self.collector.state()
 
     async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
         self.collector.restore(state)
 
     async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None:
-        """Serve a version, and let games name it; None is the adapter of its checkpoint."""
         assert version.version is not None
         place = self._folder.checkpoint(version.version, version.label)
         await self.engine.load(adapter or read_adapter(place, version.name))
 
     async def announce(self, version: PlayerId) -> None:
-        """Where seats take the newest version at each turn, they take this one from now on."""
         self.collector.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game will ask for."""
         await self.collector.retire(version)
 
     async def stats(self) -> dict[str, float]:
-        """The engine's counters, and those of games."""
         return self.collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
@@ -168,7 +191,6 @@ class LocalActor:
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
-        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
         return await self._exploiter(game).decide(version.name, part, parts)
 
     async def assess(
@@ -179,7 +201,7 @@ class LocalActor:
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """How exploitable a version is, where `probabilities` are those of all decisions.
+        """Return how exploitable a version is, by its `probabilities` at all decisions.
 
         And what it wins, at least, from versions of the `past`, likewise.
         """
@@ -195,11 +217,9 @@ class LocalActor:
         return self._exploiters[game]
 
     async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
         await self.engine.sleep()
 
     async def wake(self) -> None:
-        """Take it again."""
         await self.engine.wake()
 
     async def close(self) -> None:
@@ -212,8 +232,8 @@ class LocalActor:
         await self.engine.close()
 
 
-class LocalLearner:
-    """One rank of the learner, or all of it; a `Learner` of the loop, of `folder`'s checkpoints.
+class LocalLearner(protocols.Learner):
+    """One rank of the learner, or all of it, with the checkpoints of `folder`.
 
     Raises `ConfigError` where LoRA or the starting adapter does not fit.
     """
@@ -239,8 +259,14 @@ class LocalLearner:
         if config.learner.state is not None:
             self.learner.restore(Path(config.learner.state).expanduser())
 
+    @staticmethod
+    def check(config: RunConfig) -> None:
+        """Raise `ConfigError` where the target of the algorithm is none."""
+        from unstable.learners.algorithms import algorithm_class
+
+        algorithm_class(config.learner.algorithm)
+
     async def update(self, batch: PackedBatch) -> Update:
-        """Train on a batch, which makes the next version."""
         opened = batch.opened()
         with self._leaving_room():
             update = self.learner.update(opened)
@@ -249,17 +275,14 @@ class LocalLearner:
         return update
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """The loss of a batch of which nothing is learned."""
         with self._leaving_room():
             return self.learner.loss_on(batch.opened())
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        """One supervised step, which makes the next version."""
         with self._leaving_room():
             return self.learner.imitate(samples)
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        """Of the samples' tokens, in nats, under the policy as it is."""
         with self._leaving_room():
             return self.learner.logprobs(samples)
 
@@ -270,9 +293,8 @@ class LocalLearner:
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
-    async def hold(self) -> HeldVersion:
-        """Keep a copy of the current version until it is saved; updates may follow meanwhile."""
-        return HeldVersion(await self.keep(), self)
+    async def hold(self) -> protocols.HeldVersion:
+        return protocols.HeldVersion(await self.keep(), self)
 
     async def keep(self) -> int:
         """Keep a copy of the current version until `save`; returns its number."""
@@ -283,30 +305,25 @@ class LocalLearner:
         return self.learner.version
 
     async def adapter(self, version: int) -> Adapter:
-        """Return the adapter of a held version."""
         return self._held[version].adapter
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a held version."""
         self._held.pop(version).write(self._folder.checkpoint(version))
 
     async def load(self, version: int) -> None:
-        """Become what `save` wrote as a version."""
         with self._leaving_room():
             self.learner.load(self._folder.checkpoint(version))
 
     async def restore(self, version: int) -> None:
-        """Take back the weights, optimizer and algorithm of a version; the number stays."""
         with self._leaving_room():
             self.learner.restore(self._folder.checkpoint(version))
 
     async def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate of all updates to come."""
         self.learner.scale_rate(factor)
 
     @contextlib.contextmanager
     def _leaving_room(self) -> Iterator[None]:
-        """An engine that shares the GPU by turns may wake after any call, into what is free."""
+        """Free torch's cache after the block for an engine that shares the GPU by turns."""
         import torch
 
         yield
@@ -315,7 +332,7 @@ class LocalLearner:
 
 
 def _sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes | Unwritable:
-    """What cannot be made costs the file and no update."""
+    """Return the samples' lines; lines that cannot be made cost no update."""
     try:
         return sample_lines(batch, advantages)
     except ValueError as error:

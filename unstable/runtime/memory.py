@@ -17,7 +17,7 @@ _STEADY = 0.01  # of a card's memory; more is still being given back
 
 
 def free_shares(gpus: Sequence[str]) -> list[float]:
-    """How much of each card's memory is free, from 0 to 1; none where NVML does not answer."""
+    """Return each card's share of free memory; none where NVML does not answer."""
     try:
         with opened_nvml() as nvml:
             if nvml is None:

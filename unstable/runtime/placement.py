@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
@@ -17,9 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from unstable.config import ConfigError
 from unstable.planning.machine import Placement
-
-if TYPE_CHECKING:
-    from unstable.runtime.nodes import Node
+from unstable.runtime.nodes import Node
 
 NODE_LABEL = "ray.io/node-id"
 """The label that Ray gives each node by itself."""
@@ -31,7 +29,7 @@ class Place(NamedTuple):
     """A placement at a node of a cluster that was joined, and what Ray keeps there for it."""
 
     placement: Placement
-    node: "Node"
+    node: Node
     group: Any  # Ray's placement group
     gpus: float  # of Ray; a part of one where processes share it
 
@@ -65,7 +63,7 @@ def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
     return {"num_cpus": 1, "resources": node, "runtime_env": environment}
 
 
-def reserve(placements: Sequence[Placement], nodes: Mapping[str, "Node"]) -> list[Place]:
+def reserve(placements: Sequence[Placement], nodes: Mapping[str, Node]) -> list[Place]:
     """Have Ray keep what these processes need; whoever starts one waits until it is there.
 
     Processes on the same cards are in one group, so that they get the same ones. Raises
@@ -99,7 +97,7 @@ Start = Callable[[], Coroutine[Any, Any, None]]
 
 
 def in_turn(starts: Sequence[tuple[Placement | Place, Start]]) -> list[Coroutine[Any, Any, None]]:
-    """Starts of processes; one after another on a card, whose free memory an engine measures."""
+    """Chain the starts of processes on a card, since an engine measures its free memory."""
     queues: dict[object, list[Start]] = defaultdict(list)
     for index, (where, start) in enumerate(starts):
         placement = where.placement if isinstance(where, Place) else where

@@ -50,7 +50,7 @@ class Playing:
             task.cancel()
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """What has come of all that is played, for ever."""
+        """Yield what has come of all that is played, for ever."""
         while True:
             parts = await self._parts.take()
             self._gathered.clear()

@@ -6,12 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from unstable.config import RunConfig
-from unstable.engines.probe import (
-    BOUNDS,
-    check_probe,
-    probe_samples,
-    probes,
-)
+from unstable.engines.probe import BOUNDS, check_probe, probe_samples, probes
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor, Learner
 from unstable.models.shape import read_shape
@@ -23,7 +18,7 @@ from unstable.runtime.cluster import cluster, joined
 from unstable.runtime.crew import Crew, crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
 from unstable.runtime.placement import Place, in_turn
-from unstable.tracking.status import Waits
+from unstable.types.processes import Waits
 
 
 class Started(NamedTuple):
@@ -93,7 +88,7 @@ async def acting(
 
 
 class _Hosted(NamedTuple):
-    """Where a run's processes are: actors that have not started, and the learner's places."""
+    """Places of a run's processes: actors that have not started, and the learner's places."""
 
     actors: list[RemoteActor]
     learner_at: Sequence[Placement | Place]
@@ -110,7 +105,7 @@ async def _hosted(
     say: Callable[[str], None] = lambda _: None,
     grows: bool = False,
 ) -> AsyncIterator[_Hosted]:
-    """On this machine, in a Ray of the run's own, or in the cluster that the config names."""
+    """Host processes on this machine, in a Ray of the run's own, or in the config's cluster."""
     if not config.cluster.is_joined:
         with cluster(len(actors) + len(learners)):
             made = [
@@ -127,7 +122,7 @@ async def _hosted(
 
 
 async def _together(*starts: Coroutine[Any, Any, None]) -> None:
-    """All of them at once; the error of one ends the others, and is raised when they have ended."""
+    """Run all at once; the error of one ends the others, and is raised when they have ended."""
     tasks = [asyncio.ensure_future(each) for each in starts]
     try:
         await asyncio.gather(*tasks)
@@ -147,7 +142,7 @@ def _starts(
 
 @contextlib.asynccontextmanager
 async def _closed(actors: Sequence[Actor], but: Sequence[Actor] = ()) -> AsyncIterator[None]:
-    """Afterwards the engines of actors, those among them by then, are ended, but for some."""
+    """End the engines of the actors that are listed after the block, but for some."""
     try:
         yield
     finally:
@@ -158,7 +153,7 @@ async def _closed(actors: Sequence[Actor], but: Sequence[Actor] = ()) -> AsyncIt
 async def _probe(
     config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
 ) -> list[str]:
-    """What is doubtful; raises `RuntimeError` where an engine serves other than what is trained."""
+    """Return doubts; raises `RuntimeError` where an engine serves other than what is trained."""
     made, size = await asyncio.to_thread(probes, config.model), read_shape(config.model).vocabulary
     given = await asyncio.gather(*(actor.probe(made.versions, size) for actor in actors))
     samples = probe_samples([answer for answers in given for answer in answers])

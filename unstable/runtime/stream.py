@@ -120,7 +120,7 @@ class Stream:
         enough: int | None = None,
         given: Iterable[int] = (),
     ) -> AsyncGenerator[Results | Ended | ActorState]:
-        """As `Call` says; the actor's state comes last where it is told.
+        """Yield what comes of a `Call`; the actor's state comes last where it is told.
 
         Raises `RayActorError` where the process dies, and `RuntimeError` for what it raised.
         """
@@ -134,7 +134,7 @@ class Stream:
         self._asked.put(specs)
 
     def play_on(self) -> AsyncGenerator[Results | Ended | ActorState]:
-        """What comes of all games that are dealt, for ever; raises as `play` does."""
+        """Yield what comes of all games that are dealt, for ever; raises like `play`."""
         return self._parts(DEALT, lambda asked: not isinstance(asked, Call))
 
     async def _parts(
@@ -162,7 +162,7 @@ class Stream:
 
     @property
     def is_broken(self) -> bool:
-        """Whether what was to come will not."""
+        """Return whether what was to come will not."""
         return self._dead is not None
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
 
 
 def counted_here(config: RunConfig) -> str | None:
-    """Why a run may not use several nodes: what an endpoint costs is counted on one; else None."""
+    """Return why a run may not use several nodes: what an endpoint costs is counted on one."""
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, OpenAIOpponent) and opponent.is_capped:
             return (
@@ -101,7 +101,7 @@ def screen(
 
 
 def why_idle(node: Mapping[str, Any], config: ClusterConfig) -> str:
-    """Why a run has no use for a node."""
+    """Return why a run has no use for a node."""
     if config.labels.items() <= node["Labels"].items():
         return "Ray has no processors to give there"
     return "it has not all labels of cluster.labels"

@@ -22,7 +22,7 @@ class Illegal:
         self._turns: dict[str, list[Turn]] = {key: [] for key in self._games}
 
     def wants(self, env: str) -> bool:
-        """Whether the next game of an env is to be taken in."""
+        """Return whether the next game of an env is to be taken in."""
         return len(self._turns.get(env, ())) < LOOKED_AT and env in self._turns
 
     def add(self, game: GameResult) -> str | None:
@@ -65,7 +65,7 @@ class Illegal:
 
 
 def _request(answer: Answer) -> str:
-    """What a prompt ends with."""
+    """Return the last line of an answer's prompt."""
     return answer.observation.rstrip().rpartition("\n")[2]
 
 
@@ -81,7 +81,7 @@ CAPPED_SHARE = 0.5
 
 
 class Capped:
-    """How the last games of each env ended; says once for an env that its cap is too low."""
+    """Watches how the games of each env end; says once for an env that its cap is too low."""
 
     def __init__(self, config: RunConfig) -> None:
         self._places = {game.key: (n, game.max_turns) for n, game in enumerate(config.games)}

@@ -129,7 +129,7 @@ _reported: set[str] = set()
 
 
 def _report(draw: Callable[[int, int], RenderableType], error: BaseException) -> None:
-    """Logs a pane's error, once for each kind."""
+    """Log a pane's error, once for each kind."""
     kind = f"{draw.__qualname__} {error!r}"
     if kind not in _reported:
         _reported.add(kind)

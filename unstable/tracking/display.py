@@ -13,10 +13,12 @@ from rich.progress import Progress
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import LATER_S, Lines, RunConsole
+from unstable.tracking.metrics import Usage
 from unstable.tracking.sinks.base import SinkBorder
-from unstable.tracking.status import Ending, StatusFile, Waits, state_of
+from unstable.tracking.status import Ending, StatusFile, state_of
 from unstable.tracking.text import Text, phase_line, still_line
 from unstable.tracking.view import Phase, View
+from unstable.types.processes import Waits
 
 logger = logging.getLogger(__name__)
 STILL_S = 20.0
@@ -35,9 +37,9 @@ class Display:
         folder: RunFolder,
         console: Console | None = None,
         device: str = "",
-        measure: Callable[[], None] = lambda: None,
+        usage: Usage = dict,
     ) -> None:
-        """`measure` is called before `state.json` is written."""
+        """`usage` is asked before `state.json` is written."""
         now = time.monotonic()
         self.view = View(
             config=config,
@@ -51,13 +53,13 @@ class Display:
         self.live: Live | Progress | None = None
         self.waits = Waits()
         self.border = SinkBorder(self.print)
-        self._measure = measure
+        self._usage = usage
         self._lines = Lines(self._show, self._phase_line)
         self._status = StatusFile(folder, self._state, self.border)
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Meanwhile no silence is long: what is live is drawn, or lines are printed.
+        """Draw what is live, or print lines, during the block, so that no silence is long.
 
         At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
         replaced every second.
@@ -134,7 +136,7 @@ class Display:
         found: list[dict[str, Any]] = []
 
         def take() -> None:
-            self._measure()
+            self.view.machine = self._usage()
             found.append(self.view.record())
 
         self.border("the dashboard in state.json", take)

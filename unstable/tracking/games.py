@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class GameLog:
-    """What the tracker does with games; a line is taken apart again only for who wants more."""
+    """Hands games on to sinks and panes; a line is parsed again only for who wants more."""
 
     def __init__(self, config: RunConfig, recording: Recording, display: Display) -> None:
         self._recording, self._display = recording, display
@@ -29,7 +29,7 @@ class GameLog:
     def add(
         self, finished: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int
     ) -> None:
-        """Takes in training games, and what they say, finished while `version` was current."""
+        """Take in training games that finished while `version` was current, and their tally."""
         self._recording.play.tally.add(tally)
         games = [game for each in finished for game in each.games]
         lines = self._written([game.line for game in games], "train", version, actor)
@@ -44,12 +44,12 @@ class GameLog:
                 self._display.print(line)
 
     def add_again(self, finished: Sequence[PlayedGame], tally: PlayTally) -> None:
-        """Takes in training games that are on file, from before the run was resumed."""
+        """Take in training games that are on file, from before the run was resumed."""
         self._recording.play.tally.add(tally)
         self._view.add_games([game for each in finished for game in each.games], None)
 
     def add_evaluated(self, result: GameResult, version: int) -> None:
-        """Takes in a game of the evaluation of `version`."""
+        """Take in a game of the evaluation of `version`."""
         self._look_at_end(result.games)
 
         def write() -> None:
@@ -58,7 +58,7 @@ class GameLog:
         self._border(GameFiles.name, write)
 
     def add_failure(self, failure: GameFailure) -> None:
-        """Takes in a game that raised."""
+        """Take in a game that raised."""
         spec = failure.spec
         self._recording.play.tally.add_count("collect/failures")
         self._view.failures += 1
@@ -82,7 +82,7 @@ class GameLog:
         version: int,
         actor: int | None,
     ) -> list[bytes]:
-        """Writes the lines of games that ended together; returns those that there are."""
+        """Write the lines of games that ended together; returns those that there are."""
         lines: list[bytes] = []
         for line in made:
             try:

@@ -25,7 +25,7 @@ PATIENCE_S = 10.0
 
 @contextmanager
 def repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Meanwhile `work` is called every so many seconds, also while the caller is blocked."""
+    """Call `work` every so many seconds for the duration of the block, even while that waits."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -69,7 +69,7 @@ class Lines:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Meanwhile a thread prints what goes on before `patience_s` seconds are silent."""
+        """Have a thread print what goes on before `patience_s` seconds are silent."""
         with repeated(self._keep_up, _LOOK_S):
             yield
 
@@ -103,7 +103,7 @@ def progress_bar(console: Console) -> Progress:
 
 @contextmanager
 def progress(what: str, steps: int, console: Console | None = None) -> Iterator[Callable]:
-    """How far a piece of training is: a bar on a terminal, plain lines elsewhere.
+    """Show the progress of a piece of training: a bar on a terminal, plain lines elsewhere.
 
     Yields a function that is called once a step, with that step's loss.
     """

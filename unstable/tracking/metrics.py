@@ -4,7 +4,7 @@ Each name is explained in `docs/metrics.md`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from unstable.types import MAIN, EvalScore, Exploitability, LeastWon, PlayerId, Rating
@@ -12,6 +12,8 @@ from unstable.types.metrics import RatingKey, WorstKey
 from unstable.types.tallies import Least
 
 Row = dict[str, float | None]
+Usage = Callable[[], Mapping[str, float]]
+"""Tells how busy the machine is, by metric name."""
 
 
 class EngineMetrics:
@@ -22,7 +24,7 @@ class EngineMetrics:
         self._moved: dict[int, defaultdict[str, float]] = {}
 
     def add(self, actor: int, stats: Mapping[str, float]) -> None:
-        """Takes in an actor's counters; a counter that fell is a restarted actor's."""
+        """Take in an actor's counters; a counter that fell is a restarted actor's."""
         before = self._last.get(actor, {})
         moved = self._moved.setdefault(actor, defaultdict(float))
         for name, value in stats.items():
@@ -65,7 +67,7 @@ class EngineMetrics:
         return row
 
     def reset(self) -> None:
-        """Starts anew from the counters as they are."""
+        """Start anew from the counters as they are."""
         self._moved.clear()
 
 

@@ -8,7 +8,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from unstable.config import AnyAdapter, RunConfig
-from unstable.prompts import load_style
 from unstable.records.reading import Measured
 from unstable.records.tables import against, ends, least_won, worst_opponent
 from unstable.records.text import NONE, bounds, duration, fixed, number, percent
@@ -51,7 +50,7 @@ def _cells(*cells: str, style: str = "") -> list[Text]:
 
 
 def _to_come(facts: Mapping[str, str]) -> Table:
-    """What will stand here, by name."""
+    """Return a pane that says what it will show, by name."""
     table = grid("left", "left")
     table.columns[0].ratio, table.columns[1].ratio = None, 1
     for name, value in facts.items():
@@ -112,7 +111,7 @@ def foot(view: View, width: int) -> RenderableType:
 
 
 def last_line(view: View, *, has_machine: bool) -> Text | None:
-    """What a person has to know, alarms first, else the machine if it has no pane."""
+    """Return the line that a person has to read, alarms first; else the machine's."""
     if view.alarm:
         count = f"{view.alarms} alarms, the last: " if view.alarms > 1 else ""
         line = f" {count}{view.alarm}"
@@ -130,7 +129,7 @@ def machine_line(view: View) -> Text:
 
 
 class Bar(NamedTuple):
-    """How busy a part of the machine is, in percent, and of its memory: what stands beside it."""
+    """Use of a part of the machine, in percent, with a text on its memory."""
 
     name: str
     percent: float
@@ -159,7 +158,7 @@ def machine_lines(view: View) -> int:
 
 
 def machine_pane(view: View, width: int, height: int) -> RenderableType:
-    """How full processor, memory and GPUs are, and what each actor does."""
+    """Return bars of processor, memory and GPUs, and a line for each actor."""
     table = grid("left", "left", "right")
     table.columns[0].ratio, table.columns[1].ratio = None, 1
     actors = sorted(view.actors.items())
@@ -182,7 +181,7 @@ def machine_pane(view: View, width: int, height: int) -> RenderableType:
 
 
 def collection_pane(view: View, width: int, height: int) -> RenderableType:
-    """How playing goes: speed, waste, and results by opponent."""
+    """Return figures of playing: speed, waste, and results by opponent."""
     engine, buffer = view.engine, view.buffer
     seconds = view.clock() - view.recent[0].finished if len(view.recent) > 1 else None
     rate = f" · {number(len(view.recent) / seconds)}/s" if seconds else ""
@@ -238,11 +237,9 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
     if game.forfeit is not None:
         text.append(f"forfeit by seat {game.forfeit}", style="red")
     lines = list(text.wrap(Console(width=width), width))
-    request = load_style(view.config.game_by_key[game.env].prompt).request
-    board = game.board.removesuffix(request).rstrip().splitlines()
     room = height - len(lines)
-    tail = [Text(line, no_wrap=True, overflow="ellipsis") for line in board[-room:] if room > 0]
-    return Group(*lines, *tail)
+    board = game.board.splitlines()[-room:] if room > 0 else []
+    return Group(*lines, *(Text(line, no_wrap=True, overflow="ellipsis") for line in board))
 
 
 def ratings_pane(view: View, width: int, height: int) -> RenderableType:
@@ -326,7 +323,7 @@ Facts = dict[str, str]
 
 
 def players_to_come(config: RunConfig) -> Facts:
-    """Who is met, and how often."""
+    """Return the shares of draws by opponent."""
     draw = config.opponents.draw
     shares = {"itself": draw.self, "past versions": draw.past}
     found = {name: f"{number(share)} of the draws" for name, share in shares.items() if share}
@@ -336,7 +333,7 @@ def players_to_come(config: RunConfig) -> Facts:
 
 
 def learning_to_come(config: RunConfig) -> Facts:
-    """How it is learned."""
+    """Return the settings of learning that a person asks for first."""
     learner = config.learner
     return {
         "first figures": "after the first update",
@@ -352,7 +349,7 @@ def _trained(adapter: AnyAdapter) -> Facts:
 
 
 def evaluation_to_come(config: RunConfig) -> Facts:
-    """What is evaluated, and when."""
+    """Return the evaluations that the config asks for."""
     found, given = {}, config.eval
     if given.every:
         found = {

@@ -38,7 +38,7 @@ _OPENED = "opened"
 
 
 def opponents(spec: GameSpec) -> list[str]:
-    """What the trained sides played against: `alone`, `self`, or `others` and what those are.
+    """List the trained sides' opponents: `alone`, `self`, or `others` and what those are.
 
     Those are `past`, or `fixed` and the fixed player's name.
     """
@@ -52,7 +52,7 @@ def opponents(spec: GameSpec) -> list[str]:
 
 
 class PlayTally(NamedTuple):
-    """What some games say: counts, totals and weights by name, and what is counted of actions.
+    """Sums over some games: counts, totals and weights by name, and counts of actions.
 
     `values` are numbers whose mean is asked for, one by one where their sum would be rounded.
     """
@@ -66,7 +66,7 @@ class PlayTally(NamedTuple):
 
     @classmethod
     def empty(cls) -> "PlayTally":
-        """Of no games."""
+        """Return the tally of no games."""
         return cls({}, {}, {}, {}, {}, {})
 
     def add(self, other: "PlayTally") -> None:

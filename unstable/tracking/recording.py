@@ -8,8 +8,7 @@ from pydantic import BaseModel
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
-from unstable.tracking.device import DeviceProbe
-from unstable.tracking.metrics import EngineMetrics, Row
+from unstable.tracking.metrics import EngineMetrics, Row, Usage
 from unstable.tracking.play import PlayMetrics, PlayTally
 from unstable.tracking.sinks import SinkMaker, open_sinks
 from unstable.tracking.sinks.base import Sink, SinkBorder
@@ -45,11 +44,12 @@ class Recording:
         border: SinkBorder,
         own: Sequence[SinkMaker],
         former: Sequence[Row],
+        usage: Usage = dict,
     ) -> None:
         """`own` are a user's sinks; `former` are the rows of a run that is gone on with."""
         self.play = PlayMetrics(config)
         self.engine = EngineMetrics()
-        self.device = DeviceProbe()
+        self.usage = usage
         self.row: Row = {}
         self._border = border
         self._beside: Row = {}  # what an evaluation has so far that other rows do not wait for
@@ -96,7 +96,7 @@ class Recording:
             **self.row,
             **{f"time/{name}": value for name, value in self._times.items()},
             "time/total": seconds,
-            **self.device.read(),
+            **self.usage(),
         }
         self._names.update(dict.fromkeys(row))
         self.row = {}

@@ -6,61 +6,21 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import repeated
 from unstable.tracking.view import View
-from unstable.types.processes import ProcessId
+from unstable.types.processes import ProcessId, Waits
 
 EVERY_S = 1.0
 Ending = Literal["ended", "interrupted", "failed"]
 """How a run came to its end, as `state.json` has it; `running` is what it is before."""
 
 
-class Wait(NamedTuple):
-    """What is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
-
-    what: str
-    since: float  # of the clock, in seconds
-
-
-class Waits:
-    """What the run's loop waits for, by name, and when something last moved.
-
-    `processes` are the ids of those that it waits for.
-    """
-
-    def __init__(self) -> None:
-        self.moved = time.time()
-        self.processes: dict[str, int] = {}
-        self._open: dict[int, Wait] = {}
-        self._count = 0
-
-    @contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """Meanwhile it is waited for."""
-        self.move()
-        self._count += 1
-        number, self._open[self._count] = self._count, Wait(what, self.moved)
-        try:
-            yield
-        finally:
-            del self._open[number]
-            self.move()
-
-    def move(self) -> None:
-        """Something has moved now."""
-        self.moved = time.time()
-
-    def open(self) -> list[Wait]:
-        """What is waited for, the longest first."""
-        return sorted(self._open.copy().values(), key=lambda wait: wait.since)
-
-
 def state_of(view: View, waits: Waits) -> dict[str, Any]:
-    """What `state.json` says of a run, but for what the dashboard shows."""
+    """Return the content of `state.json`, but for what the dashboard shows."""
     since = time.time() - time.monotonic()
     return {
         "phase": {
@@ -99,7 +59,7 @@ class StatusFile:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Meanwhile a thread replaces the file, also while the loop itself is blocked."""
+        """Have a thread replace the file every second, also while the loop itself is blocked."""
         self._write_running()
         with repeated(self._write_running, EVERY_S):
             yield

@@ -22,7 +22,7 @@ class Text(rich.text.Text):
         super().__init__(escape_control(text), *arguments, **options)
 
     def append(self, text: "str | rich.text.Text", style: Any = None) -> "Text":
-        """As Rich's; returns itself."""
+        """Append text in a style; returns itself."""
         super().append(escape_control(text) if isinstance(text, str) else text, style)
         return self
 
@@ -102,7 +102,7 @@ def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0
 
 
 def phase_line(name: str, done: float, total: float | None, seconds: float) -> str:
-    """What a run is at, how far, and since when.
+    """Return a phase as a line: its name, how far it is, and since when.
 
     >>> phase_line("playing", 30, 128, 41.2), phase_line("loading the model", 0, None, 7)
     ('playing 30/128 · 41 s', 'loading the model · 7 s')
@@ -123,7 +123,7 @@ def still_line(waits: Sequence[str], seconds: float) -> str:
 
 
 def alarm_line(alarm: Alarm) -> str:
-    """What the guard has found, in one line."""
+    """Return an alarm of the guard as a line."""
     side = "below" if alarm.figure < alarm.threshold else "above"
     return (
         f"guard at version {alarm.version} · {alarm.rule}: {alarm.name} {number(alarm.figure)} is "
@@ -132,7 +132,7 @@ def alarm_line(alarm: Alarm) -> str:
 
 
 def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, float]) -> str:
-    """What the guard's alarms have led to, in one line."""
+    """Return the actions that alarms have led to as a line."""
     mix = ", ".join(f"{kind} {number(share)}" for kind, share in shares.items())
     words = {
         "opponents": f"opponents are drawn anew: {mix}",
@@ -143,7 +143,7 @@ def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, f
 
 
 def refusal_line(update: Update) -> str:
-    """Which optimizer steps of an update were not made, and why, in one line."""
+    """Return a line on the optimizer steps of an update that were not made, and why."""
     why = "; ".join(dict.fromkeys(update.refusals))
     count = len(update.refusals)
     steps = f"{count} optimizer steps are" if count > 1 else "an optimizer step is"
@@ -151,7 +151,7 @@ def refusal_line(update: Update) -> str:
 
 
 def memory_line(version: int, halvings: int) -> str:
-    """That a GPU was full in an update, in one line."""
+    """Return a line on an update in which a GPU was full."""
     times = f"{halvings} times" if halvings > 1 else "once"
     return (
         f"update {version}: the learner's GPU was full, and micro-batches were halved {times}; "
@@ -182,14 +182,14 @@ def score_text(score: EvalScore) -> str:
 
 
 def payoff_text(score: EvalScore) -> str:
-    """What a game was worth on average, if it pays anything but a win or a loss."""
+    """Return the mean pay-off of a game, if it pays anything but a win or a loss."""
     if score.payoff is None:
         return ""
     return f" · pay-off {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
 
 
 def exploitability_line(found: Exploitability, of: str | None = None) -> str:
-    """How exploitable a version is in one game, in words; `of` names what is no version."""
+    """Return an exploitability as a line; `of` names what is no version."""
     prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures, past = bounds(found.low, found.high), ""
@@ -213,7 +213,7 @@ def held_out_line(metrics: Mapping[str, float | None]) -> str:
 
 
 def gain_text(score: EvalScore) -> str:
-    """How it differs from the first version in the same games, if that is known."""
+    """Return the difference to the first version in the same games, if that is known."""
     if score.gain is None:
         return ""
     text = f" · {interval(score.gain, score.gain_low, score.gain_high, signed)} to version 0"
@@ -224,5 +224,5 @@ def gain_text(score: EvalScore) -> str:
 
 
 def needed_text(score: EvalScore) -> str:
-    """How many games a difference of 0.05 needs to be seen, if more games would show more."""
+    """Return the number of games that show a difference of 0.05, if more games would show more."""
     return "" if score.needed is None else f" · a difference of 0.05 needs {score.needed:,} games"

@@ -19,6 +19,7 @@ from unstable.tracking.dashboard import start_dashboard
 from unstable.tracking.display import Display
 from unstable.tracking.games import GameLog
 from unstable.tracking.metrics import (
+    Usage,
     evaluation_metrics,
     exploitability_metrics,
     rating_metrics,
@@ -56,7 +57,7 @@ from unstable.types.tallies import Least
 
 
 class Tracker:
-    """What a run does, in `folder`'s files, on `console` and, if asked for, in W&B.
+    """Records what a run does in `folder`'s files, on `console` and, if asked for, in W&B.
 
     It is a plain object of the driver's process. Raises `ConfigError` if `folder` or a sink cannot
     be written at the start; after that a sink's failure is reported once and stops nothing.
@@ -69,18 +70,22 @@ class Tracker:
         *,
         console: Console | None = None,
         device: str = "",
+        usage: Usage = dict,
         sinks: Sequence[SinkMaker] = (),
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own."""
+        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own.
+
+        `usage` tells how busy the machine is; by default it is not told.
+        """
         self.folder = folder
         self._stale = Stale(config)
-        self.display = Display(config, folder, console, device, self._measure)
+        self.display = Display(config, folder, console, device, usage)
         self.view, self.waits = self.display.view, self.display.waits
         self.refreshing, self.print = self.display.refreshing, self.display.print
         skipped = Skipped()
         rows = read_rows(folder.metrics, skipped)  # of a run that is resumed
         self.view.summary = RunSummary.of(rows)
-        self.recording = Recording(config, folder, self.display.border, sinks, rows)
+        self.recording = Recording(config, folder, self.display.border, sinks, rows, usage)
         self._games = GameLog(config, self.recording, self.display)
         self.add_again, self.add_failure = self._games.add_again, self._games.add_failure
         if skipped:
@@ -91,7 +96,7 @@ class Tracker:
         self.display.live = start_dashboard(self.view, self.display.console)
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
-        """Says what the run is at, and how far: `done` of `total`.
+        """Say what the run is at, and how far: `done` of `total`.
 
         From there "playing" goes on by itself with every sample, "evaluating" with every game.
         """
@@ -101,21 +106,21 @@ class Tracker:
     def add_games(
         self, games: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int = 0
     ) -> None:
-        """Takes in training games, and what they say, finished while `version` was current."""
+        """Take in training games that finished while `version` was current, and their tally."""
         self.display.advance("playing", sum(each.num_samples for each in games))
         self._games.add(games, tally, version, actor)
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
-        """Takes in a finished game of the evaluation of `version`."""
+        """Take in a finished game of the evaluation of `version`."""
         self.display.advance("evaluating", 1)
         self._games.add_evaluated(result, version)
 
     def log(self, metrics: Mapping[str, float | None]) -> None:
-        """Takes in metrics that nothing else is to be said of."""
+        """Take in metrics that nothing else is to be said of."""
         self.recording.add(metrics)
 
     def log_learner(self, update: Update) -> None:
-        """Takes in the learner's metrics, under the names that they have, and refused steps."""
+        """Take in the learner's metrics, under the names that they have, and refused steps."""
         self.log(update.metrics)
         if halvings := int(update.metrics.get("learn/out_of_memory") or 0):
             self.display.warn(memory_line(update.version, halvings))
@@ -123,7 +128,7 @@ class Tracker:
             self.display.warn(refusal_line(update))
 
     def log_samples(self, update: Update) -> None:
-        """Takes in the samples as `update` trained on them, where their lines were asked for."""
+        """Take in the samples as `update` trained on them, where their lines were asked for."""
         lines = update.lines
         if isinstance(lines, Unwritable):
             self.display.border(SampleFiles.name, lines.complain)
@@ -137,7 +142,7 @@ class Tracker:
                 self.recording.emit("samples", update.version, records)
 
     def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
-        """Takes in how a version did against each opponent.
+        """Take in how a version did against each opponent.
 
         `beside`: other versions have been trained meanwhile, and `end_evaluation` will come.
         """
@@ -148,12 +153,12 @@ class Tracker:
             self.display.say(score_line(score))
 
     def log_exploitability(self, found: Exploitability, *, beside: bool = False) -> None:
-        """Takes in how exploitable a version is in a game; `beside` as above."""
+        """Take in how exploitable a version is in a game; `beside` as above."""
         self.recording.add(exploitability_metrics(found), beside)
         self.display.say(exploitability_line(found))
 
     def log_offline(self, metrics: Mapping[str, float | None]) -> None:
-        """Takes in how far a run on recorded games is, and what loss it has on held-out ones."""
+        """Take in how far a run on recorded games is, and what loss it has on held-out ones."""
         self.log(metrics)
         if "offline/held_out_loss" in metrics:
             self.display.say(held_out_line(metrics))
@@ -168,7 +173,7 @@ class Tracker:
         self.display.border("checkpoints/best", self.folder.name_best, version)
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """Takes in what the guard has found, if anything."""
+        """Take in what the guard has found, if anything."""
         before = self.recording.row.get("guard/alarms") or 0
         self.log({"guard/alarms": before + len(alarms)})
         for alarm in alarms:
@@ -180,7 +185,7 @@ class Tracker:
     def log_actions(
         self, actions: Sequence[str], best: int | None, shares: Mapping[str, float]
     ) -> None:
-        """Takes in what alarms have led to: `best` is the version that a rollback goes to.
+        """Take in what alarms have led to: `best` is the version that a rollback goes to.
 
         `shares` are those of the kinds of opponents from now on.
         """
@@ -192,7 +197,7 @@ class Tracker:
             self.display.warn(action_line(actions, best, shares))
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
-        """Takes in everybody's rating, as of now."""
+        """Take in everybody's rating, as of now."""
         self.log(rating_metrics(ratings))
         self.view.summary = replace(self.view.summary, ratings=tuple(ratings))
         rows = [
@@ -201,23 +206,23 @@ class Tracker:
         self.recording.emit("ratings", Ratings(players=rows))
 
     def log_worst(self, found: Mapping[str, Least], *, beside: bool = False) -> None:
-        """Takes in the least score against its own past, by policy; `beside` as above."""
+        """Take in the least score against its own past, by policy; `beside` as above."""
         self.recording.add(worst_metrics(found), beside)
 
     def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
-        """Takes in an engine's counters, which count from the actor's start."""
+        """Take in an engine's counters, which count from the actor's start."""
         engine, seconds = self.recording.engine, self.recording.seconds
         engine.add(actor, stats)
         self.view.engine = engine.values(seconds)
         self.view.actors = {**self.view.actors, actor: engine.values(seconds, actor)}
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
-        """Takes in what the buffer holds and has dropped."""
+        """Take in what the buffer holds and has dropped."""
         self.view.buffer = {f"buffer/{name}": value for name, value in stats.items()}
         self.log(self.view.buffer)
 
     def end_update(self, version: int) -> None:
-        """Puts all that came since the last call into a row of `metrics.jsonl`.
+        """Put all that came since the last call into a row of `metrics.jsonl`.
 
         A run whose time is up has two rows of its last version; the second holds what came after.
         """
@@ -234,12 +239,8 @@ class Tracker:
             self.display.say(update_line(row, self.view.config.loop.steps, left_s))
 
     def end_evaluation(self, version: int) -> None:
-        """Puts what came `beside` into a row of its own, which readers join to the version's."""
+        """Put what came `beside` into a row of its own, which readers join to the version's."""
         self.view.add_row(self.recording.end_beside(version))
-
-    def _measure(self) -> None:
-        """Look how busy the machine is."""
-        self.view.machine = self.recording.device.read()
 
     def state(self) -> TrackerState:
         """All that a resume needs."""
@@ -252,7 +253,7 @@ class Tracker:
         self.view.row_started = self.recording.began
 
     def finish(self, reason: str, ending: Ending = "ended") -> None:
-        """Stops the dashboard and prints what came out of the run, which ended by `reason`.
+        """Stop the dashboard and print what came out of the run, which ended by `reason`.
 
         Why it failed is on file, for others; whoever calls says it to the person at the terminal.
         """
@@ -261,10 +262,10 @@ class Tracker:
         self.display.finish(reason, ending, partial(summary, self.folder, short, reported=reported))
 
     def end(self, reason: str, report: Path | None) -> None:
-        """Takes in that the run is over, and where its report is, if one was made."""
+        """Take in that the run is over, and where its report is, if one was made."""
         self.recording.emit("end", reason, report)
 
     def close(self) -> None:
-        """Gives the terminal back and closes every sink; a second call does nothing."""
+        """Give the terminal back and close every sink; a second call does nothing."""
         self.display.stop()
         self.recording.close()

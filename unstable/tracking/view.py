@@ -24,7 +24,7 @@ MOST_MOVES, MOST_CHARACTERS, MOST_BOARD = 200, 200, 8000
 
 
 class Phase(NamedTuple):
-    """What the run is at, and how far. Phase("playing", done=40, total=128, started=12.5)"""
+    """A part of a run, and how far it is. Phase("playing", done=40, total=128, started=12.5)"""
 
     name: str
     done: float
@@ -45,7 +45,7 @@ class RecentGame(NamedTuple):
 
     @classmethod
     def of(cls, game: PlayedGame, finished: float) -> "RecentGame":
-        """What the panes count of a game."""
+        """Return the figures of a game that panes count."""
         seats, sides = game.spec.seats, game.spec.trained_sides
         ours = [seat for side in sides for seat in side]
         return cls(
@@ -69,9 +69,10 @@ class LastGame(NamedTuple):
     board: str  # the observation before the last move
 
     @classmethod
-    def of(cls, result: GameResult) -> "LastGame":
-        """What is shown of it, and no more than fits any screen."""
+    def of(cls, result: GameResult, request: str) -> "LastGame":
+        """Return as much of a game as fits any screen; prompts end with `request`."""
         seats, turns = result.spec.seats, result.turns
+        seen = turns[-1].answer.observation.removesuffix(request) if turns else ""
         return cls(
             env=result.spec.env,
             sides=[
@@ -83,13 +84,13 @@ class LastGame(NamedTuple):
                 for turn in turns[-MOST_MOVES:]
             ],
             forfeit=result.forfeit,
-            board=hide_secrets(turns[-1].answer.observation)[-MOST_BOARD:] if turns else "",
+            board=hide_secrets(seen).rstrip()[-MOST_BOARD:],
         )
 
 
 @dataclass
 class View:
-    """What the panes show. Another thread reads it: fields are replaced, never changed in place.
+    """Content of the panes. Another thread reads it: fields are replaced, never changed in place.
 
     Times are in seconds of its clock.
     """
@@ -110,6 +111,7 @@ class View:
     # In the run's own process the two above are made only when they are looked at, out of these.
     ended: tuple[tuple[Any, float], ...] = ()  # each a PlayedGame, and when it finished
     last_line: bytes | None = None
+    requests: Mapping[str, str] = field(default_factory=dict)  # the end of prompts, by game
     engine: Row = field(default_factory=dict)
     actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
     machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
@@ -142,7 +144,7 @@ class View:
         summary: RunSummary,
         seconds: Callable[[], float],
     ) -> "View":
-        """What `record` returned, `seconds` ago; raises `ValueError` for what is none."""
+        """Return the view that `record` made `seconds` ago; raises `ValueError` for others."""
         now = record.get("now") if isinstance(record, Mapping) else None
         if not isinstance(now, float | int):
             raise ValueError("no time in it")
@@ -153,15 +155,16 @@ class View:
         """The newest training game."""
         if self.last_line is None:
             return self.last_game
-        return LastGame.of(parse_record(self.last_line, RecordedGame, "a line"))
+        game = parse_record(self.last_line, RecordedGame, "a line")
+        return LastGame.of(game, self.requests.get(game.spec.env, ""))
 
     def refresh(self) -> None:
-        """Brings `recent` up to date."""
+        """Bring `recent` up to date."""
         if ended := self.ended:
             self.recent = tuple(RecentGame.of(game, finished) for game, finished in ended)
 
     def add_games(self, games: Sequence[PlayedGame], last_line: bytes | None) -> None:
-        """Takes in finished training games, and the line of the last one, if that has one."""
+        """Take in finished training games, and the line of the last one, if that has one."""
         now = self.clock()
         self.games += len(games)
         newest = [(game, now) for game in games if not game.ended_in_opening]
@@ -169,7 +172,7 @@ class View:
         self.last_line = last_line or self.last_line
 
     def results(self) -> dict[str, Counter[str]]:
-        """How the policy did in recent games, by what it played against."""
+        """Return the policy's results in recent games, by opponent."""
         results: dict[str, Counter[str]] = {}
         for played in self.recent:
             for opponent in played.opponents:
@@ -214,7 +217,7 @@ class View:
         return max(left, 0.0)
 
 
-_OWN = {"config", "summary", "clock", "ended", "last_line"}
+_OWN = {"config", "summary", "clock", "ended", "last_line", "requests"}
 """What `record` leaves out."""
 
 

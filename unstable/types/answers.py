@@ -94,7 +94,7 @@ class Move(NamedTuple):
 
 
 class SampledTokens(TokenSample, frozen=True, kw_only=True):
-    """What a local model was given and what it sampled: its own ids, never re-encoded text.
+    """Ids that a local model was given and that it sampled, never re-encoded text.
 
     What is scored are its completions. Where something was inserted between two of them, the
     prompt of the second is all that stands before it.
@@ -109,7 +109,7 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
 
     @property
     def completions(self) -> list[Completion]:
-        """What was sampled, in order."""
+        """Sampled segments, in order."""
         return [segment for segment in self.segments if isinstance(segment, Completion)]
 
     def problem(self) -> str | None:
@@ -135,7 +135,7 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
         return _joined(completion.logprobs for completion in self.completions)
 
     def num_scored_of(self, count: int) -> int:
-        """How many of the answer's first `count` tokens were sampled."""
+        """Count the sampled ones among the answer's first `count` tokens."""
         scored = begun = 0
         for segment in self.segments:
             size = len(segment.token_ids)
@@ -145,7 +145,7 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
 
     @property
     def has_inserted(self) -> bool:
-        """Whether something was inserted: today that is what ends a thought at its budget."""
+        """Return whether something was inserted, as what ends a thought at its budget."""
         return not all(segment.scored for segment in self.segments)
 
     @property
@@ -156,12 +156,12 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the last completion ended."""
+        """Reason why the last completion ended."""
         return self.completions[-1].finish_reason
 
 
 class Answer(Plain, frozen=True, kw_only=True):
-    """What a player did with an observation.
+    """A player's answer to an observation.
 
     Answer(observation="You are X ...", text="[4]", action="[4]")
     """

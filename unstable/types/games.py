@@ -20,7 +20,7 @@ Side = tuple[SeatNumber, ...]
 
 
 class SeatSpec(Plain, frozen=True):
-    """Who sits there. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
+    """Player of a seat. SeatSpec(player=PlayerId.policy(3), temperature=1.0, group_id=17)"""
 
     player: PlayerId
     temperature: Figure
@@ -31,7 +31,7 @@ class SeatSpec(Plain, frozen=True):
 
     @property
     def trained(self) -> bool:
-        """Whether the seat's turns are trained on."""
+        """Return whether the seat's turns are trained on."""
         return self.group_id is not None
 
 
@@ -69,7 +69,7 @@ class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """What plays against each other: the teams, or each seat. One player holds a side."""
+        """Sides that play against each other: the teams, or each seat. One player holds a side."""
         return self.teams or tuple(zip(range(len(self.seats))))
 
     @property
@@ -80,7 +80,7 @@ class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the seat to move needs to know. The rules come first and stay, so that games share them.
+    """View of the seat to move. The rules come first and stay, so that games share them.
 
     Observation(seat=1, rules="You are X ...", events=["Player 0 ..."], board="...", notice="")
     """
@@ -109,7 +109,7 @@ class Turn(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def player(self) -> PlayerId:
-        """Who answered."""
+        """Player that answered."""
         assert self.answer.player is not None, "named as the turn was made"
         return self.answer.player
 
@@ -120,14 +120,14 @@ WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
 
 
 def standing(own: float, all_scores: Sequence[float]) -> Standing:
-    """How one of several scores did: a win is the best, if somebody did worse."""
+    """Return the standing of one of several scores: the best wins, if somebody did worse."""
     if own < max(all_scores):
         return "loss"
     return "win" if min(all_scores) < own else "draw"
 
 
 def standing_of(spec: GameSpec, ranked_outcomes: Sequence[float], seat: int) -> Standing:
-    """How a seat and its team did: a win has the best outcome, and somebody did worse.
+    """Return the standing of a seat's team: the best outcome wins, if somebody did worse.
 
     A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw; so it
     is with one team of all seats.
@@ -226,7 +226,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def ended_in_opening(self) -> bool:
-        """Whether it was over before any seat's own player had a turn."""
+        """Return whether it was over before any seat's own player had a turn."""
         return self.spec.opening > 0 and len(self.turns) <= self.spec.opening
 
     def seat_turns(self, seat: int) -> list[Turn]:
@@ -234,7 +234,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
         return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
     def standing(self, seat: int) -> Standing:
-        """How a seat and its team did, as `standing_of` says."""
+        """Return the standing of a seat's team, by `standing_of`."""
         return standing_of(self.spec, self.ranked_outcomes, seat)
 
     @property
@@ -256,7 +256,7 @@ class RecordedGame(GameResult, kw_only=True):
 
 
 class SpentError(Exception):
-    """What an opponent may cost is spent: it plays no more. SpentError("openai:some", "why")"""
+    """An opponent has spent what it may, and plays no more. SpentError("openai:some", "why")"""
 
     def __init__(self, opponent: str, why: str) -> None:
         super().__init__(opponent, why)
@@ -286,7 +286,7 @@ class GameFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorState:
-    """What an actor has learned from the games that it played, which decides on games to come."""
+    """Knowledge of an actor from the games that it played, which decides on games to come."""
 
     training_games: int
     trained_turns: int

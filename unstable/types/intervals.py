@@ -79,7 +79,7 @@ def difference_interval(first: Interval, second: Interval) -> Interval:
 
 
 def _student(freedom: int, z: float = Z) -> float:
-    """Of Student's distribution what `z` is of the normal one, to 1 %.
+    """Quantile of Student's distribution where `z` is that of the normal one, to 1 %.
 
     Of one and two degrees in closed form, else Abramowitz and Stegun, 26.7.5.
     """

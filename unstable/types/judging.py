@@ -24,7 +24,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalScore:
-    """How one version did against one opponent in one env."""
+    """Result of one version against one opponent in one env."""
 
     version: int
     env: str
@@ -55,7 +55,7 @@ class EvalScore:
 
     @property
     def key(self) -> EvalKey:
-        """What its metrics are named by."""
+        """Key of its metrics' names."""
         return EvalKey(self.env, self.opponent, sampling_mode(self.temperature))
 
 
@@ -77,7 +77,7 @@ class LeastWon(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploitability:
-    """How far one version, in all seats of a small game, is from an equilibrium, exactly.
+    """Exact distance of one version, in all seats of a small game, from an equilibrium.
 
     In the game's own pay-offs. Answers that are no legal action, the illegal mass, forfeit or are
     spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
@@ -98,13 +98,13 @@ class Exploitability:
 
     @property
     def key(self) -> ExploitKey:
-        """What its metrics are named by."""
+        """Key of its metrics' names."""
         return ExploitKey(self.env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """That a rule of the guard is broken; its name is that of its threshold in the config."""
+    """A broken rule of the guard; its name is that of its threshold in the config."""
 
     rule: str
     name: str  # of the metric

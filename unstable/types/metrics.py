@@ -76,7 +76,7 @@ def metric_name(prefix: str, *parts: str | int) -> str:
 
 
 def sampling_mode(temperature: float) -> str:
-    """How answers are sampled, in a word.
+    """Return how answers are sampled, in a word.
 
     >>> sampling_mode(0.0), sampling_mode(0.5), sampling_mode(1.0)
     ('greedy', 't0.5', 'sampled')
@@ -88,7 +88,7 @@ def sampling_mode(temperature: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetricKey:
-    """What several figures are of: their names begin alike. A class for each kind of it."""
+    """Key of figures whose names begin alike. A class for each kind of it."""
 
     prefix: ClassVar[str]
 

@@ -14,7 +14,7 @@ _VERSION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)@(0|[1-9][0-9]{0,17})")
 
 
 class PlayerId:
-    """Who sits at a seat: a version of a policy, or a player that never changes.
+    """A player: a version of a policy, or one that never changes.
 
     PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
@@ -93,5 +93,5 @@ class Adapter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it takes the place of all of the base's weights."""
+        """Return whether it takes the place of all of the base's weights."""
         return not self.config

@@ -1,9 +1,11 @@
-"""A process as it is known from outside: by its id, its start and where that id counts."""
+"""Processes as they are known from outside: who each is, and what is waited for."""
 
 import contextlib
 import os
 import signal
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -29,7 +31,7 @@ class ProcessId(NamedTuple):
 
     @property
     def is_running(self) -> bool:
-        """Whether it is there, on this host, and has not ended."""
+        """Return whether it is there, on this host, and has not ended."""
         return self.space == space() and started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> bool:
@@ -61,7 +63,7 @@ class ProcessId(NamedTuple):
 
 
 def space() -> str:
-    """Where this process's ids count: the boot of the host, and the container's namespace."""
+    """Return where this process's ids count: the host's boot and the container's namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -77,3 +79,43 @@ def started(pid: int) -> int | None:
     except OSError:
         return None
     return None if stat[0] in (b"Z", b"X") else int(stat[_STARTED])
+
+
+class Wait(NamedTuple):
+    """Something that is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
+
+    what: str
+    since: float  # of the clock, in seconds
+
+
+class Waits:
+    """Names of what the run's loop waits for, and the time when something last moved.
+
+    `processes` are the ids of those that it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.moved = time.time()
+        self.processes: dict[str, int] = {}
+        self._open: dict[int, Wait] = {}
+        self._count = 0
+
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Wait for something for the duration of the block."""
+        self.move()
+        self._count += 1
+        number, self._open[self._count] = self._count, Wait(what, self.moved)
+        try:
+            yield
+        finally:
+            del self._open[number]
+            self.move()
+
+    def move(self) -> None:
+        """Something has moved now."""
+        self.moved = time.time()
+
+    def open(self) -> list[Wait]:
+        """List what is waited for, the longest first."""
+        return sorted(self._open.copy().values(), key=lambda wait: wait.since)

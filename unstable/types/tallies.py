@@ -52,7 +52,7 @@ class Tally(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What reward terms that wait have been asked since the last such value, by term.
+    """Questions to reward terms that wait since the last such value, by term.
 
     Asked({"judge": {"calls": 3}}, {"judge": {"seconds": (0.6, 3)}}): sums, with how many they are.
     """
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
         return bool(self.counts)
 
     def plus(self, other: "Asked") -> "Asked":
-        """With what other terms have been asked."""
+        """Add what other terms have been asked."""
         return Asked({**self.counts, **other.counts}, {**self.means, **other.means})
 
 
@@ -82,7 +82,7 @@ class Least(NamedTuple):
 
 
 def least_score(tallies: Mapping[str, Tally], fewest: int = FEWEST) -> Least | None:
-    """Of a player's tallies by opponent; None where no pair has enough games.
+    """Return a player's least score by opponent; None where no pair has enough games.
 
     All intervals hold together, so the least true score lies between the least lower and the least
     upper end. The least score seen is below it on average: the more opponents, the further.
@@ -117,7 +117,7 @@ def first_of_newest(newest: int) -> int:
 
 
 def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Least]:
-    """By policy, the newest versions' least score against any of its versions before them.
+    """Return by policy the newest versions' least score against any version before them.
 
     The newest tenth counts as one player, since a version has few games against each other one.
     """

@@ -63,7 +63,7 @@ class Trajectory(Plain, frozen=True, kw_only=True):
 
     @property
     def reward(self) -> float:
-        """What groups compare: the terminal reward, and the mean of the turns' own.
+        """Reward that groups compare: the terminal one, and the mean of the turns' own.
 
         It is exact before it is rounded, so that equal rewards tie whatever their number.
         """
@@ -122,18 +122,8 @@ class Group:
     trajectories: tuple[Trajectory, ...]
 
     @property
-    def num_samples(self) -> int:
-        """Samples of all its trajectories."""
-        return sum(len(trajectory.samples) for trajectory in self.trajectories)
-
-    @property
-    def version(self) -> int:
-        """The oldest version that sampled any of it."""
-        return min(trajectory.version for trajectory in self.trajectories)
-
-    @property
     def tied(self) -> bool:
-        """Whether every trajectory earned the same: comparing them, nothing is learned."""
+        """Return whether every trajectory earned the same: comparing them, nothing is learned."""
         return len({trajectory.reward for trajectory in self.trajectories}) == 1
 
 
@@ -189,7 +179,7 @@ class PackedBatch(NamedTuple):
         return sum(each.num_samples for group in self.groups for each in group)
 
     def opened(self) -> Batch:
-        """What a learner trains on."""
+        """Open the batch for a learner."""
         groups = (Group(trajectories=tuple(e.opened() for e in group)) for group in self.groups)
         return Batch(version=self.version, groups=tuple(groups), recorded=self.recorded)
 
@@ -203,7 +193,7 @@ class MeanLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What came of an update; `advantages` in the order of the batch's samples."""
+    """Result of an update; `advantages` in the order of the batch's samples."""
 
     version: int  # that this update made
     metrics: dict[str, float | None]  # names that begin with learn/

@@ -55,7 +55,7 @@ def open_watchers(
 
 @contextlib.contextmanager
 def _closed_again() -> Iterator[list[Sink]]:
-    """What was opened is closed, the newest first, if another one cannot be."""
+    """Close the sinks that were opened, the newest first, if the block raises."""
     opened: list[Sink] = []
     with contextlib.ExitStack() as undo:
         undo.callback(lambda: SinkBorder(logger.warning).emit(reversed(opened), "close"))
@@ -71,7 +71,7 @@ def check_sinks(config: RunConfig) -> None:
 
 
 def own_sinks(config: RunConfig, callbacks: Sequence[Callback] = ()) -> list[SinkMaker]:
-    """What makes a user's sinks; raises `ConfigError` for what cannot be called so."""
+    """Return the makers of a user's sinks; raises `ConfigError` for what cannot be called so."""
     makers = []
     for index, target in enumerate(config.tracking.sinks):
         field = f"tracking.sinks.{index}"

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 class Sink:
-    """Where what was seen is put. It must work at the start; later it may fail, and stops nothing.
+    """A receiver of records. It must work at the start; later it may fail, and stops nothing.
 
     A subclass writes what it wants to see; the rest it ignores. It is called in the run's own
     loop, which waits for it. What it is given belongs to the run: to read, not to change.
@@ -70,12 +70,12 @@ def _has_own(sink: Sink, method: str) -> bool:
 
 
 def takes_lines(sink: Sink) -> bool:
-    """Whether it takes in games as lines."""
+    """Return whether it takes in games as lines."""
     return _has_own(sink, "game_line") or _has_own(sink, "game_lines")
 
 
 def wants_records(sinks: Iterable[Sink], method: Literal["game", "samples"]) -> bool:
-    """Whether any of them takes in games, or samples, as records."""
+    """Return whether any of them takes in games, or samples, as records."""
     return any(_has_own(sink, method) for sink in sinks)
 
 
@@ -87,7 +87,7 @@ class SinkBorder:
         self._failed: set[str] = set()
 
     def __call__(self, sink: str, write: Callable[P, None], *args: P.args, **kw: P.kwargs) -> None:
-        """Calls `write`; it is tried again at the next call even if it fails now."""
+        """Call `write`; it is tried again at the next call even if it fails now."""
         with faults_to(partial(self._fail, sink)):
             write(*args, **kw)
 
@@ -104,5 +104,5 @@ class SinkBorder:
 
 
 def name_of(sink: Sink) -> str:
-    """What a message calls it."""
+    """Return the name of a sink in messages."""
     return sink.name or type(sink).__name__

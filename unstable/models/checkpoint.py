@@ -3,7 +3,6 @@
 import contextlib
 import io
 import pickle
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unstable.config import ConfigError
+from unstable.config import FORMAT, ConfigError, check_format
 from unstable.models.adapters import read_adapter, write_adapter
-from unstable.records.files import FORMAT, check_format, new_folder
+from unstable.records.files import new_checkpoint
 from unstable.records.reading import DamagedError, as_record
 from unstable.records.shapes import LearnerState
 from unstable.types import Adapter
@@ -35,11 +34,7 @@ class Snapshot(NamedTuple):
 
         Raises `FileExistsError` rather than write over any.
         """
-        if folder.exists():
-            raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
-        for left in folder.parent.glob(f".{folder.name}-*"):  # by a learner that was killed
-            shutil.rmtree(left)
-        with new_folder(folder) as scratch:
+        with new_checkpoint(folder) as scratch:
             write_adapter(self.adapter, scratch)
             if self.average is not None:
                 (scratch / AVERAGE).mkdir()
