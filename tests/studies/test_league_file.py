@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError
+from unstable.config.reading import dump_section
 from unstable.studies.league.config import (
     LeagueConfig,
     MeetConfig,
     MemberConfig,
-    dump_league,
     read_league,
 )
 
@@ -34,7 +34,7 @@ def test_a_league_that_is_written_is_read_back(
     league = LeagueConfig.model_validate(
         {"members": members, "generations": 2, "updates": 3, "meet": meet, "turns": turns}
     )
-    assert read(dump_league(league)) == league
+    assert read(dump_section(league)) == league
 
 
 def test_roles_have_their_own_draws_and_restarts() -> None:

@@ -19,14 +19,7 @@ from typing import Any
 
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, alone, prepare
-from unstable.commands.session import (
-    ended_by_sigterm,
-    failures_logged,
-    gone_after,
-    have_weights,
-    run_to_end,
-    status,
-)
+from unstable.commands.session import at_work, gone_after, have_weights, run_to_end, status
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, Lessons
@@ -42,7 +35,6 @@ from unstable.models.hub import cache_folder
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.logs import logging_to
 from unstable.records.text import duration, number
 from unstable.tracking.lines import Lines
 from unstable.tracking.metrics import Row
@@ -186,12 +178,7 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
         return _is_enough(rows) or time.monotonic() - began > MOST_S
 
     with gone_after(work):
-        with (
-            ended_by_sigterm(),
-            logging_to(folder, "teach"),
-            tracker.lines.refreshing(),
-            failures_logged(folder, "teach"),
-        ):
+        with at_work(folder, "teach"), tracker.lines.refreshing():
             evaluate = partial(_ask_average, folder, resolved.config)
             main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
             row = run_to_end(main, status)

@@ -6,6 +6,7 @@ from typing import Any
 from unstable.records import tables
 from unstable.records.reading import Row, by_key
 from unstable.records.summary import RunSummary
+from unstable.records.tables import Table
 from unstable.report.charts import (
     MOST_SERIES,
     Chart,
@@ -21,7 +22,6 @@ from unstable.report.survey import Survey, payoff_cells
 from unstable.types.metrics import SUMS, RatingKey, unit
 
 Section = dict[str, Any]
-Table = dict[str, Any]
 Curves = dict[str, Points]
 PHASES = "time/"
 STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
@@ -34,7 +34,7 @@ HEALTH = {
 def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
     found = [
-        _section(
+        section(
             *("learning", "How good it became", _learning(runs)),
             [
                 *_differences(runs),
@@ -42,14 +42,16 @@ def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
                 *_of_each(runs, tables.exploitability),
             ],
         ),
-        _section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
-        _section("training", "How training went", _training(runs), _guard(runs)),
+        section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
+        section("training", "How training went", _training(runs), _guard(runs)),
     ]
-    return [section for section in found if section["charts"] or section["tables"]]
+    return [each for each in found if each["charts"] or each["tables"]]
 
 
-def _section(name: str, title: str, charts: list[Chart], tables: list[Table]) -> Section:
-    return {"id": name, "title": title, "charts": charts, "tables": tables}
+def section(name: str, title: str, charts: Sequence[Chart], shown: Sequence[Table]) -> Section:
+    """What the page shows under a title."""
+    found = [table._asdict() for table in shown]
+    return {"id": name, "title": title, "charts": [*charts], "tables": found}
 
 
 def _compared(
@@ -223,28 +225,21 @@ def _seconds(run: Run) -> Curves:
     return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
 
 
-def _table(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "") -> Table:
-    return {"title": title, "columns": list(columns), "rows": rows, "caption": caption}
-
-
 def _differences(runs: Sequence[Run]) -> list[Table]:
     """How the other runs' last measures differ from the first one's."""
     rows = difference_rows(runs)
     first = runs[0].label
     columns = ["run", "measure", first, "the other run", "difference", "games", "better"]
-    return [_table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
+    return [Table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
 
 
-def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], tables.Table]) -> list[Table]:
+def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], Table]) -> list[Table]:
     """One table of the runs' results; none where no run has any."""
     made = {run.label: table for run in runs if (table := make(run.summary)).rows}
-    if not made:
-        return []
-    table = tables.merged(made) if len(runs) > 1 else made[runs[0].label]
-    return [table._asdict()]
+    return [tables.merged(made)] if made and len(runs) > 1 else [*made.values()]
 
 
 def _guard(runs: Sequence[Run]) -> list[Table]:
     """Alarms and actions of the guard, or a line that there were none."""
     found = _of_each(runs, tables.guard)
-    return found or [tables.guard(run.summary)._asdict() for run in runs if run.rows][:1]
+    return found or [tables.guard(run.summary) for run in runs if run.rows][:1]

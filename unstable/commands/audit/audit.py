@@ -54,7 +54,7 @@ class Audit:
     async def run(self) -> None:
         """Play the game; what differs is then in `differences`, the first one first."""
         recorded, game = self.found.result, self.found.game
-        players = [_Recorded(self)] * len(recorded.spec.seats)
+        players = [self] * len(recorded.spec.seats)
         played: GameResult | None = None
 
         def failed(error: BaseException) -> None:
@@ -89,8 +89,8 @@ class Audit:
             if then != now:
                 self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
 
-    async def turn(self, observation: Observation, game: Game) -> Answer:
-        """The recorded answer to an observation that is compared with the recorded one."""
+    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
+        """As every seat's player: the recorded answer to an observation, which is compared."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
             raise LeftError(self.found.result.reason)  # as a game that was cut off there ends
@@ -212,16 +212,6 @@ class Audit:
         line = f"turn {turn.index + 1} of {count}: {who} {action}"
         notes = [*(["refused as invalid"] if turn.invalid else []), *([note] if note else [])]
         self.terminal.show(" · ".join([line, *notes]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """Every seat's player: it does what the record has."""
-
-    audit: Audit
-
-    async def act(self, observation: Observation, game: Game, seed: int) -> Answer:
-        return await self.audit.turn(observation, game)
 
 
 def _seat(result: GameResult, turn: Turn) -> SeatSpec:

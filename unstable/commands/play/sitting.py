@@ -6,7 +6,6 @@ import dataclasses
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -14,17 +13,11 @@ from msgspec.structs import replace
 
 from unstable.collectors.play import contained, play_game
 from unstable.collectors.players.kinds import player_class
-from unstable.commands.play.casting import PERSON, Served, needs_model, served
-from unstable.commands.play.table import Asked, Table
+from unstable.commands.play.casting import PERSON, needs_model, served
+from unstable.commands.play.table import Table
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
-from unstable.commands.session import (
-    failures_logged,
-    have_weights,
-    make_folder,
-    new_output,
-    run_to_end,
-)
+from unstable.commands.session import at_work, have_weights, make_folder, run_to_end
 from unstable.config import GameConfig, RunConfig, RunFailedError, one_line
 from unstable.games.check import check_constrained, check_env, check_game, settled
 from unstable.games.game import Game
@@ -34,7 +27,6 @@ from unstable.records.environment import write_environment
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_body, game_line
-from unstable.records.logs import logging_ours, logging_to
 from unstable.records.text import command_line
 from unstable.types import GameResult, GameSpec, Turn
 
@@ -71,11 +63,13 @@ def sit(sitting: Sitting) -> None:
     model, failed = needs_model(sitting.config, sitting.spec), ""
     _check(sitting, model)
     sitting = _resolved(sitting, model)
-    named = make_folder(_in_a_folder(sitting.config, sitting)).root
+    names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
+    name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
+    named = make_folder(sitting.config, called=name).root
     folder = RunFolder(named.absolute())  # wherever a bot goes
-    kept, logging = _Kept(sitting, [*sitting.shared]), logging_to if model else logging_ours
+    kept = _Kept(sitting, [*sitting.shared])
     try:
-        with logging(folder, "play"), failures_logged(folder, "play"):
+        with at_work(folder, "play", light=not model):
             write_environment(folder, sitting.command)
             if model:
                 have_weights(sitting.config.model)
@@ -161,21 +155,12 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     return dataclasses.replace(sitting, config=config, spec=spec)
 
 
-def _in_a_folder(config: RunConfig, sitting: Sitting) -> RunConfig:
-    """The config with the folder that the user names, or outputs/play-<game-players-time>."""
-    if config.tracking.run_dir is not None:
-        return config
-    names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
-    name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
-    return config.updated({"tracking.run_dir": str(new_output(name))})
-
-
 async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -> None:
     terminal, game = Terminal(), sitting.game
     if model:
         terminal.show(f"loading the model {sitting.config.model.name} ...")
     async with served(sitting.config.with_ledgers(folder.endpoint), folder, model=model) as found:
-        table = Table(terminal, sitting.spec, sitting.own, partial(_probabilities, sitting, found))
+        table = Table(terminal, sitting.spec, sitting.own, found.probabilities)
         terminal.show(_beginning(sitting, table))
         players = [
             None if seat.player == PERSON else found.players.player(game, "eval", seat)
@@ -198,10 +183,6 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
     task = asyncio.current_task()
     if task is not None and task.cancelling():  # an interrupt, which is over by now
         raise asyncio.CancelledError
-
-
-async def _probabilities(sitting: Sitting, found: Served, seat: int, asked: Asked) -> list[str]:
-    return await found.probabilities(sitting.spec.seats[seat].player, asked)
 
 
 def _beginning(sitting: Sitting, table: Table) -> str:

@@ -19,7 +19,7 @@ from unstable.config.base import (
     nearest,
 )
 from unstable.config.opponents import DrawConfig
-from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
+from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds follow from the league's seed",
@@ -192,8 +192,3 @@ class LeagueConfig(Section):
 def read_league(text: str, place: str) -> LeagueConfig:
     """The league that a YAML text describes; raises `ConfigError`, which begins with `place`."""
     return read_section(LeagueConfig, text, place, "members")
-
-
-def dump_league(league: LeagueConfig) -> str:
-    """The league as YAML that `read_league` reads back to an equal one."""
-    return dump_section(league)

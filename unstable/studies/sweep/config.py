@@ -23,7 +23,7 @@ from unstable.config.base import (
     Section,
     shown,
 )
-from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
+from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds are given by seeds",
@@ -234,8 +234,3 @@ def _word(value: Any) -> str:
 def read_sweep(text: str, place: str) -> SweepConfig:
     """The sweep that a YAML text describes; raises `ConfigError`, which begins with `place`."""
     return read_section(SweepConfig, text, place, "grid")
-
-
-def dump_sweep(sweep: SweepConfig) -> str:
-    """The sweep as YAML that `read_sweep` reads back to an equal one."""
-    return dump_section(sweep)

@@ -8,9 +8,7 @@ import yaml
 
 from unstable.records.reading import Row, Skipped, read_rows
 from unstable.studies.league.config import LeagueConfig, read_league
-from unstable.studies.league.folder import LeagueFolder
-from unstable.studies.league.league import digests
-from unstable.studies.league.members import league_of
+from unstable.studies.league.members import LeagueFolder, league_of
 from unstable.studies.league.population import turns
 from unstable.studies.several import is_over, state_of
 from unstable.studies.sweep.config import Setting
@@ -49,8 +47,7 @@ class LeagueJob(NamedTuple):
     def words(self) -> list[str]:
         if not self.folder.file.is_file():
             shutil.rmtree(self.root, ignore_errors=True)
-            league = league_of(self.folder, self.config, turns(self.config))
-            self.folder.make(self.config, digests(league))
+            self.folder.make(self.config, league_of(self.folder, self.config).lines())
         return ["league", "--resume", str(self.root)]
 
     def state(self) -> str:
