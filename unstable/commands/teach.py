@@ -142,7 +142,8 @@ def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[
 def _key(config: RunConfig, examples: Sequence[Example]) -> str:
     """What the start depends on, as a name: model, LoRA, start, and what is taught."""
     try:
-        files = [(path.name, *_stamp(path)) for path in weight_files(config.model)]
+        stats = [(path.name, path.stat()) for path in weight_files(config.model)]
+        files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     except ConfigError:  # in other files than safetensors
         files = []
     what = {
@@ -151,11 +152,6 @@ def _key(config: RunConfig, examples: Sequence[Example]) -> str:
         "examples": [(each.env, *each.key) for each in examples],
     }
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:

@@ -7,7 +7,9 @@ stands here alone. A mistake raises `ConfigError`, one line with field, value an
 from unstable.config.algorithm import (
     AlgorithmConfig,
     BuiltInConfig,
+    Divergence,
     MovesKept,
+    TeacherConfig,
 )
 from unstable.config.algorithms import (
     ALGORITHMS,
@@ -20,13 +22,19 @@ from unstable.config.algorithms import (
     CriticConfig,
     CustomAlgorithmConfig,
     DistillConfig,
+    DPOConfig,
     GRPOConfig,
     GSPOConfig,
+    IPOConfig,
+    KTOConfig,
+    PairsConfig,
     PPOConfig,
     ReinforceConfig,
     ReinforcePlusPlusConfig,
     RFTConfig,
     RLOOConfig,
+    SimPOConfig,
+    SLiCConfig,
     SurrogateConfig,
     VRPOConfig,
 )
@@ -74,16 +82,7 @@ from unstable.config.opponents import (
 )
 from unstable.config.options import fields, outline, within
 from unstable.config.plain import read_text, read_yaml
-from unstable.config.preferences import (
-    DPOConfig,
-    IPOConfig,
-    KTOConfig,
-    PairsConfig,
-    SimPOConfig,
-    SLiCConfig,
-)
 from unstable.config.reading import CONFIGS, ROOTS, dump, load, load_as, parse, parse_as
-from unstable.config.regularization import Divergence, TeacherConfig
 from unstable.config.rewards import Part, RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
@@ -94,6 +93,7 @@ from unstable.config.sections import (
     ExploreConfig,
     ModelConfig,
     SamplingConfig,
+    ThoughtsConfig,
 )
 from unstable.config.supervised import (
     DataConfig,
@@ -106,4 +106,3 @@ from unstable.config.supervised import (
     WorldConfig,
     WorldRun,
 )
-from unstable.config.thoughts import ThoughtsConfig

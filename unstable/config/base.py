@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, LiteralString, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -59,25 +59,24 @@ PathText = Annotated[str, AfterValidator(_check_path)]
 """A file or folder, which need not be there."""
 
 
-def _check_name(text: str) -> str:
-    if not re.fullmatch(r"[\w+-][\w .+-]{0,79}", text):
-        raise PydanticCustomError("name", "use letters, digits, spaces, . _ + - and at most 80")
-    return text
+def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
+    """Of text that fits a pattern as a whole."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise PydanticCustomError("name", remedy)
+        return text
+
+    return AfterValidator(check)
 
 
-RunName = Annotated[str, AfterValidator(_check_name)]
+RunName = Annotated[
+    str,
+    _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80"),
+]
 """A word or two that may stand in a folder's name."""
-
-
-def _check_key(text: str) -> str:
-    if not re.fullmatch(r"[\w+-]{1,80}", text):
-        raise PydanticCustomError("name", "use letters, digits, _ + - and at most 80")
-    return text
-
-
-Key = Annotated[str, AfterValidator(_check_key)]
+Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use letters, digits, _ + - and at most 80")]
 """A name that may stand in a dotted path."""
-
 DISTRIBUTION = "unstable-selfplay"
 """What pip calls this package; "unstable" is another project on PyPI."""
 FORMAT = 2

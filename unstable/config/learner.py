@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unstable.config.algorithm import Decay
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import (
     Auto,
@@ -16,7 +17,6 @@ from unstable.config.base import (
     Share,
     Switch,
 )
-from unstable.config.regularization import Decay
 
 _SAMPLES = 16
 """Samples of a micro-batch on the processor, where the config leaves it open."""

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from unstable.config.algorithm import MovesKept
 from unstable.config.base import Integer, Key, Section, nearest
-from unstable.config.driving import ListenConfig
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judges import JudgeConfig, LLMOracle
 from unstable.config.judging import EvalConfig, GuardConfig
@@ -25,6 +24,7 @@ from unstable.config.sections import (
     ActorsConfig,
     ClusterConfig,
     GroupsConfig,
+    ListenConfig,
     LoopConfig,
     ModelConfig,
     OpeningsConfig,

@@ -12,14 +12,16 @@ from unstable.config.base import (
     Auto,
     NonNegativeInt,
     PathText,
+    Port,
     PositiveFloat,
     PositiveInt,
     RunName,
     Section,
     Switch,
     nearest,
+    shown,
 )
-from unstable.config.thoughts import ThoughtsConfig
+from unstable.config.endpoint import is_loopback
 
 _PACKAGE = Path(__file__).parent.parent
 ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/start.py"))
@@ -94,6 +96,43 @@ class ModelConfig(Section):
                 f"quantize = {self.quantize!r} freezes the base, but model.adapter = none trains "
                 "it; set model.quantize to none, or model.adapter to a LoRA"
             )
+        return self
+
+
+class ThoughtsConfig(Section):
+    """Thoughts: the part of an answer between two tags, which no other seat sees."""
+
+    tags: list[str] | Auto = Field(
+        "auto",
+        description="what begins and ends a thought, such as [<think>, </think>]; auto: the known "
+        "pair that the tokenizer or its chat template has, else that one",
+    )
+    budget: PositiveInt | None = Field(
+        None,
+        description="tokens after which a thought that is still open is ended; what is inserted "
+        "for it is not trained on; default: as long as max_tokens allows",
+    )
+    ending: str = Field(
+        "",
+        description="text that is inserted before the closing tag of a thought that is ended so",
+    )
+    keep: NonNegativeInt = Field(
+        0,
+        description="most tokens of a seat's own earlier thoughts in its prompts, the newest ones; "
+        "0: earlier thoughts are dropped",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.tags != "auto" and (len(set(self.tags)) != 2 or len(self.tags) != 2):
+            raise ValueError(
+                f"tags = {self.tags} is not two different tags; give the one that begins a thought "
+                "and the one that ends it, or auto"
+            )
+        if self.tags != "auto" and not all(tag.strip() for tag in self.tags):
+            raise ValueError(f"tags = {self.tags}: a tag has to be there; give both, or auto")
+        if self.ending and self.budget is None:
+            raise ValueError("ending is inserted where a thought is ended; set budget, or leave it")
         return self
 
 
@@ -344,6 +383,42 @@ class ClusterConfig(Section):
     def is_joined(self) -> bool:
         """Whether a run joins a cluster that others have started."""
         return self.address != "local"
+
+
+class ListenConfig(Section):
+    """Where programs that play games themselves (games.N.env: driver) take them."""
+
+    host: str = Field("127.0.0.1", description="address that is listened at")
+    port: Port = Field(
+        0,
+        description="port at which games are taken, whichever actor has them; 0: none, for games "
+        "whose drivers the run starts itself (games.N.env: driver:module:Class)",
+    )
+    seats_port: Port = Field(
+        0,
+        description="port of the seats of the first actor's games, each further actor has the "
+        "next; 0: those that follow listen.port",
+    )
+    token_env: str | None = Field(
+        None,
+        description="the environment variable that holds the token which programs must send; "
+        "default: none is asked for",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_port(cls, value: Any) -> Any:
+        """A number alone is the port."""
+        return {"port": value} if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _closed_or_near(self) -> Self:
+        if not is_loopback(self.host) and self.token_env is None:
+            raise ValueError(
+                f"host = {shown(self.host)}: others may reach it; set token_env to the environment "
+                "variable that holds a token"
+            )
+        return self
 
 
 class TrackingConfig(Section):

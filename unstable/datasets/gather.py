@@ -18,8 +18,7 @@ from unstable.config import (
     SFTRun,
     nearest,
 )
-from unstable.datasets.examples import Example
-from unstable.datasets.pairs import PairExample
+from unstable.datasets.examples import Example, PairExample
 from unstable.datasets.sources import (
     expert_examples,
     jsonl_examples,

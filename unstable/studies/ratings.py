@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.session import print_lines, print_table, status
-from unstable.config import ConfigError, GameConfig
+from unstable.config import ConfigError
 from unstable.league.fit import Ranking, Strength, fit
 from unstable.league.standings import tallies
 from unstable.records.folder import existing_run
 from unstable.records.reading import Skipped
 from unstable.records.tables import Table
 from unstable.records.text import fixed, interval, mean_interval, number, percent
+from unstable.report.comparison import identity
 from unstable.report.run import names_of
 from unstable.studies.rebuilding import Rebuilt, rebuild
 from unstable.studies.tournament.metagame import cycles
@@ -109,7 +110,7 @@ class Names:
         players = _alike(config.fixed_opponents for config in configs)
         self._alike = players | ({BASE.name} if len(models) == 1 else set())
         self._envs = _alike(
-            {key: _identity(game) for key, game in config.game_by_key.items()} for config in configs
+            {key: identity(game) for key, game in config.game_by_key.items()} for config in configs
         )
 
     def player(self, run: int, name: str) -> str:
@@ -132,10 +133,6 @@ def _alike(known: Iterable[Mapping[str, object]]) -> set[str]:
         if found.setdefault(name, value) != value:
             differ.add(name)
     return found.keys() - differ
-
-
-def _identity(game: GameConfig) -> tuple[object, ...]:
-    return game.env, repr(game.args), game.seats, game.teams, game.payoffs
 
 
 # What is found, and how it is shown

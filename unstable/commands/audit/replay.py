@@ -10,8 +10,7 @@ from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
 from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_game, player_of, served
 from unstable.commands.play.found import Found
-from unstable.commands.play.play import temperature
-from unstable.commands.play.sitting import Sitting, sit
+from unstable.commands.play.play import Sitting, sit, temperature
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end

@@ -1,17 +1,58 @@
-"""A person against a checkpoint, a scripted player or an endpoint, in one game at the terminal."""
+"""One game at the terminal: a person against a checkpoint, a scripted player or an endpoint.
 
+It is saved in a folder of its own.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
 import secrets
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from unstable.collectors.play import contained, play_game
+from unstable.collectors.players.kinds import player_class
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.play.casting import FEW, PERSON, for_one_game, game_of, player_of
-from unstable.commands.play.sitting import Sitting, sit
-from unstable.config import ConfigError, FixedOpponent, GameConfig, RunConfig, load, shown
+from unstable.commands.play.casting import (
+    FEW,
+    PERSON,
+    for_one_game,
+    game_of,
+    needs_model,
+    player_of,
+    served,
+)
+from unstable.commands.play.table import Table
+from unstable.commands.play.terminal import Terminal
+from unstable.commands.prepare import prepare
+from unstable.commands.session import at_work, have_weights, make_folder, run_to_end
+from unstable.config import (
+    ConfigError,
+    FixedOpponent,
+    GameConfig,
+    RunConfig,
+    RunFailedError,
+    load,
+    one_line,
+    shown,
+)
+from unstable.games.check import check_constrained, check_env, check_game, settled
+from unstable.games.game import Game
+from unstable.models.base import check_model
+from unstable.models.inspection import check_opponents
 from unstable.planning.resolve import UNDECIDED
+from unstable.records.environment import write_environment
+from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
-from unstable.types import GameSpec, PlayerId, SeatSpec
+from unstable.records.games import game_body, game_line
+from unstable.records.text import command_line
+from unstable.types import GameResult, GameSpec, PlayerId, SeatSpec, Turn
 
 
 class Choices(NamedTuple):
@@ -90,3 +131,167 @@ def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent 
     own = getattr(opponent, "temperature", None)
     chosen = own if given is None else given
     return config.eval.temperature[0] if chosen is None else chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sitting:
+    """A game that is about to be played; its config has this game and its players alone."""
+
+    config: RunConfig
+    spec: GameSpec
+    version: int  # that the file of games is named by: the played run's, or 0
+    command: str
+    option: str = "--opponent"  # that names the other players
+    shared: Sequence[Turn] = ()  # that have been played already
+
+    @property
+    def game(self) -> GameConfig:
+        """The game's config."""
+        return self.config.game_by_key[self.spec.env]
+
+    @property
+    def own(self) -> int | None:
+        """The person's seat."""
+        players = [seat.player for seat in self.spec.seats]
+        return players.index(PERSON) if PERSON in players else None
+
+
+def sit(sitting: Sitting) -> None:
+    """Play the game and say where it is saved; a game in which nothing was played is not.
+
+    Raises `ConfigError` for what cannot be played, before a model is loaded. What was played is
+    saved before `RunFailedError` is raised for what failed, or what an interrupt raises.
+    """
+    model, failed = needs_model(sitting.config, sitting.spec), ""
+    _check(sitting, model)
+    sitting = _resolved(sitting, model)
+    names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
+    name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
+    named = make_folder(sitting.config, called=name).root
+    folder = RunFolder(named.absolute())  # wherever a bot goes
+    kept = _Kept(sitting, [*sitting.shared])
+    try:
+        with at_work(folder, "play", light=not model):
+            write_environment(folder, sitting.command)
+            if model:
+                have_weights(sitting.config.model)
+            run_to_end(_play(sitting, folder, kept, model))
+    except RunFailedError as error:
+        failed = one_line(str(error))
+        raise
+    finally:
+        kept.save(named, folder, failed)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Collects the turns of a game and writes its record."""
+
+    sitting: Sitting
+    turns: list[Turn]
+    stakes: float | None = None
+    result: GameResult | None = None
+
+    def add(self, game: Game, turn: Turn) -> None:
+        """Keep a turn."""
+        self.turns.append(turn)
+        self.stakes = game.stakes
+
+    def save(self, named: Path, folder: RunFolder, failed: str) -> None:
+        """Write the record and say where, if a turn was played; else the folder goes.
+
+        It stays where its log says what `failed`.
+        """
+        version, shared = self.sitting.version, len(self.sitting.shared)
+        if len(self.turns) == shared:
+            if self.result is not None:
+                print("Nothing was played, so nothing is saved.")
+            if not failed:
+                shutil.rmtree(folder.root, ignore_errors=True)
+            return
+        result = self.result or self._cut_off(failed or "interrupted")
+        path = folder.games("eval", version)
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.closing(LineFile(path)) as file:
+            file.append(game_line(game_body(result), version, None))
+        # As they are: a path that is broken in two cannot be copied.
+        print(f"saved: {named}\nto see it: {command_line('unstable', 'report', named)}")
+
+    def _cut_off(self, why: str) -> GameResult:
+        """The game as far as it went, where it did not end."""
+        nothing = [0.0] * len(self.sitting.spec.seats)
+        return GameResult(
+            spec=self.sitting.spec,
+            turns=self.turns,
+            payoffs=nothing,
+            outcomes=nothing,
+            forfeit=None,
+            truncated=True,
+            reason=why,
+            seconds=sum(turn.seconds for turn in self.turns),
+            stakes=self.stakes,
+            fork=len(self.sitting.shared),
+        )
+
+
+def _check(sitting: Sitting, model: bool) -> None:
+    config, game = sitting.config, sitting.game
+    check_env(game, "games.0", "ask it by a URL: unstable serve RUN_DIR")
+    check_game(game, "games.0")
+    for opponent in config.opponents.fixed:
+        player_class(opponent).check(opponent, game, sitting.option)
+    if model:
+        check_model(config.model)
+        check_opponents(config)
+        if config.eval.constrained:
+            check_constrained(game, "games.0")
+
+
+def _resolved(sitting: Sitting, model: bool) -> Sitting:
+    """With nothing left to be decided, and the game's teams."""
+    if model:
+        config = prepare(sitting.config, learner=False).config
+    else:
+        config = sitting.config.updated({"games": [settled(sitting.game)]})
+    spec = replace(sitting.spec, teams=config.games[0].teams)
+    return dataclasses.replace(sitting, config=config, spec=spec)
+
+
+async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -> None:
+    terminal, game = Terminal(), sitting.game
+    if model:
+        terminal.show(f"loading the model {sitting.config.model.name} ...")
+    async with served(sitting.config.with_ledgers(folder.endpoint), folder, model=model) as found:
+        table = Table(terminal, sitting.spec, sitting.own, found.probabilities)
+        terminal.show(_beginning(sitting, table))
+        players = [
+            None if seat.player == PERSON else found.players.player(game, "eval", seat)
+            for seat in sitting.spec.seats
+        ]
+        if sitting.own is not None:  # who takes the time that a person takes
+            game = game.updated({"timeout": inf})
+        with contained():
+            kept.result = await play_game(
+                sitting.spec,
+                game,
+                table.seated(players),
+                sitting.config.seed,
+                sitting.shared,
+                told=kept.add,
+            )
+        table.show_end(kept.result)
+        if table.failure:
+            raise RunFailedError(table.failure)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():  # an interrupt, which is over by now
+        raise asyncio.CancelledError
+
+
+def _beginning(sitting: Sitting, table: Table) -> str:
+    """The game and who sits where."""
+    places = range(len(sitting.spec.seats))
+    seats = ", ".join(f"{table.name(seat)} at seat {seat}" for seat in places)
+    line = f"{sitting.game.key}, seed {sitting.config.seed}: {seats}."
+    if sitting.shared:
+        line += f"\nTurns 1 to {len(sitting.shared)} are as they were recorded."
+    return line if sitting.own is None else f"{line}\n? lists what can be asked; !quit ends."

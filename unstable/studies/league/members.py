@@ -40,7 +40,6 @@ class LeagueFolder(StudyFolder):
     listed = "members.jsonl"
 
     def run(self, name: str) -> RunFolder:
-        """The folder of a member's run in a generation."""
         member, _, generation = name.rpartition("-")
         return RunFolder(self.root / self.below / member / f"generation-{generation}")
 

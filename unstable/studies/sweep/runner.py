@@ -33,7 +33,6 @@ class Runner(Runs):
             self.result(name)
 
     def due(self) -> list[str]:
-        """Those that have not been stopped and do not wait at a rung; the others end in order."""
         waiting = self._decide()
         left = going([each.setting.name for each in self._trials.values()], self._decisions)
         held = {name for name, each in self._trials.items() if each.setting.name not in left}
@@ -41,11 +40,6 @@ class Runner(Runs):
         return [name for name in self._trials if name not in held | waiting]
 
     def result(self, name: str) -> str:
-        """Return the last value of the sweep's metric, as text.
-
-        Raises `ConfigError` if a finished run of the first setting, with which all others are
-        compared, has no such metric.
-        """
         metric, skipped = self._sweep.measure.metric, Skipped()
         rows = self._trials[name].job(self._sweep.folder).rows(skipped)
         values = [value for row in rows if (value := row.get(metric)) is not None]
