@@ -35,8 +35,7 @@ from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import Node, Tree, grow
 from unstable.studies.league.population import Turn
-from unstable.studies.sweep.leagues import LeagueJob, measured
-from unstable.studies.sweep.trials import SweepFolder, Trial, trials_of
+from unstable.studies.sweep.trials import LeagueJob, SweepFolder, Trial, measured, trials_of
 from unstable.types import PlayerId
 from unstable.types.intervals import student_interval
 

@@ -62,12 +62,13 @@ from unstable.config.judges import (
     JudgeConfig,
     LLMOracle,
     OracleConfig,
+    Part,
+    RewardConfig,
     RewardModelOracle,
     TeacherOracle,
 )
 from unstable.config.judging import Action, GuardConfig, Rule
 from unstable.config.learner import LearnerConfig
-from unstable.config.offline import JudgedConfig, LearnConfig, LearnRun
 from unstable.config.opponents import (
     CheckpointOpponent,
     DrawConfig,
@@ -83,7 +84,6 @@ from unstable.config.opponents import (
 from unstable.config.options import fields, outline, within
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, ROOTS, dump, load, load_as, parse, parse_as
-from unstable.config.rewards import Part, RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
     ENGINES,
@@ -99,6 +99,9 @@ from unstable.config.supervised import (
     DataConfig,
     ExpertData,
     JSONLData,
+    JudgedConfig,
+    LearnConfig,
+    LearnRun,
     LegalMovesData,
     RecordedData,
     SFTConfig,

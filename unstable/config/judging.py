@@ -13,8 +13,8 @@ from unstable.config.base import (
     PositiveInt,
     Section,
 )
+from unstable.config.judges import BestOfConfig
 from unstable.config.opponents import DrawConfig
-from unstable.config.rewards import BestOfConfig
 
 Action = Literal["warn", "opponents", "learning_rate", "rollback"]
 Rule = Literal[

@@ -19,7 +19,7 @@ from unstable.config.base import (
     Section,
 )
 from unstable.config.endpoint import check_extra, check_keyless
-from unstable.config.rewards import BestOfConfig
+from unstable.config.judges import BestOfConfig
 
 
 class DrawConfig(Section):

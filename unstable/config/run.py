@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from unstable.config.algorithm import MovesKept
 from unstable.config.base import Integer, Key, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
-from unstable.config.judges import JudgeConfig, LLMOracle
+from unstable.config.judges import BufferConfig, JudgeConfig, LLMOracle, RewardConfig
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
@@ -19,7 +19,6 @@ from unstable.config.opponents import (
     FixedOpponent,
     OpponentsConfig,
 )
-from unstable.config.rewards import BufferConfig, RewardConfig
 from unstable.config.sections import (
     ActorsConfig,
     ClusterConfig,
