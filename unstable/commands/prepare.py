@@ -180,11 +180,8 @@ def base_folder(name: str) -> str:
     return model_path(model)
 
 
-def check(config: RunConfig, *, model: bool = True) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model.
-
-    Without `model` the base's own files may be missing, as where another machine has them.
-    """
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model."""
     check_driven(config)
     check_games(config)
     check_openings(config)
@@ -194,8 +191,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     Rewards(config.buffer.rewards, config.judges).check(silence)
     Candidates(config).check(silence)
     Matchmaker(config.opponents)
-    if model:
-        check_model(config.model)
+    check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)

@@ -163,8 +163,8 @@ def removed_if_empty(folder: RunFolder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[None]:
-    """A folder goes at the end, unless its log says what failed or `unless` finds something."""
+def gone_after(folder: Path) -> Iterator[None]:
+    """A folder goes at the end, unless its log says what failed."""
     failed = False
     try:
         yield
@@ -172,7 +172,7 @@ def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[No
         failed = True
         raise
     finally:
-        if not failed and not unless():
+        if not failed:
             shutil.rmtree(folder, ignore_errors=True)
 
 

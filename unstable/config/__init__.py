@@ -56,18 +56,17 @@ from unstable.config.escape import (
     one_line,
     spare_loopback,
 )
-from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
+from unstable.config.game import GameConfig, InvalidMovesConfig
 from unstable.config.judges import (
     ORACLES,
     JudgeConfig,
     LLMOracle,
-    OracleConfig,
     Part,
     RewardConfig,
     RewardModelOracle,
     TeacherOracle,
 )
-from unstable.config.judging import Action, GuardConfig, Rule
+from unstable.config.judging import Action, Rule
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
     CheckpointOpponent,
@@ -86,7 +85,6 @@ from unstable.config.plain import read_text, read_yaml
 from unstable.config.reading import CONFIGS, ROOTS, dump, load, load_as, parse, parse_as
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
-    ENGINES,
     AdapterConfig,
     AnyAdapter,
     ClusterConfig,
@@ -99,12 +97,10 @@ from unstable.config.supervised import (
     DataConfig,
     ExpertData,
     JSONLData,
-    JudgedConfig,
     LearnConfig,
     LearnRun,
     LegalMovesData,
     RecordedData,
-    SFTConfig,
     SFTRun,
     WorldConfig,
     WorldRun,

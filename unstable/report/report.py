@@ -11,7 +11,7 @@ from unstable.records.text import command_line
 from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
-from unstable.report.run import Run, read_runs
+from unstable.report.run import EPOCH, HELD_OUT_LOSS, Run, read_runs
 from unstable.report.sections import Section, section, sections
 from unstable.report.settings import config_tables
 from unstable.report.survey import Survey, survey
@@ -77,7 +77,8 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
     known = facts(run.summary) if run.rows else [("games", f"{len(found.places):,}")]
     shown = [*known, *(made if run.rows else []), seed]
     if run.is_taught:
-        shown = [("epochs", f"{run.total_epochs}"), ("steps", known[0][1]), made[0], seed]
+        epochs = max((row[EPOCH] for row in run.rows if HELD_OUT_LOSS in row), default=0)
+        shown = [("epochs", f"{epochs}"), ("steps", known[0][1]), made[0], seed]
     name = "sft" if run.is_taught else "train"
     again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []

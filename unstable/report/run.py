@@ -60,11 +60,6 @@ class Run:
         """The rows of updates: without the start, whose time and games are not those of one."""
         return [row for row in self.rows if row["version"] > 0]
 
-    @property
-    def total_epochs(self) -> int:
-        """Epochs of training on examples that are over."""
-        return max((row[EPOCH] for row in self.rows if HELD_OUT_LOSS in row), default=0)
-
     def measured(self, kind: type[K], figure: str) -> list[Measured[K]]:
         """Whatever of a kind its rows have, oldest first, as far as `figure` has a value there."""
         return list(measured(kind, self.rows, figure))

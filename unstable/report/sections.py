@@ -31,6 +31,13 @@ HEALTH = {
 }
 
 
+PAYOFFS = (
+    "Mean outcome of the row's player against the column's, in all {:,} recorded games, "
+    "evaluations included; below it the number of results (a game counts once for each side, a "
+    "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
+)
+
+
 def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
     found = [
@@ -156,16 +163,9 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
             if pairs:
                 title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
                 cells, names = payoff_cells(pairs)
-                charts.append(heat_map(title, cells, names, _payoffs_caption(found.games[env])))
+                caption = PAYOFFS.format(found.games[env])
+                charts.append(heat_map(title, cells, names, caption))
     return charts
-
-
-def _payoffs_caption(games: int) -> str:
-    return (
-        f"Mean outcome of the row's player against the column's, in all {games:,} recorded games, "
-        "evaluations included; below it the number of results (a game counts once for each side, a "
-        "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
-    )
 
 
 def _ratings(run: Run) -> Curves:

@@ -25,7 +25,7 @@ from unstable.config import (
 from unstable.engines.base import Engine
 from unstable.games.catalog.vetted import PACK
 from unstable.records.folder import RunFolder
-from unstable.types import BASE, GameSpec, PlayerId
+from unstable.types import BASE, PlayerId
 
 PERSON = PlayerId("person")
 """Who sits at the terminal, in specs and files."""
@@ -109,11 +109,6 @@ def is_local_model(config: RunConfig, player: PlayerId) -> bool:
     """Whether a player is a model that is served here."""
     adapters = {o.key for o in config.opponents.fixed if o.adapter_folder is not None}
     return player == BASE or player.version is not None or player.name in adapters
-
-
-def needs_model(config: RunConfig, spec: GameSpec) -> bool:
-    """Whether a local model sits at one of the seats."""
-    return any(is_local_model(config, seat.player) for seat in spec.seats)
 
 
 class Served(NamedTuple):

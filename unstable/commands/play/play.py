@@ -5,7 +5,6 @@ It is saved in a folder of its own.
 
 import asyncio
 import contextlib
-import dataclasses
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from unstable.commands.play.casting import (
     PERSON,
     for_one_game,
     game_of,
-    needs_model,
+    is_local_model,
     player_of,
     served,
 )
@@ -133,8 +132,7 @@ def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent 
     return config.eval.temperature[0] if chosen is None else chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sitting:
+class Sitting(NamedTuple):
     """A game that is about to be played; its config has this game and its players alone."""
 
     config: RunConfig
@@ -162,7 +160,7 @@ def sit(sitting: Sitting) -> None:
     Raises `ConfigError` for what cannot be played, before a model is loaded. What was played is
     saved before `RunFailedError` is raised for what failed, or what an interrupt raises.
     """
-    model, failed = needs_model(sitting.config, sitting.spec), ""
+    model, failed = any(is_local_model(sitting.config, s.player) for s in sitting.spec.seats), ""
     _check(sitting, model)
     sitting = _resolved(sitting, model)
     names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
@@ -254,7 +252,7 @@ def _resolved(sitting: Sitting, model: bool) -> Sitting:
     else:
         config = sitting.config.updated({"games": [settled(sitting.game)]})
     spec = replace(sitting.spec, teams=config.games[0].teams)
-    return dataclasses.replace(sitting, config=config, spec=spec)
+    return sitting._replace(config=config, spec=spec)
 
 
 async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -> None:
@@ -265,8 +263,10 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
         table = Table(terminal, sitting.spec, sitting.own, found.probabilities)
         terminal.show(_beginning(sitting, table))
         players = [
-            None if seat.player == PERSON else found.players.player(game, "eval", seat)
-            for seat in sitting.spec.seats
+            table.seated(
+                place, None if seat.player == PERSON else found.players.player(game, "eval", seat)
+            )
+            for place, seat in enumerate(sitting.spec.seats)
         ]
         if sitting.own is not None:  # who takes the time that a person takes
             game = game.updated({"timeout": inf})
@@ -274,7 +274,7 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
             kept.result = await play_game(
                 sitting.spec,
                 game,
-                table.seated(players),
+                players,
                 sitting.config.seed,
                 sitting.shared,
                 told=kept.add,

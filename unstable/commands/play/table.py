@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -61,12 +61,9 @@ class Table:
         self.failure = ""
         """Why another player could not go on."""
 
-    def seated(self, players: Sequence[Player | None]) -> list[Player]:
-        """The players with the person among them: None at the person's seat."""
-        return [
-            self if player is None else _Other(self, player, place)
-            for place, player in enumerate(players)
-        ]
+    def seated(self, seat: int, player: Player | None) -> Player:
+        """Who plays at a seat as it is seen here; None is the person."""
+        return self if player is None else _Other(self, player, seat)
 
     def name(self, seat: int) -> str:
         """Who sits there."""

@@ -13,7 +13,6 @@ from unstable.config import (
     CheckpointOpponent,
     ConfigError,
     FixedOpponent,
-    GameConfig,
     PythonOpponent,
     RunConfig,
     load,
@@ -142,12 +141,3 @@ def check_runs(players: Sequence[Entrant]) -> None:
         raise ConfigError(
             "--jpc: it is of several runs, a version of each; leave the other players out"
         )
-
-
-def seats_two_sides(games: Sequence[GameConfig]) -> None:
-    """Raise `ConfigError` for a game in which nobody plays against anybody."""
-    for game in games:
-        if len(game.sides) < 2:
-            raise ConfigError(
-                f"{game.key} has a single side, which nobody plays against; leave it out"
-            )

@@ -31,7 +31,6 @@ from unstable.studies.tournament.entrants import (
     Entrant,
     check_runs,
     config_of,
-    seats_two_sides,
     with_entrants,
 )
 from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
@@ -63,7 +62,7 @@ class Options(NamedTuple):
     deals: int | None = None
     games: int | None = None
     temperature: float | None = None
-    forfeits: float | None = None
+    forfeits: float = 1.0
     jpc: bool = False
 
 
@@ -74,14 +73,10 @@ def tournament(
 
     Raises `ConfigError` for a mistake, before a model is loaded.
     """
-    forfeits = 1.0 if options.forfeits is None else options.forfeits
-    check_weight(forfeits)
+    check_weight(options.forfeits)
     if options.games is not None and (options.deals is not None or options.jpc):
         other = "--jpc" if options.deals is None else "--deals"
         raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
-    for name, number in (("deals", options.deals), ("games", options.games)):
-        if number is not None and number < 1:
-            raise ConfigError(f"--{name} = {number}: give 1 or more")
     with starting():
         given = config_of(options.config, words, options.game, fields)
         config, players = with_entrants(given, words)
@@ -105,7 +100,7 @@ def tournament(
         )
     names = "-".join(game.key.rpartition(":")[2] for game in ready.config.games)
     folder = make_folder(ready.config, called=f"tournament-{names}")
-    plan = Plan(design=design, players=players, forfeits=forfeits)
+    plan = Plan(design=design, players=players, forfeits=options.forfeits)
     _write(folder, plan)
     write_environment(folder, command)
     return _played(folder, ready, plan)
@@ -150,7 +145,11 @@ class _Ready(NamedTuple):
 def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
     """Check all that can be without a model, and plan."""
     check_games(config)
-    seats_two_sides(settle(config).games)
+    for game in settle(config).games:
+        if len(game.sides) < 2:
+            raise ConfigError(
+                f"{game.key} has a single side, which nobody plays against; leave it out"
+            )
     if not any(is_local_model(config, PlayerId(each.player)) for each in players):
         actors = config.actors.model_copy(update={"games_in_flight": SIDE_BY_SIDE})
         return _Ready(settle(config).model_copy(update={"actors": actors}), None)
