@@ -24,12 +24,10 @@ class ReinforceConfig(BuiltInConfig):
 
     without = NO_RATIO
     name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
-    baseline_decay: BaselineDecay = Field(
-        0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
-    )
-    normalize: Normalize = Field(
-        "center", description="advantages within each env and batch: none, centred, or z-scored"
-    )
+    baseline_decay: BaselineDecay = 0.95
+    """decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    normalize: Normalize = "center"
+    """advantages within each env and batch: none, centred, or z-scored"""
 
 
 class ClippedConfig(BuiltInConfig):
@@ -37,20 +35,15 @@ class ClippedConfig(BuiltInConfig):
 
     clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
     clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
-    aggregation: Aggregation = Field(
-        "token",
-        description="the loss is a mean over the step's tokens, over its turns' means or its "
-        "trajectories' means, or a sum divided by samples x sampling.max_tokens",
-    )
-    importance: Literal["none", "truncate", "mask", "sequence_mask"] = Field(
-        "truncate",
-        description="correction for what was sampled by another policy or engine: none, weights "
-        "up to importance_cap, or zero outside importance_floor to importance_cap for a token "
-        "or, by the geometric mean, for a whole sequence",
-    )
-    importance_floor: PositiveFloat = Field(
-        0.5, description="lower bound of the importance weights that the masks keep"
-    )
+    aggregation: Aggregation = "token"
+    """the loss is a mean over the step's tokens, over its turns' means or its trajectories' means,
+    or a sum divided by samples x sampling.max_tokens"""
+    importance: Literal["none", "truncate", "mask", "sequence_mask"] = "truncate"
+    """correction for what was sampled by another policy or engine: none, weights up to
+    importance_cap, or zero outside importance_floor to importance_cap for a token or, by the
+    geometric mean, for a whole sequence"""
+    importance_floor: PositiveFloat = 0.5
+    """lower bound of the importance weights that the masks keep"""
 
     def why_not_offline(self) -> str | None:
         if self.importance == "none" and self.old_logprobs == "learner":
@@ -74,12 +67,10 @@ class ClippedConfig(BuiltInConfig):
 class SurrogateConfig(ClippedConfig):
     """Algorithms with the clipped surrogate loss of PPO."""
 
-    ratio: RatioLevel = Field(
-        "token", description="the ratio is each token's, its turn's, or its whole trajectory's"
-    )
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
-        3.0, description="ratios above this are clipped where the advantage is negative; null: none"
-    )
+    ratio: RatioLevel = "token"
+    """the ratio is each token's, its turn's, or its whole trajectory's"""
+    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
+    """ratios above this are clipped where the advantage is negative; null: none"""
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
@@ -102,11 +93,9 @@ class GRPOConfig(SurrogateConfig):
 
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = Field("grpo", description="the algorithm")
-    scale: Literal["none", "group", "batch"] = Field(
-        "group",
-        description="advantages are divided by the deviation of the group's rewards, of the "
-        "batch's rewards in the env, or not at all",
-    )
+    scale: Literal["none", "group", "batch"] = "group"
+    """advantages are divided by the deviation of the group's rewards, of the batch's rewards in the
+    env, or not at all"""
 
 
 class GSPOConfig(SurrogateConfig):
@@ -114,9 +103,8 @@ class GSPOConfig(SurrogateConfig):
 
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = Field("gspo", description="the algorithm")
-    ratio: Literal["turn", "sequence"] = Field(
-        "sequence", description="the ratio is a geometric mean over a turn, or a whole trajectory"
-    )
+    ratio: Literal["turn", "sequence"] = "sequence"
+    """the ratio is a geometric mean over a turn, or a whole trajectory"""
     clip_low: ClipLow = _with_default(ClippedConfig, "clip_low", 3.0e-4)
     clip_high: PositiveFloat = _with_default(ClippedConfig, "clip_high", 4.0e-4)
     aggregation: Aggregation = _with_default(ClippedConfig, "aggregation", "sequence")
@@ -134,62 +122,44 @@ class CISPOConfig(ClippedConfig):
 class AnyCriticConfig(Section):
     """What all critics have in common."""
 
-    kind: Literal["head", "adapter"] = Field(
-        "head",
-        description="head: a linear layer on the policy's last hidden state, which gets no "
-        "gradient from it; adapter: the same on a LoRA of its own, at a second pass's cost",
-    )
-    learning_rate: PositiveFloat = Field(
-        1.0e-3,
-        description="AdamW's rate for the critic's layer; an adapter has learner.learning_rate",
-    )
-    gamma: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="discount from one turn of a seat to its next"
-    )
-    normalize: Normalize = Field(
-        "zscore", description="advantages within each env and batch: none, centred, or z-scored"
-    )
+    kind: Literal["head", "adapter"] = "head"
+    """head: a linear layer on the policy's last hidden state, which gets no gradient from it;
+    adapter: the same on a LoRA of its own, at a second pass's cost"""
+    learning_rate: PositiveFloat = 1.0e-3
+    """AdamW's rate for the critic's layer; an adapter has learner.learning_rate"""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """discount from one turn of a seat to its next"""
+    normalize: Normalize = "zscore"
+    """advantages within each env and batch: none, centred, or z-scored"""
 
 
 class CriticConfig(AnyCriticConfig):
     """A value for each turn's observation."""
 
-    gae_lambda: Share = Field(
-        0.95, description="lambda of the generalised advantage estimate; 1: returns minus values"
-    )
+    gae_lambda: Share = 0.95
+    """lambda of the generalised advantage estimate; 1: returns minus values"""
 
 
 class ActionCriticConfig(AnyCriticConfig):
     """A value for each legal move of each turn's observation."""
 
-    sarsa_lambda: Share = Field(
-        0.95,
-        description="lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: "
-        "unbiased, the return less that mean and less what the seat's later moves were worth more "
-        "than theirs",
-    )
-    target_lambda: Share = Field(
-        1.0, description="lambda of what Q learns; 0: one turn on, 1: returns"
-    )
+    sarsa_lambda: Share = 0.95
+    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: unbiased, the
+    return less that mean and less what the seat's later moves were worth more than theirs"""
+    target_lambda: Share = 1.0
+    """lambda of what Q learns; 0: one turn on, 1: returns"""
 
 
 class PPOConfig(SurrogateConfig):
     """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
     name: Literal["ppo"] = Field("ppo", description="the algorithm")
-    critic: CriticConfig | None = Field(
-        CriticConfig(), description="null: a baseline for each (env, seat) in its place"
-    )
-    baseline_decay: BaselineDecay = Field(
-        0.95,
-        description="without a critic: decay of the reward baseline of each (env, seat); 0 "
-        "forgets at once",
-    )
-    normalize: Normalize = Field(
-        "center",
-        description="without a critic: advantages within each env and batch: none, centred, or "
-        "z-scored",
-    )
+    critic: CriticConfig | None = CriticConfig()
+    """null: a baseline for each (env, seat) in its place"""
+    baseline_decay: BaselineDecay = 0.95
+    """without a critic: decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    normalize: Normalize = "center"
+    """without a critic: advantages within each env and batch: none, centred, or z-scored"""
 
     @model_validator(mode="after")
     def _of_the_baseline(self) -> Self:
@@ -255,20 +225,15 @@ class PairsConfig(BuiltInConfig):
     takes_pairs: ClassVar[bool] = True
     reads_reference: ClassVar[bool] = True
     without = NO_RATIO | _UNLIKE_REWARDS
-    beta: PositiveFloat = Field(
-        0.1, description="weight of an answer's log-ratio to the reference: what holds it there"
-    )
-    pairs: Literal["group", "position"] = Field(
-        "group",
-        description="what is compared: a group's trajectories, where they first answer one prompt "
-        "differently, or all answers of the batch to one prompt, by their mean rewards",
-    )
-    margin: NonNegativeFloat = Field(
-        0.0, description="least difference of rewards that makes a pair; 0: any"
-    )
-    sft_weight: NonNegativeFloat = Field(
-        0.0, description="weight of the chosen answer's mean -log-probability a token; 0: none"
-    )
+    beta: PositiveFloat = 0.1
+    """weight of an answer's log-ratio to the reference: what holds it there"""
+    pairs: Literal["group", "position"] = "group"
+    """what is compared: a group's trajectories, where they first answer one prompt differently, or
+    all answers of the batch to one prompt, by their mean rewards"""
+    margin: NonNegativeFloat = 0.0
+    """least difference of rewards that makes a pair; 0: any"""
+    sft_weight: NonNegativeFloat = 0.0
+    """weight of the chosen answer's mean -log-probability a token; 0: none"""
 
     @property
     def needs_groups(self) -> bool:
@@ -305,9 +270,8 @@ class SimPOConfig(PairsConfig):
     without = NO_RATIO | _UNLIKE_REWARDS | {"kl_reward": _NO_KL_REWARD.format("kl_loss")}
     name: Literal["simpo"] = Field("simpo", description="the algorithm")
     beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
-    gamma: NonNegativeFloat = Field(
-        1.0, description="by how much beta x the difference of the two should exceed 0"
-    )
+    gamma: NonNegativeFloat = 1.0
+    """by how much beta x the difference of the two should exceed 0"""
     label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
 
 
@@ -319,11 +283,9 @@ class KTOConfig(BuiltInConfig):
     without = _UNLIKE_REWARDS
     name: Literal["kto"] = Field("kto", description="the algorithm")
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
-    baseline: Literal["role", "group"] = Field(
-        "role",
-        description="turns are desirable whose trajectory earned more than the mean of its (env, "
-        "seat) in the batch, or of its group; undesirable are those that earned less",
-    )
+    baseline: Literal["role", "group"] = "role"
+    """turns are desirable whose trajectory earned more than the mean of its (env, seat) in the
+    batch, or of its group; undesirable are those that earned less"""
     desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
     undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
 

@@ -144,7 +144,10 @@ ONE_IS_A_LIST = BeforeValidator(_listed)
 
 
 class Section(BaseModel):
-    """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
+    """A part of the config: immutable; an unknown key is an error that suggests the nearest.
+
+    What a field means is its description, or the text below it.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -152,7 +155,14 @@ class Section(BaseModel):
         protected_namespaces=(),
         coerce_numbers_to_str=True,
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():
+            if field.description is not None:
+                field.description = " ".join(field.description.split())
 
     @model_validator(mode="before")
     @classmethod

@@ -43,9 +43,8 @@ class RunConfig(Section):
     groups: GroupsConfig = GroupsConfig()
     openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
-    judges: dict[Key, JudgeConfig] = Field(
-        {}, description="what values plays, by the name that reward terms and best_of give it"
-    )
+    judges: dict[Key, JudgeConfig] = {}
+    """what values plays, by the name that reward terms and best_of give it"""
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
@@ -54,9 +53,8 @@ class RunConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     listen: ListenConfig = ListenConfig()
     tracking: TrackingConfig = TrackingConfig()
-    seed: Integer = Field(
-        0, description="decides games, seats, opponents and, in sync mode, every token"
-    )
+    seed: Integer = 0
+    """decides games, seats, opponents and, in sync mode, every token"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
