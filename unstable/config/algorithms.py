@@ -14,16 +14,11 @@ BaselineDecay = Annotated[float, Field(ge=0, lt=1)]
 Normalize = Literal["none", "center", "zscore"]
 
 
-def _with_default(section: type[Section], name: str, value: Any) -> Any:
-    """A section's field as one below it has it, with another default."""
-    return Field(value, description=section.model_fields[name].description)
-
-
 class ReinforceConfig(BuiltInConfig):
     """Policy gradient with a baseline for each role."""
 
     without = NO_RATIO
-    name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
+    name: Literal["reinforce"] = "reinforce"
     baseline_decay: BaselineDecay = 0.95
     """decay of the reward baseline of each (env, seat); 0 forgets at once"""
     normalize: Normalize = "center"
@@ -76,23 +71,23 @@ class SurrogateConfig(ClippedConfig):
 class ReinforcePlusPlusConfig(SurrogateConfig):
     """Rewards normalised over the batch."""
 
-    name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
+    name: Literal["reinforce++"] = "reinforce++"
 
 
 class RLOOConfig(SurrogateConfig):
     """Leave-one-out baselines."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["rloo"] = Field("rloo", description="the algorithm")
-    ratio: RatioLevel = _with_default(SurrogateConfig, "ratio", "sequence")
-    aggregation: Aggregation = _with_default(ClippedConfig, "aggregation", "sequence")
+    name: Literal["rloo"] = "rloo"
+    ratio: RatioLevel = "sequence"
+    aggregation: Aggregation = "sequence"
 
 
 class GRPOConfig(SurrogateConfig):
     """Rewards relative to the group's."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["grpo"] = Field("grpo", description="the algorithm")
+    name: Literal["grpo"] = "grpo"
     scale: Literal["none", "group", "batch"] = "group"
     """advantages are divided by the deviation of the group's rewards, of the batch's rewards in the
     env, or not at all"""
@@ -102,21 +97,21 @@ class GSPOConfig(SurrogateConfig):
     """GRPO with one ratio a sequence."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["gspo"] = Field("gspo", description="the algorithm")
+    name: Literal["gspo"] = "gspo"
     ratio: Literal["turn", "sequence"] = "sequence"
     """the ratio is a geometric mean over a turn, or a whole trajectory"""
-    clip_low: ClipLow = _with_default(ClippedConfig, "clip_low", 3.0e-4)
-    clip_high: PositiveFloat = _with_default(ClippedConfig, "clip_high", 4.0e-4)
-    aggregation: Aggregation = _with_default(ClippedConfig, "aggregation", "sequence")
+    clip_low: ClipLow = 3.0e-4
+    clip_high: PositiveFloat = 4.0e-4
+    aggregation: Aggregation = "sequence"
 
 
 class CISPOConfig(ClippedConfig):
     """GRPO with a clipped weight."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["cispo"] = Field("cispo", description="the algorithm")
+    name: Literal["cispo"] = "cispo"
     clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
-    clip_high: PositiveFloat = _with_default(ClippedConfig, "clip_high", 4.0)
+    clip_high: PositiveFloat = 4.0
 
 
 class AnyCriticConfig(Section):
@@ -153,7 +148,7 @@ class ActionCriticConfig(AnyCriticConfig):
 class PPOConfig(SurrogateConfig):
     """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
-    name: Literal["ppo"] = Field("ppo", description="the algorithm")
+    name: Literal["ppo"] = "ppo"
     critic: CriticConfig | None = CriticConfig()
     """null: a baseline for each (env, seat) in its place"""
     baseline_decay: BaselineDecay = 0.95
@@ -177,7 +172,7 @@ class VRPOConfig(SurrogateConfig):
     """The advantages of a critic of moves, over the legal moves; clipped ratios."""
 
     moves: ClassVar[MovesKept] = "legal"
-    name: Literal["vrpo"] = Field("vrpo", description="the algorithm")
+    name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
 
 
@@ -185,7 +180,7 @@ class A2CConfig(BuiltInConfig):
     """A critic's advantages, the plain policy gradient."""
 
     without = NO_RATIO
-    name: Literal["a2c"] = Field("a2c", description="the algorithm")
+    name: Literal["a2c"] = "a2c"
     critic: CriticConfig = CriticConfig()
 
 
@@ -199,8 +194,10 @@ class RFTConfig(BuiltInConfig):
         "kl_opponents": "imitates won turns whatever they earned; leave it out",
         "top_advantage_fraction": "weighs all won turns alike; leave it out",
     }
-    name: Literal["rft"] = Field("rft", description="the algorithm")
-    aggregation: Aggregation = _with_default(ClippedConfig, "aggregation", "token")
+    name: Literal["rft"] = "rft"
+    aggregation: Aggregation = Field(
+        "token", description=ClippedConfig.model_fields["aggregation"].description
+    )
 
 
 _NO_KL_REWARD = "takes rewards only to tell the better answer; set learner.algorithm.{} instead"
@@ -243,7 +240,7 @@ class PairsConfig(BuiltInConfig):
 class DPOConfig(PairsConfig):
     """Direct preference optimisation; with label smoothing cDPO, with a length weight R-DPO."""
 
-    name: Literal["dpo"] = Field("dpo", description="the algorithm")
+    name: Literal["dpo"] = "dpo"
     label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
     length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
 
@@ -251,14 +248,14 @@ class DPOConfig(PairsConfig):
 class IPOConfig(PairsConfig):
     """A fixed margin between the answers' mean log-ratios a token."""
 
-    name: Literal["ipo"] = Field("ipo", description="the algorithm")
+    name: Literal["ipo"] = "ipo"
     beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats a token")
 
 
 class SLiCConfig(PairsConfig):
     """A hinge: pairs that are far enough apart are left alone."""
 
-    name: Literal["slic"] = Field("slic", description="the algorithm")
+    name: Literal["slic"] = "slic"
     beta: PositiveFloat = Field(0.1, description="pairs 1 / beta nats apart are left alone")
     length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
 
@@ -268,7 +265,7 @@ class SimPOConfig(PairsConfig):
 
     reads_reference: ClassVar[bool] = False
     without = NO_RATIO | _UNLIKE_REWARDS | {"kl_reward": _NO_KL_REWARD.format("kl_loss")}
-    name: Literal["simpo"] = Field("simpo", description="the algorithm")
+    name: Literal["simpo"] = "simpo"
     beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
     gamma: NonNegativeFloat = 1.0
     """by how much beta x the difference of the two should exceed 0"""
@@ -281,7 +278,7 @@ class KTOConfig(BuiltInConfig):
     reads_reference: ClassVar[bool] = True
     takes_pairs: ClassVar[bool] = True
     without = _UNLIKE_REWARDS
-    name: Literal["kto"] = Field("kto", description="the algorithm")
+    name: Literal["kto"] = "kto"
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
     baseline: Literal["role", "group"] = "role"
     """turns are desirable whose trajectory earned more than the mean of its (env, seat) in the
@@ -311,7 +308,7 @@ class DistillConfig(BuiltInConfig):
         "kl_opponents": "earns nothing; leave it out",
         "top_advantage_fraction": "has no advantages; leave it out",
     }
-    name: Literal["distill"] = Field("distill", description="the algorithm")
+    name: Literal["distill"] = "distill"
 
     @property
     def moves_needed(self) -> MovesKept:

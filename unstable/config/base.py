@@ -146,7 +146,8 @@ ONE_IS_A_LIST = BeforeValidator(_listed)
 class Section(BaseModel):
     """A part of the config: immutable; an unknown key is an error that suggests the nearest.
 
-    What a field means is its description, or the text below it.
+    What a field means is its description, or the text below it, or what it means in the section
+    that is extended.
     """
 
     model_config = ConfigDict(
@@ -160,9 +161,11 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for field in cls.model_fields.values():
-            if field.description is not None:
-                field.description = " ".join(field.description.split())
+        extended = [each.model_fields for each in cls.__mro__[1:] if issubclass(each, Section)]
+        for name, field in cls.model_fields.items():
+            known = (each[name].description for each in extended if name in each)
+            said = field.description or next(known, None)
+            field.description = " ".join(said.split()) if said else None
 
     @model_validator(mode="before")
     @classmethod
