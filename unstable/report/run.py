@@ -9,7 +9,7 @@ from pathlib import Path
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
 from unstable.records.folder import RunFolder
-from unstable.records.reading import K, Measured, Row, Skipped, measured, read_document, read_rows
+from unstable.records.reading import Row, Skipped, read_document, read_rows
 from unstable.records.shapes import EnvironmentRecord
 from unstable.records.summary import RunSummary
 from unstable.types.metrics import EvalKey
@@ -59,15 +59,6 @@ class Run:
     def updates(self) -> list[Row]:
         """The rows of updates: without the start, whose time and games are not those of one."""
         return [row for row in self.rows if row["version"] > 0]
-
-    def measured(self, kind: type[K], figure: str) -> list[Measured[K]]:
-        """Whatever of a kind its rows have, oldest first, as far as `figure` has a value there."""
-        return list(measured(kind, self.rows, figure))
-
-    def names(self, prefix: str) -> list[str]:
-        """Metrics whose name begins with the prefix, in the rows' order."""
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        return [name for name in names if name.startswith(prefix)]
 
 
 def read_runs(roots: Sequence[Path]) -> list[Run]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstable.records import tables
-from unstable.records.reading import Row, by_key
+from unstable.records.reading import Row, by_key, measured
 from unstable.records.summary import RunSummary
 from unstable.records.tables import Table
 from unstable.report.charts import (
@@ -170,7 +170,7 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
 
 def _ratings(run: Run) -> Curves:
     curves = {}
-    for key, found in by_key(run.measured(RatingKey, "mu")).items():
+    for key, found in by_key(measured(RatingKey, run.rows, "mu")).items():
         points = [
             {"x": each.version, "y": each.figures["mu"], "sigma": each.figures["sigma"]}
             for each in found
@@ -219,7 +219,8 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _seconds(run: Run) -> Curves:
-    labels = [name.removeprefix(PHASES) for name in run.names(PHASES)]
+    names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(PHASES))
+    labels = (name.removeprefix(PHASES) for name in names)
     parts = [label for label in labels if label not in ("total", "starting")]
     curves = {label: _curve(run.updates, PHASES + label) for label in parts}
     return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
