@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from unstable.config import RunConfig
 from unstable.planning.case import VLLM_GAMES, Case, Placed, smallest, too_few, versions_at_once
@@ -18,7 +17,6 @@ from unstable.planning.fit import (
     engine_alone,
 )
 from unstable.planning.machine import GPU, Machine, Placement
-from unstable.planning.memory import EngineMemory
 
 GAME_TURNS = 8
 """Trained turns of a game of self-play; 7.6 were measured in TicTacToe."""
@@ -187,11 +185,11 @@ def on_processor(case: Case) -> Placed:
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
     learners = tuple(case.place(gpu) for gpu in gpus[:ranks]) or (case.place(),) * ranks
     learner_at = learners[0] if learners else None
-    needs = _Needs(engine, tokens_of(case, wanted), case.engine.most_on_processor)
-    rooms = [_room(node, needs, learner_at, sync=sync) for node in machine.each]
-    num = sum(room.actors for room in rooms) if asked.num == "auto" else asked.num
-    counts = _shared_out(num, [room.actors for room in rooms])
-    limit = min(room.bytes // count for room, count in zip(rooms, counts, strict=True) if count)
+    actor_bytes, most = engine.total(tokens_of(case, wanted)), case.engine.most_on_processor
+    rooms = [_room(node, actor_bytes, most, learner_at, sync=sync) for node in machine.each]
+    actors, memory = zip(*rooms, strict=True)
+    counts = _shared_out(sum(actors) if asked.num == "auto" else asked.num, actors)
+    limit = min(held // count for held, count in zip(memory, counts, strict=True) if count)
     fitting = 2 * engine.tokens(limit) // case.longest
     games = max(1, min(wanted, fitting)) if asked.games_in_flight == "auto" else wanted
     processor = Device("the processor", machine.memory_bytes, limit, on_gpu=False)
@@ -223,32 +221,20 @@ def on_processor(case: Case) -> Placed:
     )
 
 
-class _Needs(NamedTuple):
-    """What an actor needs of a processor."""
+def _room(
+    node: Machine, actor_bytes: int, most: int | None, learner: Placement | None, *, sync: bool
+) -> tuple[int, int]:
+    """How many actors a node is good for, and the memory that they share.
 
-    engine: EngineMemory
-    tokens: int
-    most: int | None  # of them that one processor is good for
-
-
-class _Room(NamedTuple):
-    """How many actors a node is good for, and the memory that they share."""
-
-    actors: int
-    bytes: int
-
-
-def _room(node: Machine, needs: _Needs, learner: Placement | None, *, sync: bool) -> _Room:
-    """Of a node, which leaves half of its cores and memory to a learner that computes there.
-
-    Half of all memory, whatever is free just now: a run must not depend on that.
+    It leaves half of its cores and memory to a learner that computes there: half of all memory,
+    whatever is free just now, as a run must not depend on that.
     """
     learns = learner is not None and learner.node == node.node
     half = node.memory_bytes // 2 if learner is not None and learns and not learner.gpus else 0
     for_actors = node.memory_bytes - half
     by_cores = node.cores if sync or not learns else node.cores // 2
-    by_memory = min(for_actors, node.free_bytes) // needs.engine.total(needs.tokens)
-    return _Room(needs.most or max(1, min(by_cores, by_memory)), for_actors)
+    by_memory = min(for_actors, node.free_bytes) // actor_bytes
+    return most or max(1, min(by_cores, by_memory)), for_actors
 
 
 def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:

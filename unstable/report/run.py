@@ -1,5 +1,6 @@
 """A run as a report sees it: its config, its rows of metrics and what follows from them."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,25 +92,19 @@ def labels(names: Sequence[str]) -> list[str]:
     begin = _alike(words, spare)
     end = _alike([list(reversed(each)) for each in words], spare - begin)
     shown = ["".join(each[begin : len(each) - end]) for each in words]
-    shown = [_shortened(text) for text in shown]
+    half = LABEL // 2
+    shown = [t if len(t) <= LABEL else f"{t[:half]}…{t[1 - half :]}" for t in shown]
     if len(set(shown)) == len(shown):
         return shown
     return [f"{number}: {text}" for number, text in enumerate(shown, 1)]
 
 
-def _shortened(text: str) -> str:
-    half = LABEL // 2
-    return text if len(text) <= LABEL else f"{text[:half]}…{text[1 - half :]}"
-
-
-def _alike(words: Sequence[Sequence[str]], most: int) -> int:
+def _alike(words: Sequence[list[str]], most: int) -> int:
     """How many of the first words all have, up to `most`, as far as a separator ends them."""
-    count = 0
-    while count < most and len({each[count] for each in words}) == 1:
-        count += 1
-    while count and words[0][count - 1] not in "-_/. ":
-        count -= 1
-    return count
+    shared = list(os.path.commonprefix([each[:most] for each in words]))
+    while shared and shared[-1] not in "-_/. ":
+        shared.pop()
+    return len(shared)
 
 
 def _read(folder: RunFolder, name: str, short: str) -> Run:

@@ -83,29 +83,13 @@ def alpha_rank(payoffs: Matrix) -> list[float]:
     `payoffs` are the row's player's. The share of time that the population, in which one player at
     a time is taken over by a better one, consists of each.
     """
-    count = len(payoffs)
-    if count == 1:
-        return [1.0]
     edge = payoffs.T - payoffs  # of the column, that would take over, against the row
-    taken = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
-    return _stationary(taken / (count - 1))
-
-
-def _stationary(rates: Matrix) -> list[float]:
-    """Of a chain with these rates between different states, by Grassmann, Taksar and Heyman (1985).
-
-    Without subtractions, so that tiny rates keep their digits.
-    """
-    rates, count = rates.copy(), len(rates)
-    for last in range(count - 1, 0, -1):
-        leaving = max(float(rates[last, :last].sum()), 1e-300)
-        rates[:last, last] /= leaving
-        rates[:last, :last] += np.outer(rates[:last, last], rates[last, :last])
-    shares = np.zeros(count)
-    shares[0] = 1.0
-    for state in range(1, count):
-        shares[state] = shares[:state] @ rates[:state, state]
-    return [float(share) for share in shares / shares.sum()]
+    rates = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
+    np.fill_diagonal(rates, 0.0)
+    flow = rates - np.diag(rates.sum(axis=1))
+    system = np.vstack([flow.T, np.ones(len(flow))])  # what flows in flows out, and all add up to 1
+    shares, *_ = np.linalg.lstsq(system, np.append(np.zeros(len(flow)), 1.0), rcond=None)
+    return [float(share) for share in shares]
 
 
 def cycles(tallies: Mapping[tuple[str, str], Tally]) -> list[list[str]]:
