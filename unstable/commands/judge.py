@@ -11,14 +11,7 @@ from typing import Any
 
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, print_table, run_to_end, status
-from unstable.config import (
-    ConfigError,
-    LLMOracle,
-    RunConfig,
-    RunFailedError,
-    escape_control,
-    load,
-)
+from unstable.config import ConfigError, LLMOracle, RunConfig, RunFailedError, escape_control, load
 from unstable.config.plain import read_text, read_yaml
 from unstable.models.hub import silence
 from unstable.models.inspection import check_opponents

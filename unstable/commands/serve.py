@@ -17,14 +17,7 @@ from unstable.commands.session import (
     starting,
     status,
 )
-from unstable.config import (
-    ConfigError,
-    GameConfig,
-    RunConfig,
-    RunFailedError,
-    load,
-    shown,
-)
+from unstable.config import ConfigError, GameConfig, RunConfig, RunFailedError, load, shown
 from unstable.config.endpoint import is_loopback, read_token
 from unstable.models.adapters import read_adapter
 from unstable.models.base import check_model

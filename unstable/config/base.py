@@ -71,8 +71,7 @@ def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
 
 
 RunName = Annotated[
-    str,
-    _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80"),
+    str, _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80")
 ]
 """A word or two that may stand in a folder's name."""
 Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use letters, digits, _ + - and at most 80")]

@@ -272,12 +272,7 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
             game = game.updated({"timeout": inf})
         with contained():
             kept.result = await play_game(
-                sitting.spec,
-                game,
-                players,
-                sitting.config.seed,
-                sitting.shared,
-                told=kept.add,
+                sitting.spec, game, players, sitting.config.seed, sitting.shared, told=kept.add
             )
         table.show_end(kept.result)
         if table.failure:

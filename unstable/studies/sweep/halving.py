@@ -33,11 +33,7 @@ def going(settings: Sequence[str], decisions: Sequence[RungDecision]) -> list[st
 
 
 def decide(
-    rung: int,
-    stop: StopConfig,
-    values: Mapping[str, Sequence[float]],
-    seeds: int,
-    sign: int,
+    rung: int, stop: StopConfig, values: Mapping[str, Sequence[float]], seeds: int, sign: int
 ) -> RungDecision:
     """Which of the settings that are left go on from a rung.
 

@@ -17,10 +17,7 @@ class Runner(Runs):
     """The trials, and which of them go on from a rung. `changed` is called as a run ends."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        shares: Sequence[Share | None],
-        changed: Callable[[], None],
+        self, sweep: Sweep, shares: Sequence[Share | None], changed: Callable[[], None]
     ) -> None:
         jobs = {each.name: each.job(sweep.folder) for each in sweep.trials}
         super().__init__(sweep.folder, jobs, shares, changed)

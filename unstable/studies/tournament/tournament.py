@@ -27,12 +27,7 @@ from unstable.records.reading import Skipped
 from unstable.records.scan import scan_file
 from unstable.records.text import command_line
 from unstable.studies.ratings import check_weight
-from unstable.studies.tournament.entrants import (
-    Entrant,
-    check_runs,
-    config_of,
-    with_entrants,
-)
+from unstable.studies.tournament.entrants import Entrant, check_runs, config_of, with_entrants
 from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
 from unstable.studies.tournament.report import write_tournament_report
 from unstable.studies.tournament.results import show, standings
@@ -260,9 +255,7 @@ def _play_rest(
 
 
 def _without_model(
-    config: RunConfig,
-    folder: RunFolder,
-    work: Callable[[Sequence[Actor], Lines], Awaitable[None]],
+    config: RunConfig, folder: RunFolder, work: Callable[[Sequence[Actor], Lines], Awaitable[None]]
 ) -> None:
     """The same in this process, which needs no engine."""
     lines = Lines(status)
