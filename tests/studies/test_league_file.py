@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError
 from unstable.config.reading import dump_section
-from unstable.studies.league.config import (
-    LeagueConfig,
-    MeetConfig,
-    MemberConfig,
-    read_league,
-)
+from unstable.studies.league.config import LeagueConfig, MeetConfig, MemberConfig, read_league
 
 LEAGUE = "members: {main: {}}\ngenerations: 2\nupdates: 3\n"
 NAMES = st.sampled_from(["main", "a-1", "b+", "Rival"])

@@ -3,17 +3,9 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from unstable.config.base import (
-    Arguments,
-    NonNegativeFloat,
-    PathText,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    Share,
-)
+from unstable.config.base import Arguments, PathText, PositiveInt, Section, Share
 
 MovesKept = Literal["none", "legal", "expert"]
 """What is kept of a position's moves: nothing, the legal ones, or also an expert's mix of them."""

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag, model_validator
 
 from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
-from unstable.config.base import Arguments, NonNegativeFloat, PositiveFloat, Section, Share
+from unstable.config.base import Arguments, Section, Share
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]

@@ -26,9 +26,7 @@ Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 if TYPE_CHECKING:
     Arguments = dict[str, Any]
 else:

@@ -3,17 +3,9 @@
 from itertools import chain
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from unstable.config.base import (
-    Arguments,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    Share,
-    shown,
-)
+from unstable.config.base import Arguments, NonNegativeInt, PositiveInt, Section, Share, shown
 
 DRIVER = "driver"
 """Stands for the env of a game that a program outside plays."""

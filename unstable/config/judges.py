@@ -9,15 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
 from unstable.config.base import (
     Arguments,
     Auto,
-    NonNegativeFloat,
     NonNegativeInt,
     PathText,
-    PositiveFloat,
     PositiveInt,
     RunName,
     Section,

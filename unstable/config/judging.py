@@ -2,17 +2,10 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstable.config.base import (
-    ONE_IS_A_LIST,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-)
+from unstable.config.base import ONE_IS_A_LIST, NonNegativeInt, PositiveInt, Section
 from unstable.config.judges import BestOfConfig
 from unstable.config.opponents import DrawConfig
 

@@ -2,21 +2,11 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from unstable.config.algorithm import Decay
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
-from unstable.config.base import (
-    Auto,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PathText,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    Share,
-    Switch,
-)
+from unstable.config.base import Auto, NonNegativeInt, PathText, PositiveInt, Section, Share, Switch
 
 _SAMPLES = 16
 """Samples of a micro-batch on the processor, where the config leaves it open."""

@@ -7,17 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from unstable.config.base import (
-    Arguments,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PathText,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-)
+from unstable.config.base import Arguments, NonNegativeInt, PathText, PositiveInt, Section
 from unstable.config.endpoint import check_extra, check_keyless
 from unstable.config.judges import BestOfConfig
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
@@ -13,7 +13,6 @@ from unstable.config.base import (
     NonNegativeInt,
     PathText,
     Port,
-    PositiveFloat,
     PositiveInt,
     RunName,
     Section,

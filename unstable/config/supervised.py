@@ -2,14 +2,12 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from unstable.config.base import (
     ONE_IS_A_LIST,
-    NonNegativeFloat,
     NonNegativeInt,
     PathText,
-    PositiveFloat,
     PositiveInt,
     Section,
     Share,

@@ -4,7 +4,7 @@ import itertools
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from unstable.config.base import (
     MOST_RUNS,
@@ -12,7 +12,6 @@ from unstable.config.base import (
     Auto,
     Integer,
     PathText,
-    PositiveFloat,
     PositiveInt,
     RunName,
     Section,
