@@ -75,33 +75,32 @@ def play(
     """Play one game against a version of a run, or without a run against `choices.opponent`.
 
     `root` is the run's folder, its newest version that of None. Without a run the settings are
-    those of `config`. Raises `ConfigError` for a mistake, before a
-    model is loaded.
+    those of `config`. Raises `ConfigError` for a mistake, before a model is loaded.
     """
     if root is not None and config is not None:
         raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
-    word, source, settled = choices.opponent or "expert", config or "default", dict(FEW)
+    word, source = choices.opponent or "expert", config or "default"
+    undecided: Mapping[str, Any] = {}
     if root is not None:
         newest = checkpoint_of(RunFolder(root), version)
-        source, settled = str(RunFolder(root).config), {**UNDECIDED, **FEW}
+        source, undecided = str(RunFolder(root).config), UNDECIDED
         word = choices.opponent or f"{root}@{newest}"
-    game = game_of(load(source), choices.game)
-    given = load(
-        source,
-        {
-            **settled,
-            "games": [game.model_dump()],
-            "eval.exploitability.games": [],
-            "seed": secrets.randbelow(2**31),
-            **fields,
-        },
-    )
+    given = with_game(source, game_of(load(source), choices.game), undecided, fields)
     player, opponent, current = player_of(given, word, "--opponent")
     seats = _seats(given, given.games[0], choices, player, opponent)
     opponents = [opponent] if opponent is not None and len(seats) > 1 else []
     chosen = for_one_game(given, given.games[0], opponents)
     spec = GameSpec(game_id=0, purpose="eval", env=given.games[0].key, seed=given.seed, seats=seats)
     sit(Sitting(config=chosen, spec=spec, version=current, command=command))
+
+
+def with_game(
+    source: str, game: GameConfig, undecided: Mapping[str, Any], fields: Mapping[str, Any]
+) -> RunConfig:
+    """A config with one game, which has another seed each time; `undecided` are those of a run."""
+    alone = {"games": [game.model_dump()], "eval.exploitability.games": []}
+    seed = secrets.randbelow(2**31)
+    return load(source, {**undecided, **FEW, **alone, "seed": seed, **fields})
 
 
 def _seats(
