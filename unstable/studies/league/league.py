@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from unstable.commands.prepare import check, prepare, show_plan
@@ -122,15 +123,13 @@ def _show_plan(league: League) -> None:
 
 def _run(league: League, machine: Machine, *, retry: bool = False) -> None:
     count = _at_once(league, machine)
-
-    def make() -> Runner:
-        return Runner(league, parts(machine, count))
-
-    def show_all() -> None:
-        _print(league, summaries(league))
-
-    size = f"{league.size}, {count} at a time"
-    carry_out(make, league.folder, size=size, show=show_all, retry=retry)
+    carry_out(
+        partial(Runner, league, parts(machine, count)),
+        league.folder,
+        size=f"{league.size}, {count} at a time",
+        show=lambda: _print(league, summaries(league)),
+        retry=retry,
+    )
 
 
 def _tournament(league: League) -> str | None:

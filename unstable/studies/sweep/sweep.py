@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -92,9 +93,7 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         _print(sweep, _write(sweep))
         print(f"report: {folder.report}")
 
-    def make() -> Runner:
-        return Runner(sweep, parts(machine, count), changed)
-
+    make = partial(Runner, sweep, parts(machine, count), changed)
     carry_out(make, folder, size=f"{sweep.size}, {count} at a time", show=show_all, retry=retry)
 
 
