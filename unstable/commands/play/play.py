@@ -51,7 +51,7 @@ from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_body, game_line
 from unstable.records.text import command_line
-from unstable.types import GameResult, GameSpec, PlayerId, SeatSpec, Turn
+from unstable.types import GameResult, GameSpec, SeatSpec, Turn
 
 
 class Choices(NamedTuple):
@@ -86,11 +86,19 @@ def play(
         source, undecided = str(RunFolder(root).config), UNDECIDED
         word = choices.opponent or f"{root}@{newest}"
     given = with_game(source, game_of(load(source), choices.game), undecided, fields)
+    (game, *_), own = given.games, choices.seat or 0
+    if not 0 <= own < game.seats:
+        raise ConfigError(
+            f"--seat = {own}: {game.key} is played at the seats 0 to {game.seats - 1}; give one of "
+            "them, or set games.0.seats"
+        )
     player, opponent, current = player_of(given, word, "--opponent")
-    seats = _seats(given, given.games[0], choices, player, opponent)
-    opponents = [opponent] if opponent is not None and len(seats) > 1 else []
-    chosen = for_one_game(given, given.games[0], opponents)
-    spec = GameSpec(game_id=0, purpose="eval", env=given.games[0].key, seed=given.seed, seats=seats)
+    warmth = temperature(given, choices.temperature, opponent)
+    seats = [SeatSpec(player=player, temperature=warmth)] * game.seats
+    seats[own] = SeatSpec(player=PERSON, temperature=1.0)
+    chosen = for_one_game(given, game, [opponent] if opponent and len(seats) > 1 else [])
+    seated = tuple(seats)
+    spec = GameSpec(game_id=0, purpose="eval", env=game.key, seed=given.seed, seats=seated)
     sit(Sitting(config=chosen, spec=spec, version=current, command=command))
 
 
@@ -101,25 +109,6 @@ def with_game(
     alone = {"games": [game.model_dump()], "eval.exploitability.games": []}
     seed = secrets.randbelow(2**31)
     return load(source, {**undecided, **FEW, **alone, "seed": seed, **fields})
-
-
-def _seats(
-    config: RunConfig,
-    game: GameConfig,
-    choices: Choices,
-    player: PlayerId,
-    opponent: FixedOpponent | None,
-) -> tuple[SeatSpec, ...]:
-    """The person's seat, and the same opponent at all others."""
-    own = choices.seat or 0
-    if not 0 <= own < game.seats:
-        raise ConfigError(
-            f"--seat = {own}: {game.key} is played at the seats 0 to {game.seats - 1}; give one of "
-            "them, or set games.0.seats"
-        )
-    other = SeatSpec(player=player, temperature=temperature(config, choices.temperature, opponent))
-    person = SeatSpec(player=PERSON, temperature=1.0)
-    return tuple(person if seat == own else other for seat in range(game.seats))
 
 
 def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent | None) -> float:
