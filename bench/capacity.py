@@ -21,7 +21,7 @@ from unstable.models.shape import ModelShape, read_shape
 from unstable.planning.case import TYPICAL_LENGTH
 from unstable.planning.machine import BFLOAT16_SINCE, GPU, Machine, together
 from unstable.planning.memory import DTYPE_BYTES, FP32, cache_bytes, weight_bytes
-from unstable.planning.on_gpus import GAME_TURNS, games_at_once
+from unstable.planning.placing import GAME_TURNS, games_at_once
 from unstable.planning.plan import Plan, plan
 
 MIB, GB = 2**20, 1_000_000_000

@@ -35,9 +35,7 @@ from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import Node, Tree, grow
 from unstable.studies.league.population import Turn
-from unstable.studies.sweep.folder import SweepFolder
-from unstable.studies.sweep.leagues import LeagueJob, measured
-from unstable.studies.sweep.trials import Trial, trials_of
+from unstable.studies.sweep.trials import LeagueJob, SweepFolder, Trial, measured, trials_of
 from unstable.types import PlayerId
 from unstable.types.intervals import student_interval
 

@@ -21,7 +21,7 @@ from tests.helpers.records import Record, flat
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
-from unstable.commands.audit.rounding import distance, rounding
+from unstable.commands.audit.audit import distance, rounding
 from unstable.commands.play.found import find
 from unstable.config import ConfigError
 from unstable.engines.embedded.sampling import uniforms

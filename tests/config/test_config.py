@@ -1,6 +1,7 @@
 """The config declares, documents, validates and is dumped; each mistake is one line."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.commands.prepare import check_exact_games
 from unstable.config import CONFIGS, ConfigError, RunConfig, SFTRun, dump, load, load_as, parse
+from unstable.config.base import Section
 from unstable.config.plugins import load_target
 
 
@@ -236,11 +238,15 @@ def fields_of(model: type[BaseModel]) -> list[tuple[str, str | None]]:
     return [(f"{model.__name__}.{n}", f.description) for n, f in model.model_fields.items()]
 
 
+def sections_below(section: type[Section]) -> Iterator[type[Section]]:
+    for each in section.__subclasses__():
+        yield each
+        yield from sections_below(each)
+
+
 def test_every_value_is_documented() -> None:
     """A section needs no sentence of its own; every value in it does."""
-    from unstable import config
-
-    kinds = [c for c in vars(config).values() if isinstance(c, type) and issubclass(c, BaseModel)]
+    kinds = [*sections_below(Section)]
     silent = {name for kind in kinds for name, text in fields_of(kind) if not text}
     sections = {
         name

@@ -8,7 +8,7 @@ from tests.helpers.learners import make_learner
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
-from unstable.datasets.pairs import pair_group
+from unstable.datasets.examples import pair_group
 from unstable.datasets.sources import jsonl_pairs
 from unstable.prompts import PromptBuilder, load_style
 from unstable.types import Batch

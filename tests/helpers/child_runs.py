@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.records.files import LineFile, write_whole
 from unstable.records.folder import RunFolder
-from unstable.studies.league.folder import LeagueFolder
-from unstable.studies.league.members import league_of
-from unstable.studies.league.population import turns
-from unstable.studies.league.runner import Runner
+from unstable.studies.league.members import LeagueFolder, Runner, league_of
 
 METRIC = "collect/reward"
 
@@ -87,7 +84,7 @@ class FakeLeague:
     @property
     def exit_code(self) -> int:
         config = self._folder.read()
-        Runner(league_of(self._folder, config, turns(config)), [None]).run()
+        Runner(league_of(self._folder, config), [None]).run()
         return 0
 
     def send(self, number: signal.Signals) -> None:

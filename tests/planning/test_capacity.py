@@ -20,7 +20,7 @@ from tests.helpers.machines import QWEN
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, load
 from unstable.engines.kinds import NEEDS
-from unstable.planning.on_gpus import games_at_once
+from unstable.planning.placing import games_at_once
 from unstable.planning.plan import plan
 
 

@@ -79,7 +79,7 @@ def compared(tmp_path: Path, *changes: dict[str, Any]) -> dict[str, tuple[list[s
     return {
         path: (cells, mark)
         for table in config_tables(runs)
-        for (path, *cells), mark in zip(table["rows"], table["marked"], strict=True)
+        for (path, *cells), mark in zip(table.rows, table.marked, strict=True)
     }
 
 

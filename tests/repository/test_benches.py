@@ -27,9 +27,7 @@ from unstable.models.base import load_model
 from unstable.records.folder import RunFolder
 from unstable.studies.league.population import turns
 from unstable.studies.sweep.config import read_sweep
-from unstable.studies.sweep.folder import SweepFolder
-from unstable.studies.sweep.leagues import LeagueJob
-from unstable.studies.sweep.trials import trials_of
+from unstable.studies.sweep.trials import LeagueJob, SweepFolder, trials_of
 
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")

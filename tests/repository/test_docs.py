@@ -28,8 +28,8 @@ from unstable.config.plugins import load_target
 from unstable.games.game import Game
 from unstable.prompts import load_style, observation_text
 from unstable.records.files import read_lines
-from unstable.studies.league.folder import LeagueFolder
-from unstable.studies.sweep.folder import SweepFolder
+from unstable.studies.league.members import LeagueFolder
+from unstable.studies.sweep.trials import SweepFolder
 from unstable.types.metrics import GROUPS, METRICS, metric
 
 ROOT = Path(__file__).parent.parent.parent

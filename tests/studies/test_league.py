@@ -19,11 +19,9 @@ from unstable.planning.plan import plan
 from unstable.records.files import write_lines
 from unstable.studies import several
 from unstable.studies.league.config import read_league
-from unstable.studies.league.folder import LeagueFolder
 from unstable.studies.league.league import largest
-from unstable.studies.league.members import League, league_of
-from unstable.studies.league.population import Turn, turns
-from unstable.studies.league.runner import Runner
+from unstable.studies.league.members import League, LeagueFolder, Runner, league_of
+from unstable.studies.league.population import Turn
 from unstable.studies.league.summary import summaries
 
 LEAGUE = """
@@ -41,7 +39,7 @@ seed: 5
 
 def made(root: Path, text: str = LEAGUE) -> League:
     config = read_league(text, "a.yaml")
-    league = league_of(LeagueFolder(root), config, turns(config))
+    league = league_of(LeagueFolder(root), config)
     if not league.folder.file.exists():
         league.folder.make(config, [])
     return league
@@ -322,7 +320,7 @@ def test_words_that_do_not_fit_are_refused(
 
 def test_a_league_whose_config_has_changed_is_refused(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
-    write_lines(league.folder.members, [{"member": "main", "digest": "0"}])
+    write_lines(league.folder.configs, [{"member": "main", "digest": "0"}])
     with pytest.raises(ConfigError) as caught:
         run(["league", "--resume", str(league.folder.root)])
     assert str(caught.value).startswith("main: its config is no longer what it was when the leag")

@@ -6,13 +6,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError
-from unstable.studies.league.config import (
-    LeagueConfig,
-    MeetConfig,
-    MemberConfig,
-    dump_league,
-    read_league,
-)
+from unstable.config.reading import dump_section
+from unstable.studies.league.config import LeagueConfig, MeetConfig, MemberConfig, read_league
 
 LEAGUE = "members: {main: {}}\ngenerations: 2\nupdates: 3\n"
 NAMES = st.sampled_from(["main", "a-1", "b+", "Rival"])
@@ -34,7 +29,7 @@ def test_a_league_that_is_written_is_read_back(
     league = LeagueConfig.model_validate(
         {"members": members, "generations": 2, "updates": 3, "meet": meet, "turns": turns}
     )
-    assert read(dump_league(league)) == league
+    assert read(dump_section(league)) == league
 
 
 def test_roles_have_their_own_draws_and_restarts() -> None:

@@ -100,9 +100,6 @@ def test_alpha_rank_is_that_of_open_spiel(monkeypatch: pytest.MonkeyPatch) -> No
     chance = np.random.default_rng(3)
     for count in (2, 3, 5, 8):
         payoffs = chance.normal(size=(count, count))
-        for alpha in (0.1, 1.0, 5.0):
-            theirs = alpharank.compute([payoffs], m=50, alpha=alpha)[2]
-            assert alpha_rank(payoffs, alpha) == pytest.approx(theirs, abs=1e-9)
         theirs = alpharank.compute([payoffs], m=50, use_inf_alpha=True, inf_alpha_eps=0.01)[2]
         assert alpha_rank(payoffs) == pytest.approx(theirs, abs=1e-9)
     assert alpha_rank(ROCK_PAPER_SCISSORS) == pytest.approx([1 / 3] * 3)

@@ -20,7 +20,7 @@ from unstable.studies.tournament.pairings import (
     next_round,
     number_of_games,
 )
-from unstable.studies.tournament.payoffs import pair_payoffs, payoff_matrix, won_together
+from unstable.studies.tournament.results import pair_payoffs, payoff_matrix, won_together
 from unstable.types import GameResult, GameSpec
 from unstable.types.tallies import Tally, least_against_past
 

@@ -18,14 +18,13 @@ from unstable.commands.session import Terminated
 from unstable.config import ConfigError, RunConfig, load
 from unstable.studies import several
 from unstable.studies.league.config import read_league
-from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.members import LeagueFolder
 from unstable.studies.sweep.config import Setting, StopConfig, SweepConfig, read_sweep
-from unstable.studies.sweep.folder import RungDecision, SweepFolder
-from unstable.studies.sweep.halving import decide, going, next_rung
+from unstable.studies.sweep.halving import RungDecision, decide, going, next_rung
 from unstable.studies.sweep.report import Outcome
 from unstable.studies.sweep.runner import Runner, outcomes
 from unstable.studies.sweep.sweep import go_on, show
-from unstable.studies.sweep.trials import Sweep, Trial, trials_of
+from unstable.studies.sweep.trials import Sweep, SweepFolder, Trial, trials_of
 
 SWEEP = f"""
 config: tiny_nim

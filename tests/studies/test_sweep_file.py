@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError
-from unstable.studies.sweep.config import SweepConfig, dump_sweep, read_sweep
+from unstable.config.reading import dump_section
+from unstable.studies.sweep.config import SweepConfig, read_sweep
 
 PATHS = st.sampled_from(["learner.epochs", "seed_of.epochs", "eval.games", "model.name", "x"])
 TEXTS = st.text("ab -1", max_size=4)
@@ -26,7 +27,7 @@ def read(text: str) -> SweepConfig:
 )
 def test_a_sweep_that_is_written_is_read_back(grid: dict[str, Any], seeds: list[int]) -> None:
     sweep = SweepConfig(grid=grid, seeds=seeds, common={"a": None})
-    assert read(dump_sweep(sweep)) == sweep
+    assert read(dump_section(sweep)) == sweep
 
 
 @given(st.dictionaries(PATHS, st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=3))

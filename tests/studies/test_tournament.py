@@ -22,7 +22,6 @@ from unstable.studies.tournament.entrants import Entrant, check_runs
 from unstable.studies.tournament.report import headline
 from unstable.studies.tournament.results import lines
 from unstable.studies.tournament.tournament import Options, resume, tournament
-from unstable.types import PlayerId
 
 NIM = "Nim-v0"
 FIRST = '''
@@ -204,8 +203,10 @@ def test_joint_policy_correlation_is_of_games_whose_payoffs_do_not_cancel(tmp_pa
 def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str]) -> None:
     def entrant(word: str) -> Entrant:
         root, _, version = word.partition("@")
-        found = Entrant(PlayerId(word.replace("@", ":")))
-        return found._replace(root=Path(root), version=int(version)) if version else found
+        name = word.replace("@", ":")
+        if not version:
+            return Entrant(player=name)
+        return Entrant(player=name, root=Path(root), version=int(version))
 
     check_runs([entrant("one@1"), entrant("two@1")])
     check_runs([entrant("random"), entrant("expert")])

@@ -23,9 +23,7 @@ def doctor(config: RunConfig) -> int:
 
 
 def examine(
-    config: RunConfig,
-    machines: Sequence[Machine],
-    check: Callable[[RunConfig], None],
+    config: RunConfig, machines: Sequence[Machine], check: Callable[[RunConfig], None]
 ) -> int:
     """Print what the machines have, the plan, and whether it would run; returns the exit code.
 

@@ -7,19 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from unstable.commands.prepare import Resolved
-from unstable.commands.session import (
-    ended_by_sigterm,
-    failures_logged,
-    have_weights,
-    run_to_end,
-    status,
-)
+from unstable.commands.session import at_work, have_weights, run_to_end, status
 from unstable.config import ConfigError, RunConfig, load
 from unstable.loop.protocols import Actor
 from unstable.models.inspection import check_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder, existing_run
-from unstable.records.logs import logging_to
 from unstable.tracking.lines import Lines
 from unstable.types import PlayerId
 
@@ -90,8 +83,7 @@ def run_on_actors(
                 await asyncio.gather(*(actor.publish(served) for actor in actors))
             return await work(actors, lines)
 
-    at_log = failures_logged(folder, component)
-    with ended_by_sigterm(), logging_to(folder, component), at_log:
+    with at_work(folder, component):
         have_weights(resolved.config.model)
         with lines.refreshing():
             return run_to_end(main(), status)

@@ -2,22 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from unstable.commands.prepare import prepare
-from unstable.commands.session import have_weights, run_to_end, status
-from unstable.config import (
-    ConfigError,
-    LLMOracle,
-    RunConfig,
-    RunFailedError,
-    escape_control,
-    load,
-)
+from unstable.commands.session import have_weights, print_table, run_to_end, status
+from unstable.config import ConfigError, LLMOracle, RunConfig, RunFailedError, escape_control, load
 from unstable.config.plain import read_text, read_yaml
 from unstable.models.inspection import check_opponents
 from unstable.records.files import LineFile
@@ -32,12 +26,11 @@ from unstable.records.judged import (
     terms_record,
 )
 from unstable.records.reading import Skipped
+from unstable.records.tables import Table
 from unstable.records.text import fixed, interval, number
 from unstable.rewards.terms import Rewards
 from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text, table
 from unstable.types import GameFailure, GameResult
 from unstable.types.intervals import correlation
 from unstable.types.tallies import Asked
@@ -128,18 +121,14 @@ class _Work:
             self._counts.setdefault(term, Counter()).update(counts)
 
     async def _games(self) -> AsyncGenerator[list[GameResult | GameFailure]]:
-        for result in self._recorded():
+        files = (each.path for each in self._folder.game_files() if each.purpose == "train")
+        for result in chain.from_iterable(read_games(path, self._skipped) for path in files):
             for game in result.trained:
                 for seat, outcome in enumerate(game.outcomes):
                     self._outcomes[game.spec.game_id, seat] = outcome
             if result.spec.game_id not in self._done:
                 await self._room.acquire()
                 yield [result]
-
-    def _recorded(self) -> Iterator[GameResult]:
-        for file in self._folder.game_files():
-            if file.purpose == "train":
-                yield from read_games(file.path, self._skipped)
 
     def show(self, found: Judgements, path: Path) -> None:
         """Print what the terms say, and how much that has to do with outcomes."""
@@ -154,16 +143,11 @@ class _Work:
         for (game, _, seat), rewards in found.items():
             for term, reward in rewards.items():
                 values.setdefault(term, {}).setdefault((game, seat), []).append(reward.raw)
-        shown = table(
-            None,
-            *("term", "trajectories", "mean", "sd", "correlation with outcome"),
-            *("asked", "calls", "hits", "failures"),
-        )
         for term in self._counts:
             values.setdefault(term, {})
-        for term, by_seat in values.items():
-            shown.add_row(*map(Text, self._row(term, by_seat)))
-        RunConsole().print(shown)
+        columns = ["term", "trajectories", "mean", "sd", "correlation with outcome"]
+        rows = [self._row(term, by_seat) for term, by_seat in values.items()]
+        print_table(Table("", [*columns, "asked", "calls", "hits", "failures"], rows))
         print(path)
 
     def _row(self, term: str, by_seat: Mapping[tuple[int, int], Sequence[float]]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from unstable.commands.prepare import check, prepare, show_plan
-from unstable.commands.session import make_folder, removed_if_empty, starting, status
+from unstable.commands.session import new_run, starting, status
 from unstable.commands.train import go_on
 from unstable.config import ConfigError, LearnRun, MovesKept, RunConfig, load, load_as, shown
 from unstable.datasets.gather import own_pairs
@@ -17,7 +17,6 @@ from unstable.datasets.recorded import Counts, GroupIndex, Source
 from unstable.models.base import load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.planning.resolve import UNDECIDED
-from unstable.records.environment import write_environment
 from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.judged import read_scores, terms_record
@@ -71,9 +70,7 @@ def learn(
         resolved = prepare(config.updated(made))
     show_plan(resolved)
     status(f"{line} · {steps:,} updates")
-    new = make_folder(resolved.config, "offline")
-    with removed_if_empty(new), new.held(f"tracking.run_dir = {str(new.root)!r}"):
-        write_environment(new, command)
+    with new_run(resolved.config, command, "offline") as new:
         write_origins(new, config, origins, data.index.counts)
         go_on(resolved, new, None, offline=data)
     return new

@@ -2,12 +2,13 @@
 
 import os
 import socket
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from unstable.collectors.players import player_class
-from unstable.config import ConfigError, ModelConfig, RunConfig
+from unstable.commands.session import status
+from unstable.config import ConfigError, GameConfig, ModelConfig, RunConfig
 from unstable.config.endpoint import read_token
 from unstable.engines.kinds import NEEDS
 from unstable.games.catalog.vetted import known_defect
@@ -73,15 +74,14 @@ def machines_for(config: RunConfig) -> list[Machine]:
     """
     if not config.cluster.is_joined:
         if "RAY_ADDRESS" in os.environ:
-            print(
+            status(
                 "note: RAY_ADDRESS is set and not used: a run has a Ray of its own, unless "
-                "cluster.address says auto (--ray_address auto)",
-                file=sys.stderr,
+                "cluster.address says auto (--ray_address auto)"
             )
         return [this_machine()]
     from unstable.runtime.survey import machines_of  # Ray takes a second
 
-    return machines_of(config, lambda line: print(line, file=sys.stderr))
+    return machines_of(config, status)
 
 
 def settle(config: C) -> C:
@@ -110,34 +110,34 @@ def show_plan(resolved: Resolved) -> None:
     And which games are put in another prompt style than their own, have a known defect, or ignore
     their seed.
     """
-    line = model_line(resolved.config.model, resolved.plan.dtype)
-    print(f"{'model':<9}{line}", file=sys.stderr)
+    status(f"{'model':<9}{model_line(resolved.config.model, resolved.plan.dtype)}")
     if resolved.machine.gpus or resolved.plan.notes:
-        print(resolved.plan.text(), file=sys.stderr)
+        status(resolved.plan.text())
     if (where := _where_taken(resolved)) is not None:
-        print(where, file=sys.stderr)
+        status(where)
     for index, game in enumerate(resolved.config.games):
-        if (defect := known_defect(game)) is not None:
-            print(f"games.{index}.env = {game.env!r}: TextArena's game {defect}", file=sys.stderr)
-        if not game.is_driven and ignores_seed(game):
-            print(
-                f"games.{index}.env = {game.env!r}: two games of one seed differ, so the games of "
-                "a group and evaluation's pairs are of different deals, and no run is repeated or "
-                "resumed bit for bit; draw from random, or from a generator that reset seeds",
-                file=sys.stderr,
-            )
-        if (game.payoffs or game.info) and not game.is_driven and pays_losers(game):
-            print(
-                f"games.{index}.payoffs: a random game pays one seat less than another, whom the "
-                "env itself rewards less; look at the order of seats",
-                file=sys.stderr,
-            )
-        if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
-            print(
-                f"games.{index}.prompt = 'compact': {game.key} has no such form and is put in the "
-                f"style {style!r}",
-                file=sys.stderr,
-            )
+        for remark in _remarks(game, f"games.{index}"):
+            status(remark)
+
+
+def _remarks(game: GameConfig, field: str) -> Iterator[str]:
+    """What a person should know of a game."""
+    if (defect := known_defect(game)) is not None:
+        yield f"{field}.env = {game.env!r}: TextArena's game {defect}"
+    if not game.is_driven and ignores_seed(game):
+        yield (
+            f"{field}.env = {game.env!r}: two games of one seed differ, so the games of a group "
+            "and evaluation's pairs are of different deals, and no run is repeated or resumed bit "
+            "for bit; draw from random, or from a generator that reset seeds"
+        )
+    if (game.payoffs or game.info) and not game.is_driven and pays_losers(game):
+        yield (
+            f"{field}.payoffs: a random game pays one seat less than another, whom the env itself "
+            "rewards less; look at the order of seats"
+        )
+    if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
+        no_form = f"{game.key} has no such form and is put in the style {style!r}"
+        yield f"{field}.prompt = 'compact': {no_form}"
 
 
 def _where_taken(resolved: Resolved) -> str | None:
@@ -166,7 +166,7 @@ def starting_adapter(config: RunConfig) -> str:
     if problem is None:
         return str(folder)
     # On stderr: what `unstable config` prints must stay YAML.
-    print(f"{folder} is not used, training starts fresh: {problem}", file=sys.stderr)
+    status(f"{folder} is not used, training starts fresh: {problem}")
     return "fresh"
 
 
@@ -180,11 +180,8 @@ def base_folder(name: str) -> str:
     return model_path(model)
 
 
-def check(config: RunConfig, *, model: bool = True) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model.
-
-    Without `model` the base's own files may be missing, as where another machine has them.
-    """
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` for what would fail later; loads no model."""
     check_driven(config)
     check_games(config)
     check_openings(config)
@@ -194,8 +191,7 @@ def check(config: RunConfig, *, model: bool = True) -> None:
     Rewards(config.buffer.rewards, config.judges).check()
     Candidates(config).check()
     Matchmaker(config.opponents)
-    if model:
-        check_model(config.model)
+    check_model(config.model)
     if config.model.init not in ("auto", "fresh"):
         check_start(Path(config.model.init).expanduser(), config.model, "model.init")
     check_opponents(config)

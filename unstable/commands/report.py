@@ -83,12 +83,8 @@ def state(folder: RunFolder) -> str:
 
 def sources(config: RunConfig) -> Sources:
     """What this machine knows of a run's games: its tokenizer's texts, positions of known games."""
-    return Sources(_tokens(config), _positions(config))
-
-
-def _tokens(config: RunConfig) -> TokenStrings | None:
     decode = load_decoder(config.model)
-    return None if decode is None else TokenStrings(decode)
+    return Sources(None if decode is None else TokenStrings(decode), _positions(config))
 
 
 def _positions(config: RunConfig) -> Callable[[GameResult], list[dict[str, Any]] | None]:

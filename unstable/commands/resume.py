@@ -78,7 +78,8 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
         )
     with starting():
         offline = read_offline(config, folder)
-        started = begun_from_its_own(config)
+        # Its start lies in its own folder: where that came from may be gone.
+        started = config.updated({"model.init": "fresh", "learner.state": None})
         check(started)
         resolved = prepare(started, request_tokens=_request_tokens(folder))
     show_plan(resolved)
@@ -139,11 +140,6 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, each in items:
         yield from _flat(each, f"{path}.{key}" if path else str(key))
-
-
-def begun_from_its_own(config: RunConfig) -> RunConfig:
-    """The config of a run whose start lies in its own folder: where it came from may be gone."""
-    return config.updated({"model.init": "fresh", "learner.state": None})
 
 
 def find_point(folder: RunFolder, place: str) -> Point:

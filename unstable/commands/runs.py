@@ -2,21 +2,17 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
-
 from unstable.commands.diagnosis import condition_of, status_of
+from unstable.commands.session import print_lines, print_table
 from unstable.config import ConfigError, read_yaml
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_last_rows
 from unstable.records.summary import RunSummary
-from unstable.records.tables import newest_score
+from unstable.records.tables import Table, newest_score
 from unstable.records.text import duration
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text
 
 ROWS = 200
 """In so many last rows of metrics the newest evaluation is looked for."""
@@ -43,7 +39,11 @@ def runs(root: Path, tag: str | None = None) -> list[Listed]:
         raise ConfigError(f"FOLDER = {str(root)!r}: no such folder; give the one that holds runs")
     found = sorted(_listed(root), key=lambda run: -run.age_s)
     found = [run for run in found if tag is None or tag in run.tags]
-    RunConsole().print(_table(found) if found else f"no runs in {root}")
+    if found:
+        columns = ["run", "state", "version", "newest score", "written", "tags"]
+        print_table(Table("", columns, [_cells(run) for run in found]))
+    else:
+        print_lines([f"no runs in {root}"])
     return found
 
 
@@ -97,18 +97,10 @@ def _score(folder: RunFolder) -> str:
         return "of another release"
 
 
-def _table(found: Sequence[Listed]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "state", "version", "newest score", "written", "tags"):
-        table.add_column(name, overflow="fold")
-    for run in found:
-        of = "" if run.versions is None else f" of {run.versions}"
-        table.add_row(
-            *map(Text, (run.path, run.state, f"{run.version}{of}", run.score)),
-            Text(f"{duration(max(run.age_s, 0.0))} ago"),
-            Text(", ".join(run.tags)),
-        )
-    return table
+def _cells(run: Listed) -> list[str]:
+    version = f"{run.version}" if run.versions is None else f"{run.version} of {run.versions}"
+    written = f"{duration(max(run.age_s, 0.0))} ago"
+    return [run.path, run.state, version, run.score, written, ", ".join(run.tags)]
 
 
 def list_games() -> None:

@@ -9,30 +9,20 @@ from unstable.commands.finished import Version, check_adapter, checkpoint_of, fr
 from unstable.commands.play.casting import for_one_game
 from unstable.commands.prepare import prepare, show_plan
 from unstable.commands.session import (
-    ended_by_sigterm,
-    failures_logged,
+    at_work,
     gone_after,
     have_weights,
     make_folder,
-    new_output,
     run_to_end,
     starting,
     status,
 )
-from unstable.config import (
-    ConfigError,
-    GameConfig,
-    RunConfig,
-    RunFailedError,
-    load,
-    shown,
-)
+from unstable.config import ConfigError, GameConfig, RunConfig, RunFailedError, load, shown
 from unstable.config.endpoint import is_loopback, read_token
 from unstable.models.adapters import read_adapter
 from unstable.models.base import check_model
 from unstable.models.shape import read_shape
 from unstable.records.folder import RunFolder
-from unstable.records.logs import logging_to
 from unstable.types import BASE, PlayerId
 
 if TYPE_CHECKING:
@@ -108,12 +98,10 @@ def _logged(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolder]:
     """The run's folder, or one for the logs alone, which goes unless they say what failed."""
     with contextlib.ExitStack() as stack:
         if folder is None:
-            name = new_output(f"serve-{Path(config.model.name).name}")
-            folder = make_folder(config.updated({"tracking.run_dir": str(name)}))
+            config = config.updated({"tracking.run_dir": None})
+            folder = make_folder(config, called=f"serve-{Path(config.model.name).name}")
             stack.enter_context(gone_after(folder.root))
-        stack.enter_context(ended_by_sigterm())
-        stack.enter_context(logging_to(folder, "serve"))
-        stack.enter_context(failures_logged(folder, "serve"))
+        stack.enter_context(at_work(folder, "serve"))
         yield folder
 
 

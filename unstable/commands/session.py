@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, count
@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unstable.config import ConfigError, ModelConfig, RunConfig, RunFailedError, dump
 from unstable.models.weights import ready_weights
+from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
-from unstable.records.logs import take_over
-from unstable.tracking.lines import FIRST_S, Lines
+from unstable.records.logs import logging_ours, logging_to, take_over
+from unstable.records.tables import Table
+from unstable.tracking import text
+from unstable.tracking.lines import FIRST_S, Lines, RunConsole
 
 if TYPE_CHECKING:
     from unstable.loop.context import Interrupt
@@ -31,16 +34,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def make_folder(config: RunConfig, against: str | None = None, head: str = "") -> RunFolder:
+def make_folder(
+    config: RunConfig, against: str | None = None, head: str = "", *, called: str | None = None
+) -> RunFolder:
     """The run's folder with its config in it, which runs again, in a folder of its own.
 
-    `against` stands in its name where the opponents would, `head` above the config's YAML.
+    `against` stands in its name where the opponents would, `head` above the config's YAML. What is
+    `called` otherwise is in outputs/<called-time>, unless the config names a folder.
     """
     run_dir = config.tracking.run_dir
-    if against is None:
-        against = "+".join(opponent.key for opponent in config.opponents.fixed) or "self"
-    path = _new_run_dir(config, against) if run_dir is None else Path(run_dir).expanduser()
-    folder = RunFolder(path)
+    if run_dir is not None:
+        folder = RunFolder(Path(run_dir).expanduser())
+    else:
+        folder = RunFolder(_new_run_dir(config, against) if called is None else new_output(called))
     field = f"tracking.run_dir = {str(folder.root)!r}"
     try:
         folder.root.mkdir(parents=True)
@@ -55,13 +61,27 @@ def make_folder(config: RunConfig, against: str | None = None, head: str = "") -
     return folder
 
 
-def _new_run_dir(config: RunConfig, opponents: str) -> Path:
+def _new_run_dir(config: RunConfig, against: str | None) -> Path:
     """outputs/<name or model-games-opponents-time>, with a number where that is taken."""
-    model = Path(config.model.name).name
-    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
     if config.tracking.name is not None:
         return _free(config.tracking.name)
-    return new_output(f"{model}-{games}-{opponents}")
+    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+    fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
+    return new_output(f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}")
+
+
+@contextlib.contextmanager
+def new_run(
+    config: RunConfig, command: str | None, against: str | None = None
+) -> Iterator[RunFolder]:
+    """A run's new folder, this process's own meanwhile; `command` is what began it.
+
+    A mistake or an interrupt before the first version removes it.
+    """
+    folder = make_folder(config, against)
+    with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
+        write_environment(folder, command)
+        yield folder
 
 
 def new_output(name: str) -> Path:
@@ -80,6 +100,23 @@ def _free(name: str) -> Path:
 def status(line: str) -> None:
     """Show a line that is no result."""
     print(line, file=sys.stderr)
+
+
+def print_table(table: Table) -> None:
+    """Print a table of results; words that are long are folded, not cut off."""
+    shown = text.table(table.title or None, *table.columns)
+    for column in shown.columns:
+        column.overflow = "fold"
+    for row in table.rows:
+        shown.add_row(*map(text.Text, row))
+    RunConsole().print(shown)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of a result, wrapped at the terminal's width."""
+    console = RunConsole()
+    for line in lines:
+        console.print(text.Text(line))
 
 
 def have_weights(model: ModelConfig) -> None:
@@ -126,8 +163,8 @@ def removed_if_empty(folder: RunFolder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[None]:
-    """A folder goes at the end, unless its log says what failed or `unless` finds something."""
+def gone_after(folder: Path) -> Iterator[None]:
+    """A folder goes at the end, unless its log says what failed."""
     failed = False
     try:
         yield
@@ -135,7 +172,7 @@ def gone_after(folder: Path, unless: Callable[[], object] = bool) -> Iterator[No
         failed = True
         raise
     finally:
-        if not failed and not unless():
+        if not failed:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -156,12 +193,23 @@ def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
         raise RunFailedError(f"{why}; details in {folder.log(process)}") from error
 
 
+@contextlib.contextmanager
+def at_work(folder: RunFolder, component: str, *, light: bool = False) -> Iterator[None]:
+    """Signals end what is done meanwhile in order, and what fails is in `logs/<component>.log`.
+
+    Libraries log there too, where the process is ours, unless it is `light` and loads none.
+    """
+    logging_there = logging_ours if light else logging_to
+    with ended_by_sigterm(), logging_there(folder, component), failures_logged(folder, component):
+        yield
+
+
 def _first_line(error: Exception) -> str:
     if isinstance(error, RunFailedError):
         return str(error)
     cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
-    text = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {text[0]}" if text else type(cause).__name__
+    said = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {said[0]}" if said else type(cause).__name__
 
 
 class Terminated(KeyboardInterrupt):

@@ -19,14 +19,7 @@ from typing import Any
 
 from unstable.commands.evaluate import play_evaluation
 from unstable.commands.prepare import Resolved, alone, prepare
-from unstable.commands.session import (
-    ended_by_sigterm,
-    failures_logged,
-    gone_after,
-    have_weights,
-    run_to_end,
-    status,
-)
+from unstable.commands.session import at_work, gone_after, have_weights, run_to_end, status
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, Lessons
@@ -42,7 +35,6 @@ from unstable.models.hub import cache_folder
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.files import new_folder, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.logs import logging_to
 from unstable.records.text import duration, number
 from unstable.tracking.lines import Lines
 from unstable.tracking.metrics import Row
@@ -150,7 +142,8 @@ def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[
 def _key(config: RunConfig, examples: Sequence[Example]) -> str:
     """What the start depends on, as a name: model, LoRA, start, and what is taught."""
     try:
-        files = [(path.name, *_stamp(path)) for path in weight_files(config.model)]
+        stats = [(path.name, path.stat()) for path in weight_files(config.model)]
+        files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
     except ConfigError:  # in other files than safetensors
         files = []
     what = {
@@ -159,11 +152,6 @@ def _key(config: RunConfig, examples: Sequence[Example]) -> str:
         "examples": [(each.env, *each.key) for each in examples],
     }
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
@@ -186,12 +174,7 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
         return _is_enough(rows) or time.monotonic() - began > MOST_S
 
     with gone_after(work):
-        with (
-            ended_by_sigterm(),
-            logging_to(folder, "teach"),
-            tracker.lines.refreshing(),
-            failures_logged(folder, "teach"),
-        ):
+        with at_work(folder, "teach"), tracker.lines.refreshing():
             evaluate = partial(_ask_average, folder, resolved.config)
             main = run_fine_tuning(resolved, folder, task, tracker, evaluate, is_enough=is_over)
             row = run_to_end(main, status)

@@ -4,7 +4,13 @@ Words come in, a value goes out; "auto" is left to planning, which knows the mac
 stands here alone. A mistake raises `ConfigError`, one line with field, value and remedy.
 """
 
-from unstable.config.algorithm import AlgorithmConfig, BuiltInConfig, MovesKept
+from unstable.config.algorithm import (
+    AlgorithmConfig,
+    BuiltInConfig,
+    Divergence,
+    MovesKept,
+    TeacherConfig,
+)
 from unstable.config.algorithms import (
     ALGORITHMS,
     A2CConfig,
@@ -16,13 +22,19 @@ from unstable.config.algorithms import (
     CriticConfig,
     CustomAlgorithmConfig,
     DistillConfig,
+    DPOConfig,
     GRPOConfig,
     GSPOConfig,
+    IPOConfig,
+    KTOConfig,
+    PairsConfig,
     PPOConfig,
     ReinforceConfig,
     ReinforcePlusPlusConfig,
     RFTConfig,
     RLOOConfig,
+    SimPOConfig,
+    SLiCConfig,
     SurrogateConfig,
     VRPOConfig,
 )
@@ -44,18 +56,18 @@ from unstable.config.escape import (
     one_line,
     spare_loopback,
 )
-from unstable.config.game import CurriculumConfig, GameConfig, InvalidMovesConfig
+from unstable.config.game import GameConfig, InvalidMovesConfig
 from unstable.config.judges import (
     ORACLES,
     JudgeConfig,
     LLMOracle,
-    OracleConfig,
+    Part,
+    RewardConfig,
     RewardModelOracle,
     TeacherOracle,
 )
-from unstable.config.judging import Action, GuardConfig, Rule
+from unstable.config.judging import Action, Rule
 from unstable.config.learner import LearnerConfig
-from unstable.config.offline import JudgedConfig, LearnConfig, LearnRun
 from unstable.config.opponents import (
     CheckpointOpponent,
     DrawConfig,
@@ -70,36 +82,26 @@ from unstable.config.opponents import (
 )
 from unstable.config.options import fields, outline, within
 from unstable.config.plain import read_text, read_yaml
-from unstable.config.preferences import (
-    DPOConfig,
-    IPOConfig,
-    KTOConfig,
-    PairsConfig,
-    SimPOConfig,
-    SLiCConfig,
-)
 from unstable.config.reading import CONFIGS, ROOTS, dump, load, load_as, parse, parse_as
-from unstable.config.regularization import Divergence, TeacherConfig
-from unstable.config.rewards import Part, RewardConfig
 from unstable.config.run import RunConfig
 from unstable.config.sections import (
-    ENGINES,
     AdapterConfig,
     AnyAdapter,
     ClusterConfig,
     ExploreConfig,
     ModelConfig,
     SamplingConfig,
+    ThoughtsConfig,
 )
 from unstable.config.supervised import (
     DataConfig,
     ExpertData,
     JSONLData,
+    LearnConfig,
+    LearnRun,
     LegalMovesData,
     RecordedData,
-    SFTConfig,
     SFTRun,
     WorldConfig,
     WorldRun,
 )
-from unstable.config.thoughts import ThoughtsConfig

@@ -2,11 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag, model_validator
 
 from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
-from unstable.config.base import Arguments, PositiveFloat, Section, Share
-from unstable.config.preferences import DPOConfig, IPOConfig, KTOConfig, SimPOConfig, SLiCConfig
+from unstable.config.base import Arguments, Section, Share
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]
@@ -19,13 +18,11 @@ class ReinforceConfig(BuiltInConfig):
     """Policy gradient with a baseline for each role."""
 
     without = NO_RATIO
-    name: Literal["reinforce"] = Field("reinforce", description="the algorithm")
-    baseline_decay: BaselineDecay = Field(
-        0.95, description="decay of the reward baseline of each (env, seat); 0 forgets at once"
-    )
-    normalize: Normalize = Field(
-        "center", description="advantages within each env and batch: none, centred, or z-scored"
-    )
+    name: Literal["reinforce"] = "reinforce"
+    baseline_decay: BaselineDecay = 0.95
+    """decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    normalize: Normalize = "center"
+    """advantages within each env and batch: none, centred, or z-scored"""
 
 
 class ClippedConfig(BuiltInConfig):
@@ -33,20 +30,15 @@ class ClippedConfig(BuiltInConfig):
 
     clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
     clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
-    aggregation: Aggregation = Field(
-        "token",
-        description="the loss is a mean over the step's tokens, over its turns' means or its "
-        "trajectories' means, or a sum divided by samples x sampling.max_tokens",
-    )
-    importance: Literal["none", "truncate", "mask", "sequence_mask"] = Field(
-        "truncate",
-        description="correction for what was sampled by another policy or engine: none, weights "
-        "up to importance_cap, or zero outside importance_floor to importance_cap for a token "
-        "or, by the geometric mean, for a whole sequence",
-    )
-    importance_floor: PositiveFloat = Field(
-        0.5, description="lower bound of the importance weights that the masks keep"
-    )
+    aggregation: Aggregation = "token"
+    """the loss is a mean over the step's tokens, over its turns' means or its trajectories' means,
+    or a sum divided by samples x sampling.max_tokens"""
+    importance: Literal["none", "truncate", "mask", "sequence_mask"] = "truncate"
+    """correction for what was sampled by another policy or engine: none, weights up to
+    importance_cap, or zero outside importance_floor to importance_cap for a token or, by the
+    geometric mean, for a whole sequence"""
+    importance_floor: PositiveFloat = 0.5
+    """lower bound of the importance weights that the masks keep"""
 
     def why_not_offline(self) -> str | None:
         if self.importance == "none" and self.old_logprobs == "learner":
@@ -70,134 +62,99 @@ class ClippedConfig(BuiltInConfig):
 class SurrogateConfig(ClippedConfig):
     """Algorithms with the clipped surrogate loss of PPO."""
 
-    ratio: RatioLevel = Field(
-        "token", description="the ratio is each token's, its turn's, or its whole trajectory's"
-    )
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
-        3.0, description="ratios above this are clipped where the advantage is negative; null: none"
-    )
+    ratio: RatioLevel = "token"
+    """the ratio is each token's, its turn's, or its whole trajectory's"""
+    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
+    """ratios above this are clipped where the advantage is negative; null: none"""
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
     """Rewards normalised over the batch."""
 
-    name: Literal["reinforce++"] = Field("reinforce++", description="the algorithm")
+    name: Literal["reinforce++"] = "reinforce++"
 
 
 class RLOOConfig(SurrogateConfig):
     """Leave-one-out baselines."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["rloo"] = Field("rloo", description="the algorithm")
-    ratio: RatioLevel = Field(
-        "sequence", description=SurrogateConfig.model_fields["ratio"].description
-    )
-    aggregation: Aggregation = Field(
-        "sequence", description=ClippedConfig.model_fields["aggregation"].description
-    )
+    name: Literal["rloo"] = "rloo"
+    ratio: RatioLevel = "sequence"
+    aggregation: Aggregation = "sequence"
 
 
 class GRPOConfig(SurrogateConfig):
     """Rewards relative to the group's."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["grpo"] = Field("grpo", description="the algorithm")
-    scale: Literal["none", "group", "batch"] = Field(
-        "group",
-        description="advantages are divided by the deviation of the group's rewards, of the "
-        "batch's rewards in the env, or not at all",
-    )
+    name: Literal["grpo"] = "grpo"
+    scale: Literal["none", "group", "batch"] = "group"
+    """advantages are divided by the deviation of the group's rewards, of the batch's rewards in the
+    env, or not at all"""
 
 
 class GSPOConfig(SurrogateConfig):
     """GRPO with one ratio a sequence."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["gspo"] = Field("gspo", description="the algorithm")
-    ratio: Literal["turn", "sequence"] = Field(
-        "sequence", description="the ratio is a geometric mean over a turn, or a whole trajectory"
-    )
-    clip_low: ClipLow = Field(
-        3.0e-4, description=ClippedConfig.model_fields["clip_low"].description
-    )
-    clip_high: PositiveFloat = Field(
-        4.0e-4, description=ClippedConfig.model_fields["clip_high"].description
-    )
-    aggregation: Aggregation = Field(
-        "sequence", description=ClippedConfig.model_fields["aggregation"].description
-    )
+    name: Literal["gspo"] = "gspo"
+    ratio: Literal["turn", "sequence"] = "sequence"
+    """the ratio is a geometric mean over a turn, or a whole trajectory"""
+    clip_low: ClipLow = 3.0e-4
+    clip_high: PositiveFloat = 4.0e-4
+    aggregation: Aggregation = "sequence"
 
 
 class CISPOConfig(ClippedConfig):
     """GRPO with a clipped weight."""
 
     grouped: ClassVar[bool] = True
-    name: Literal["cispo"] = Field("cispo", description="the algorithm")
+    name: Literal["cispo"] = "cispo"
     clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
-    clip_high: PositiveFloat = Field(
-        4.0, description=ClippedConfig.model_fields["clip_high"].description
-    )
+    clip_high: PositiveFloat = 4.0
 
 
 class AnyCriticConfig(Section):
     """What all critics have in common."""
 
-    kind: Literal["head", "adapter"] = Field(
-        "head",
-        description="head: a linear layer on the policy's last hidden state, which gets no "
-        "gradient from it; adapter: the same on a LoRA of its own, at a second pass's cost",
-    )
-    learning_rate: PositiveFloat = Field(
-        1.0e-3,
-        description="AdamW's rate for the critic's layer; an adapter has learner.learning_rate",
-    )
-    gamma: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="discount from one turn of a seat to its next"
-    )
-    normalize: Normalize = Field(
-        "zscore", description="advantages within each env and batch: none, centred, or z-scored"
-    )
+    kind: Literal["head", "adapter"] = "head"
+    """head: a linear layer on the policy's last hidden state, which gets no gradient from it;
+    adapter: the same on a LoRA of its own, at a second pass's cost"""
+    learning_rate: PositiveFloat = 1.0e-3
+    """AdamW's rate for the critic's layer; an adapter has learner.learning_rate"""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """discount from one turn of a seat to its next"""
+    normalize: Normalize = "zscore"
+    """advantages within each env and batch: none, centred, or z-scored"""
 
 
 class CriticConfig(AnyCriticConfig):
     """A value for each turn's observation."""
 
-    gae_lambda: Share = Field(
-        0.95, description="lambda of the generalised advantage estimate; 1: returns minus values"
-    )
+    gae_lambda: Share = 0.95
+    """lambda of the generalised advantage estimate; 1: returns minus values"""
 
 
 class ActionCriticConfig(AnyCriticConfig):
     """A value for each legal move of each turn's observation."""
 
-    sarsa_lambda: Share = Field(
-        0.95,
-        description="lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: "
-        "unbiased, the return less that mean and less what the seat's later moves were worth more "
-        "than theirs",
-    )
-    target_lambda: Share = Field(
-        1.0, description="lambda of what Q learns; 0: one turn on, 1: returns"
-    )
+    sarsa_lambda: Share = 0.95
+    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: unbiased, the
+    return less that mean and less what the seat's later moves were worth more than theirs"""
+    target_lambda: Share = 1.0
+    """lambda of what Q learns; 0: one turn on, 1: returns"""
 
 
 class PPOConfig(SurrogateConfig):
     """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
-    name: Literal["ppo"] = Field("ppo", description="the algorithm")
-    critic: CriticConfig | None = Field(
-        CriticConfig(), description="null: a baseline for each (env, seat) in its place"
-    )
-    baseline_decay: BaselineDecay = Field(
-        0.95,
-        description="without a critic: decay of the reward baseline of each (env, seat); 0 "
-        "forgets at once",
-    )
-    normalize: Normalize = Field(
-        "center",
-        description="without a critic: advantages within each env and batch: none, centred, or "
-        "z-scored",
-    )
+    name: Literal["ppo"] = "ppo"
+    critic: CriticConfig | None = CriticConfig()
+    """null: a baseline for each (env, seat) in its place"""
+    baseline_decay: BaselineDecay = 0.95
+    """without a critic: decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    normalize: Normalize = "center"
+    """without a critic: advantages within each env and batch: none, centred, or z-scored"""
 
     @model_validator(mode="after")
     def _of_the_baseline(self) -> Self:
@@ -215,7 +172,7 @@ class VRPOConfig(SurrogateConfig):
     """The advantages of a critic of moves, over the legal moves; clipped ratios."""
 
     moves: ClassVar[MovesKept] = "legal"
-    name: Literal["vrpo"] = Field("vrpo", description="the algorithm")
+    name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
 
 
@@ -223,7 +180,7 @@ class A2CConfig(BuiltInConfig):
     """A critic's advantages, the plain policy gradient."""
 
     without = NO_RATIO
-    name: Literal["a2c"] = Field("a2c", description="the algorithm")
+    name: Literal["a2c"] = "a2c"
     critic: CriticConfig = CriticConfig()
 
 
@@ -237,10 +194,110 @@ class RFTConfig(BuiltInConfig):
         "kl_opponents": "imitates won turns whatever they earned; leave it out",
         "top_advantage_fraction": "weighs all won turns alike; leave it out",
     }
-    name: Literal["rft"] = Field("rft", description="the algorithm")
+    name: Literal["rft"] = "rft"
     aggregation: Aggregation = Field(
         "token", description=ClippedConfig.model_fields["aggregation"].description
     )
+
+
+_NO_KL_REWARD = "takes rewards only to tell the better answer; set learner.algorithm.{} instead"
+_UNLIKE_REWARDS = {
+    "kl_reward": _NO_KL_REWARD.format("beta or learner.algorithm.kl_loss"),
+    "kl_opponents": "takes rewards only to tell the better answer; leave it out",
+    "top_advantage_fraction": "weighs all alike; leave it out",
+}
+_LABEL_SMOOTHING = "share of the pairs that are taken to be the wrong way round"
+_LENGTH_WEIGHT = (
+    "what each token of an answer costs it (R-DPO's alpha), so that length alone is not preferred; "
+    "0: nothing"
+)
+LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
+
+
+class PairsConfig(BuiltInConfig):
+    """Algorithms that learn which of two answers to one prompt is the better."""
+
+    grouped: ClassVar[bool] = True
+    takes_any_answers: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
+    reads_reference: ClassVar[bool] = True
+    without = NO_RATIO | _UNLIKE_REWARDS
+    beta: PositiveFloat = 0.1
+    """weight of an answer's log-ratio to the reference: what holds it there"""
+    pairs: Literal["group", "position"] = "group"
+    """what is compared: a group's trajectories, where they first answer one prompt differently, or
+    all answers of the batch to one prompt, by their mean rewards"""
+    margin: NonNegativeFloat = 0.0
+    """least difference of rewards that makes a pair; 0: any"""
+    sft_weight: NonNegativeFloat = 0.0
+    """weight of the chosen answer's mean -log-probability a token; 0: none"""
+
+    @property
+    def needs_groups(self) -> bool:
+        return self.pairs == "group"
+
+
+class DPOConfig(PairsConfig):
+    """Direct preference optimisation; with label smoothing cDPO, with a length weight R-DPO."""
+
+    name: Literal["dpo"] = "dpo"
+    label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
+    length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
+
+
+class IPOConfig(PairsConfig):
+    """A fixed margin between the answers' mean log-ratios a token."""
+
+    name: Literal["ipo"] = "ipo"
+    beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats a token")
+
+
+class SLiCConfig(PairsConfig):
+    """A hinge: pairs that are far enough apart are left alone."""
+
+    name: Literal["slic"] = "slic"
+    beta: PositiveFloat = Field(0.1, description="pairs 1 / beta nats apart are left alone")
+    length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
+
+
+class SimPOConfig(PairsConfig):
+    """Mean log-probabilities a token, without a reference."""
+
+    reads_reference: ClassVar[bool] = False
+    without = NO_RATIO | _UNLIKE_REWARDS | {"kl_reward": _NO_KL_REWARD.format("kl_loss")}
+    name: Literal["simpo"] = "simpo"
+    beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
+    gamma: NonNegativeFloat = 1.0
+    """by how much beta x the difference of the two should exceed 0"""
+    label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
+
+
+class KTOConfig(BuiltInConfig):
+    """Single answers that were better or worse than what was to be expected."""
+
+    reads_reference: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
+    without = _UNLIKE_REWARDS
+    name: Literal["kto"] = "kto"
+    beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
+    baseline: Literal["role", "group"] = "role"
+    """turns are desirable whose trajectory earned more than the mean of its (env, seat) in the
+    batch, or of its group; undesirable are those that earned less"""
+    desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
+    undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
+
+    @property
+    def needs_groups(self) -> bool:
+        return self.baseline == "group"
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> Self:
+        if not self.desirable_weight and not self.undesirable_weight:
+            raise ValueError(
+                "desirable_weight = 0 and undesirable_weight = 0 leave nothing to learn; set one "
+                "of them above 0"
+            )
+        return self
 
 
 class DistillConfig(BuiltInConfig):
@@ -251,7 +308,7 @@ class DistillConfig(BuiltInConfig):
         "kl_opponents": "earns nothing; leave it out",
         "top_advantage_fraction": "has no advantages; leave it out",
     }
-    name: Literal["distill"] = Field("distill", description="the algorithm")
+    name: Literal["distill"] = "distill"
 
     @property
     def moves_needed(self) -> MovesKept:

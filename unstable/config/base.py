@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, LiteralString, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,9 +26,7 @@ Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 if TYPE_CHECKING:
     Arguments = dict[str, Any]
 else:
@@ -59,25 +57,23 @@ PathText = Annotated[str, AfterValidator(_check_path)]
 """A file or folder, which need not be there."""
 
 
-def _check_name(text: str) -> str:
-    if not re.fullmatch(r"[\w+-][\w .+-]{0,79}", text):
-        raise PydanticCustomError("name", "use letters, digits, spaces, . _ + - and at most 80")
-    return text
+def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
+    """Of text that fits a pattern as a whole."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise PydanticCustomError("name", remedy)
+        return text
+
+    return AfterValidator(check)
 
 
-RunName = Annotated[str, AfterValidator(_check_name)]
+RunName = Annotated[
+    str, _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80")
+]
 """A word or two that may stand in a folder's name."""
-
-
-def _check_key(text: str) -> str:
-    if not re.fullmatch(r"[\w+-]{1,80}", text):
-        raise PydanticCustomError("name", "use letters, digits, _ + - and at most 80")
-    return text
-
-
-Key = Annotated[str, AfterValidator(_check_key)]
+Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use letters, digits, _ + - and at most 80")]
 """A name that may stand in a dotted path."""
-
 DISTRIBUTION = "unstable-selfplay"
 """What pip calls this package; "unstable" is another project on PyPI."""
 FORMAT = 2
@@ -145,7 +141,11 @@ ONE_IS_A_LIST = BeforeValidator(_listed)
 
 
 class Section(BaseModel):
-    """A part of the config: immutable; an unknown key is an error that suggests the nearest."""
+    """A part of the config: immutable; an unknown key is an error that suggests the nearest.
+
+    What a field means is its description, or the text below it, or what it means in the section
+    that is extended.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -153,7 +153,16 @@ class Section(BaseModel):
         protected_namespaces=(),
         coerce_numbers_to_str=True,
         allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        extended = [each.model_fields for each in cls.__mro__[1:] if issubclass(each, Section)]
+        for name, field in cls.model_fields.items():
+            known = (each[name].description for each in extended if name in each)
+            said = field.description or next(known, None)
+            field.description = " ".join(said.split()) if said else None
 
     @model_validator(mode="before")
     @classmethod

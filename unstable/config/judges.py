@@ -1,6 +1,6 @@
-"""Judges: what values plays by asking something else than the game. `rewards/oracles/` asks them.
+"""Reward terms, the judges that they and `best_of` may name, and the buffer of what they judged.
 
-Reward terms and `best_of` name one of the section `judges`, which has a section for each.
+Judges value plays by asking something else than the game; `rewards/oracles/` asks them.
 """
 
 import re
@@ -9,16 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
 from unstable.config.base import (
     Arguments,
     Auto,
-    NonNegativeFloat,
     NonNegativeInt,
     PathText,
-    PositiveFloat,
     PositiveInt,
+    RunName,
     Section,
 )
 from unstable.config.endpoint import check_extra, check_keyless
@@ -33,44 +32,34 @@ PAIR_PLACES = ("env", "rules", "first", "second")
 class LLMOracle(Section):
     """A language model that judges, behind an OpenAI-compatible endpoint or in our own engine."""
 
-    engine: PathText | None = Field(
-        None,
-        description="base, or the folder of a LoRA adapter of the base: the run's own engine "
-        "judges; default: the endpoint",
-    )
+    engine: PathText | None = None
+    """base, or the folder of a LoRA adapter of the base: the run's own engine judges; default: the
+    endpoint"""
     model: str | None = Field(None, description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
-    api_key_env: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that holds the key"
-    )
+    api_key_env: str = "OPENAI_API_KEY"
+    """the environment variable that holds the key"""
     extra: Arguments = Field({}, description="further parameters of an endpoint's request")
-    mode: Literal["absolute", "pairwise"] = Field(
-        "absolute",
-        description="absolute: a number for each play; pairwise: two are compared, in both "
-        "orders, and the value is the share of comparisons won",
-    )
+    mode: Literal["absolute", "pairwise"] = "absolute"
+    """absolute: a number for each play; pairwise: two are compared, in both orders, and the value
+    is the share of comparisons won"""
     template: str | None = Field(
         None,
         description=f"what the judge is asked, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
         f"pairwise with {', '.join(f'{{{p}}}' for p in PAIR_PLACES)}; default: docs/feedback.md",
     )
-    scale: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
-        [0.0, 10.0], description="least and greatest number that an absolute verdict may be"
-    )
+    scale: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 10.0]
+    """least and greatest number that an absolute verdict may be"""
     votes: PositiveInt = Field(1, description="verdicts that are asked for; their mean counts")
-    temperature: NonNegativeFloat | None = Field(
-        None, description="the judge's sampling temperature; default: 0, with several votes 1"
-    )
+    temperature: NonNegativeFloat | None = None
+    """the judge's sampling temperature; default: 0, with several votes 1"""
     max_tokens: PositiveInt = Field(512, description="longest reply of the judge, in tokens")
-    max_characters: PositiveInt = Field(
-        12_000, description="of a transcript the last so many are shown"
-    )
-    price_prompt: NonNegativeFloat = Field(
-        0.0, description="price of a million tokens of prompts, for judge/<term>/spend"
-    )
-    price_reply: NonNegativeFloat = Field(
-        0.0, description="price of a million tokens of replies, likewise"
-    )
+    max_characters: PositiveInt = 12_000
+    """of a transcript the last so many are shown"""
+    price_prompt: NonNegativeFloat = 0.0
+    """price of a million tokens of prompts, for judge/<term>/spend"""
+    price_reply: NonNegativeFloat = 0.0
+    """price of a million tokens of replies, likewise"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -124,9 +113,8 @@ class RewardModelOracle(Section):
     )
     label: NonNegativeInt = Field(0, description="which of the model's outputs is the value")
     max_tokens: PositiveInt = Field(2048, description="of a longer text the last so many count")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="where it computes; auto: a GPU with twice its size free, else cpu"
-    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where it computes; auto: a GPU with twice its size free, else cpu"""
 
     @model_validator(mode="after")
     def _templated(self) -> Self:
@@ -144,9 +132,8 @@ class TeacherOracle(Section):
 
     url: str = Field(description="the endpoint, such as http://localhost:8000/v1")
     model: str = Field(description="model name at the endpoint, of the policy's tokenizer")
-    api_key_env: str | None = Field(
-        None, description="the environment variable that holds the key; default: none"
-    )
+    api_key_env: str | None = None
+    """the environment variable that holds the key; default: none"""
     max_bytes: PositiveInt = Field(2**24, description="the longest reply that is read, in bytes")
 
     @model_validator(mode="after")
@@ -168,32 +155,23 @@ ORACLES: dict[str, type[OracleConfig]] = {
 class JudgeConfig(Section):
     """A judge of turns or whole plays, and the limits of its calls."""
 
-    kind: str = Field(
-        description="llm, reward_model, teacher, or module:function of (result, turn) for a turn, "
-        "of (result, seat) for a whole trajectory; it may be async",
-    )
+    kind: str
+    """llm, reward_model, teacher, or module:function of (result, turn) for a turn, of (result,
+    seat) for a whole trajectory; it may be async"""
     args: Arguments = Field({}, description="the kind's settings; arguments for a function")
-    at_once: PositiveInt = Field(
-        16, description="calls in flight at a time, shared out over the actors"
-    )
+    at_once: PositiveInt = 16
+    """calls in flight at a time, shared out over the actors"""
     batch: PositiveInt = Field(64, description="most items that are asked about in one call")
     timeout: PositiveFloat = Field(60.0, description="seconds for a call; then it has failed")
-    retries: NonNegativeInt | Auto = Field(
-        "auto",
-        description="further calls after one that failed, after longer and longer pauses; auto: "
-        "2, none of a function",
-    )
-    on_failure: Literal["drop", "zero", "last"] = Field(
-        "drop",
-        description="the value of what has failed for good: drop (its game has failed too), zero, "
-        "or last (the last value known of the env's seat, zero before one is)",
-    )
-    cache: Literal["auto", "none", "memory", "run"] | PathText = Field(
-        "auto",
-        description="answers kept by what was asked: none, memory (of each actor), run (a file in "
-        "the run's folder too), or a file of your own, which runs may share; auto: memory, none "
-        "of a function",
-    )
+    retries: NonNegativeInt | Auto = "auto"
+    """further calls after one that failed, after longer and longer pauses; auto: 2, none of a
+    function"""
+    on_failure: Literal["drop", "zero", "last"] = "drop"
+    """the value of what has failed for good: drop (its game has failed too), zero, or last (the
+    last value known of the env's seat, zero before one is)"""
+    cache: Literal["auto", "none", "memory", "run"] | PathText = "auto"
+    """answers kept by what was asked: none, memory (of each actor), run (a file in the run's folder
+    too), or a file of your own, which runs may share; auto: memory, none of a function"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -240,3 +218,92 @@ def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str,
     for word in needed:
         if word not in found:
             raise ValueError(f"template lacks {{{word}}}; the judge would not see it")
+
+
+Part = Literal["answer", "thought", "action"]
+"""Of a turn's sampled tokens: all, those of its thought, or those after it."""
+
+
+class LengthTerm(Section):
+    """Arguments of `length`, whose value is a number of tokens."""
+
+    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
+    free: NonNegativeInt = Field(0, description="tokens that cost nothing")
+
+
+class OverlongTerm(Section):
+    """Arguments of `overlong`, whose value falls from 0 to -1 over the last tokens of a length."""
+
+    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
+    most: PositiveInt = Field(description="tokens from which on it is -1, as sampling.max_tokens")
+    buffer: PositiveInt = Field(description="tokens before that over which it falls")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.buffer > self.most:
+            raise ValueError(
+                f"buffer = {self.buffer} is more than most = {self.most}; set it to at most that"
+            )
+        return self
+
+
+class RewardConfig(Section):
+    """A reward term."""
+
+    term: str = "outcome"
+    """outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a limit), expert (how
+    likely it makes the move), the name of a judge, or module:function of (result, turn) for a
+    turn's reward, of (result, seat) for a whole trajectory's; it may be async"""
+    name: RunName | None = Field(None, description="name in metrics and files; default: the term")
+    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
+    args: Arguments = Field({}, description="arguments for the term; a judge has its own")
+    judged: Literal["auto", "turn", "seat"] = "auto"
+    """what a judge values: each turn (auto of a teacher), or a seat's whole trajectory (auto of the
+    others); a function says it by its second argument"""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        kinds: dict[str, type[Section]] = {"length": LengthTerm, "overlong": OverlongTerm}
+        read_args(kinds, self.term, self.args)
+        return self
+
+    @property
+    def key(self) -> str:
+        """Its name in metrics and files."""
+        return self.name or self.term
+
+    def judge_in(self, judges: Mapping[str, JudgeConfig]) -> JudgeConfig:
+        """The judge that the term names, or a function as one that is asked as by default."""
+        own = JudgeConfig.model_construct(kind=self.term, args=self.args)
+        return judges.get(self.term, own)
+
+
+class BestOfConfig(Section):
+    """Playing the best of several answers to each turn, by what a judge says of them."""
+
+    answers: PositiveInt = 1
+    """answers that are sampled for each turn; 1: the only one is played"""
+    judge: str | None = None
+    """the name of a judge, or an async module:function, that values each as a turn; it is told of
+    the observation and the answer, and of no other turn"""
+
+    @model_validator(mode="after")
+    def _judged(self) -> Self:
+        if self.answers > 1 and self.judge is None:
+            raise ValueError(
+                f"answers = {self.answers}, but nothing says which is the best; name a judge"
+            )
+        if self.answers == 1 and self.judge is not None:
+            raise ValueError("judge has nothing to choose from; set answers to 2 or more")
+        return self
+
+
+class BufferConfig(Section):
+    """What lies between play and learning."""
+
+    capacity: PositiveInt | Auto = "auto"
+    """samples held; the oldest whole groups leave first"""
+    max_staleness: NonNegativeInt = 4
+    """versions that a sample may be behind when it is trained on"""
+    rewards: list[RewardConfig] = [RewardConfig()]
+    """reward terms of turns and trajectories; they add up"""

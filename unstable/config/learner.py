@@ -2,21 +2,11 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from unstable.config.algorithm import Decay
 from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
-from unstable.config.base import (
-    Auto,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PathText,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-    Share,
-    Switch,
-)
-from unstable.config.regularization import Decay
+from unstable.config.base import Auto, NonNegativeInt, PathText, PositiveInt, Section, Share, Switch
 
 _SAMPLES = 16
 """Samples of a micro-batch on the processor, where the config leaves it open."""
@@ -27,81 +17,56 @@ _TOKENS = 16384
 class LearnerConfig(Section):
     """How the policy is trained."""
 
-    num: PositiveInt | Auto = Field(
-        "auto",
-        description="learner ranks; auto: about half of the cards, or the nearest number that fits",
-    )
-    parallel: Literal["ddp", "fsdp"] = Field(
-        "ddp", description="each rank holds the whole base model (ddp) or a shard of it (fsdp)"
-    )
+    num: PositiveInt | Auto = "auto"
+    """learner ranks; auto: about half of the cards, or the nearest number that fits"""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """each rank holds the whole base model (ddp) or a shard of it (fsdp)"""
     algorithm: AnyAlgorithm = Field(
         ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
     )
-    state: PathText | None = Field(
-        None,
-        description="a checkpoint of a run whose optimizer, baselines and reference training "
-        "begins with, beside model.init; null: new ones",
-    )
+    state: PathText | None = None
+    """a checkpoint of a run whose optimizer, baselines and reference training begins with, beside
+    model.init; null: new ones"""
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="learning rate after the warm-up"
-    )
-    final_rate: Share = Field(
-        0.0, description="share of the peak at which the linear and the cosine schedule end"
-    )
-    decay_fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of all updates over which the schedule goes to its end"
-    )
-    warmup_steps: NonNegativeInt = Field(
-        0, description="optimizer steps over which the learning rate rises"
-    )
-    env_weights: Literal["equal", "spread"] = Field(
-        "equal",
-        description="what samples of several envs count: equal, or spread: in proportion to the "
-        "standard deviation of a seat's rewards in the batch, the largest being 1",
-    )
-    updates_before: NonNegativeInt = Field(
-        0,
-        description="updates made before the run's first, where it is a part of a longer training: "
-        "schedules and algorithm.reference.every count them too",
-    )
-    updates_after: NonNegativeInt = Field(
-        0, description="updates that are made after its last one, for schedules"
-    )
-    batch_size: PositiveInt = Field(
-        128, description="samples (turns) of an update, at least: groups stay whole"
-    )
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """learning rate after the warm-up"""
+    final_rate: Share = 0.0
+    """share of the peak at which the linear and the cosine schedule end"""
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of all updates over which the schedule goes to its end"""
+    warmup_steps: NonNegativeInt = 0
+    """optimizer steps over which the learning rate rises"""
+    env_weights: Literal["equal", "spread"] = "equal"
+    """what samples of several envs count: equal, or spread: in proportion to the standard deviation
+    of a seat's rewards in the batch, the largest being 1"""
+    updates_before: NonNegativeInt = 0
+    """updates made before the run's first, where it is a part of a longer training: schedules and
+    algorithm.reference.every count them too"""
+    updates_after: NonNegativeInt = 0
+    """updates that are made after its last one, for schedules"""
+    batch_size: PositiveInt = 128
+    """samples (turns) of an update, at least: groups stay whole"""
     steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
     epochs: PositiveInt = Field(1, description="times that a batch is gone through")
-    max_kl: PositiveFloat | None = Field(
-        None,
-        description="the first step that finds a turn's mean KL (k3) from the policy that the "
-        "update began with to be above this is the update's last; null: all are made",
-    )
-    ema: Decay | None = Field(
-        None,
-        description="decay, an update, of a running mean of the LoRA's weights, which is saved "
-        "beside each version; null: none",
-    )
-    micro_batch_size: PositiveInt | Literal["auto"] = Field(
-        "auto",
-        description="samples put through at a time; auto: 16, on a GPU as many as tokens allow; "
-        "never changes the gradient",
-    )
-    micro_batch_tokens: PositiveInt | None = Field(
-        None,
-        description="tokens put through at a time, prompts included, on a GPU shared ones once; "
-        "null: as many as micro_batch_size samples have, if they fit; on a GPU with auto 16384",
-    )
-    gradient_checkpointing: Switch = Field(
-        "auto", description="recompute activations to save memory; auto: where they do not fit"
-    )
+    max_kl: PositiveFloat | None = None
+    """the first step that finds a turn's mean KL (k3) from the policy that the update began with to
+    be above this is the update's last; null: all are made"""
+    ema: Decay | None = None
+    """decay, an update, of a running mean of the LoRA's weights, which is saved beside each
+    version; null: none"""
+    micro_batch_size: PositiveInt | Literal["auto"] = "auto"
+    """samples put through at a time; auto: 16, on a GPU as many as tokens allow; never changes the
+    gradient"""
+    micro_batch_tokens: PositiveInt | None = None
+    """tokens put through at a time, prompts included, on a GPU shared ones once; null: as many as
+    micro_batch_size samples have, if they fit; on a GPU with auto 16384"""
+    gradient_checkpointing: Switch = "auto"
+    """recompute activations to save memory; auto: where they do not fit"""
     compile: bool = Field(False, description="torch.compile the model's layers")
     grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
-    max_bad_updates: PositiveInt = Field(
-        3, description="updates in a row whose loss or gradient is not finite before the run stops"
-    )
+    max_bad_updates: PositiveInt = 3
+    """updates in a row whose loss or gradient is not finite before the run stops"""
 
     @property
     def steps_per_update(self) -> int:

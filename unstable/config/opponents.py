@@ -7,27 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from unstable.config.base import (
-    Arguments,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PathText,
-    PositiveFloat,
-    PositiveInt,
-    Section,
-)
+from unstable.config.base import Arguments, NonNegativeInt, PathText, PositiveInt, Section
 from unstable.config.endpoint import check_extra, check_keyless
-from unstable.config.rewards import BestOfConfig
+from unstable.config.judges import BestOfConfig
 
 
 class DrawConfig(Section):
     """How often each kind of opponent is drawn."""
 
-    self: NonNegativeFloat = Field(
-        0.5, description="share of games against the current policy, all seats trained"
-    )
+    self: NonNegativeFloat = 0.5
+    """share of games against the current policy, all seats trained"""
     past: NonNegativeFloat = Field(0.35, description="share of games against a past version")
     fixed: NonNegativeFloat = Field(0.15, description="share of games against a fixed opponent")
 
@@ -35,19 +26,13 @@ class DrawConfig(Section):
 class PastConfig(Section):
     """A rule by which a past version is chosen where one is met."""
 
-    rule: str = Field(
-        "uniform",
-        description="uniform, latest, pfsp, quality, thompson, or module:function of (policy, "
-        "past) -> a weight for each",
-    )
-    weight: PositiveFloat = Field(
-        1.0, description="share of the games against past versions, relative to the other rules"
-    )
-    args: Arguments = Field(
-        {},
-        description="arguments for the rule: newest of latest (1), form (hard or even) and "
-        "exponent (1) of pfsp",
-    )
+    rule: str = "uniform"
+    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> a weight
+    for each"""
+    weight: PositiveFloat = 1.0
+    """share of the games against past versions, relative to the other rules"""
+    args: Arguments = {}
+    """arguments for the rule: newest of latest (1), form (hard or even) and exponent (1) of pfsp"""
 
 
 def _named(value: Any) -> Any:
@@ -66,12 +51,10 @@ class OpponentConfig(Section):
     repeats: ClassVar[bool] = True
     """Whether it answers alike where a game is played again from its seed."""
 
-    name: str | None = Field(
-        None, description="name in tables; default: made from the kind and its target"
-    )
-    weight: PositiveFloat = Field(
-        1.0, description="share of the games against fixed opponents, relative to the other entries"
-    )
+    name: str | None = None
+    """name in tables; default: made from the kind and its target"""
+    weight: PositiveFloat = 1.0
+    """share of the games against fixed opponents, relative to the other entries"""
 
     @property
     def key(self) -> str:
@@ -98,9 +81,8 @@ class RandomOpponent(OpponentConfig):
     """Any legal move."""
 
     is_program = True
-    kind: Literal["random"] = Field(
-        "random", description="random, expert, rules, python, checkpoint or openai"
-    )
+    kind: Literal["random"] = "random"
+    """random, expert, rules, python, checkpoint or openai"""
 
 
 class ExpertOpponent(OpponentConfig):
@@ -135,9 +117,8 @@ class CheckpointOpponent(OpponentConfig):
 
     kind: Literal["checkpoint"] = "checkpoint"
     path: PathText = Field(description="folder of a LoRA adapter of the same base model")
-    temperature: NonNegativeFloat | None = Field(
-        None, description="its sampling temperature; default: the game's"
-    )
+    temperature: NonNegativeFloat | None = None
+    """its sampling temperature; default: the game's"""
     best_of: BestOfConfig = BestOfConfig()
 
     @property
@@ -160,43 +141,29 @@ class OpenAIOpponent(OpponentConfig):
     kind: Literal["openai"] = "openai"
     model: str = Field(description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
-    api_key_env: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that holds the key"
-    )
-    temperature: NonNegativeFloat | None = Field(
-        None, description="its sampling temperature; default: the game's"
-    )
-    max_tokens: PositiveInt = Field(
-        512, description="longest answer, in tokens, those of a model's hidden reasoning included"
-    )
-    extra: Arguments = Field(
-        {},
-        description="further parameters of a request, such as {reasoning_effort: low}; null leaves "
-        "one out ({temperature: null})",
-    )
-    seeded: bool = Field(
-        False,
-        description="send each turn's seed: an endpoint that heeds it, as that of unstable serve, "
-        "answers as the same model would here",
-    )
+    api_key_env: str = "OPENAI_API_KEY"
+    """the environment variable that holds the key"""
+    temperature: NonNegativeFloat | None = None
+    """its sampling temperature; default: the game's"""
+    max_tokens: PositiveInt = 512
+    """longest answer, in tokens, those of a model's hidden reasoning included"""
+    extra: Arguments = {}
+    """further parameters of a request, such as {reasoning_effort: low}; null leaves one out
+    ({temperature: null})"""
+    seeded: bool = False
+    """send each turn's seed: an endpoint that heeds it, as that of unstable serve, answers as the
+    same model would here"""
     timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
-    max_retries: NonNegativeInt = Field(
-        4,
-        description="further requests after a time-out, a lost connection, 429 or 5xx, after "
-        "longer and longer pauses, or as long as Retry-After says; games.turn_timeout bounds them "
-        "all",
-    )
-    max_calls: PositiveInt | None = Field(
-        None, description="answers that are asked for in the whole run; then it plays no more"
-    )
-    max_total_tokens: PositiveInt | None = Field(
-        None, description="tokens of prompts and answers in the whole run; then it plays no more"
-    )
-    ledger: PathText | None = Field(
-        None,
-        description="file in which calls and tokens are counted, which runs may share; default: "
-        "endpoints/<name>.json in the run's folder",
-    )
+    max_retries: NonNegativeInt = 4
+    """further requests after a time-out, a lost connection, 429 or 5xx, after longer and longer
+    pauses, or as long as Retry-After says; games.turn_timeout bounds them all"""
+    max_calls: PositiveInt | None = None
+    """answers that are asked for in the whole run; then it plays no more"""
+    max_total_tokens: PositiveInt | None = None
+    """tokens of prompts and answers in the whole run; then it plays no more"""
+    ledger: PathText | None = None
+    """file in which calls and tokens are counted, which runs may share; default:
+    endpoints/<name>.json in the run's folder"""
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -236,22 +203,16 @@ class OpponentsConfig(Section):
     """The opponents, and how often each is drawn."""
 
     draw: DrawConfig = DrawConfig()
-    past: Annotated[list[PastConfig], BeforeValidator(_named)] = Field(
-        [PastConfig()],
-        min_length=1,
-        description="which past version is met: a rule, or several with weights",
-    )
+    past: Annotated[list[PastConfig], BeforeValidator(_named)] = Field([PastConfig()], min_length=1)
+    """which past version is met: a rule, or several with weights"""
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()], description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}"
     )
-    pool_size: PositiveInt = Field(
-        32, description="past versions kept as opponents, the newest ones"
-    )
-    pinned: list[Literal["best"] | NonNegativeInt] = Field(
-        [],
-        description="past versions kept besides, once they are in the pool: numbers, and best, the "
-        "one with the highest lower bound of its rating (mu - 3 sigma)",
-    )
+    pool_size: PositiveInt = 32
+    """past versions kept as opponents, the newest ones"""
+    pinned: list[Literal["best"] | NonNegativeInt] = []
+    """past versions kept besides, once they are in the pool: numbers, and best, the one with the
+    highest lower bound of its rating (mu - 3 sigma)"""
 
     @property
     def most_past(self) -> int:

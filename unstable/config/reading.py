@@ -20,11 +20,10 @@ from unstable.config.base import (
     path_problem,
     shown,
 )
-from unstable.config.offline import LearnRun
 from unstable.config.opponents import OPPONENT_KINDS
 from unstable.config.plain import read_text, read_yaml
 from unstable.config.run import RunConfig
-from unstable.config.supervised import DATA_KINDS, SFTRun, WorldRun
+from unstable.config.supervised import DATA_KINDS, LearnRun, SFTRun, WorldRun
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 ROOTS: dict[str, type[RunConfig]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}

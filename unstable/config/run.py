@@ -8,9 +8,8 @@ from pydantic import Field, model_validator
 
 from unstable.config.algorithm import MovesKept
 from unstable.config.base import Integer, Key, Section, nearest
-from unstable.config.driving import ListenConfig
 from unstable.config.game import CurriculumConfig, GameConfig
-from unstable.config.judges import JudgeConfig, LLMOracle
+from unstable.config.judges import BufferConfig, JudgeConfig, LLMOracle, RewardConfig
 from unstable.config.judging import EvalConfig, GuardConfig
 from unstable.config.learner import LearnerConfig
 from unstable.config.opponents import (
@@ -20,11 +19,11 @@ from unstable.config.opponents import (
     FixedOpponent,
     OpponentsConfig,
 )
-from unstable.config.rewards import BufferConfig, RewardConfig
 from unstable.config.sections import (
     ActorsConfig,
     ClusterConfig,
     GroupsConfig,
+    ListenConfig,
     LoopConfig,
     ModelConfig,
     OpeningsConfig,
@@ -44,9 +43,8 @@ class RunConfig(Section):
     groups: GroupsConfig = GroupsConfig()
     openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
-    judges: dict[Key, JudgeConfig] = Field(
-        {}, description="what values plays, by the name that reward terms and best_of give it"
-    )
+    judges: dict[Key, JudgeConfig] = {}
+    """what values plays, by the name that reward terms and best_of give it"""
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
@@ -55,9 +53,8 @@ class RunConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     listen: ListenConfig = ListenConfig()
     tracking: TrackingConfig = TrackingConfig()
-    seed: Integer = Field(
-        0, description="decides games, seats, opponents and, in sync mode, every token"
-    )
+    seed: Integer = 0
+    """decides games, seats, opponents and, in sync mode, every token"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

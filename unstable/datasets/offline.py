@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from unstable.config import LearnConfig
-from unstable.datasets.pairs import PairExample, pair_group
+from unstable.datasets.examples import PairExample, pair_group
 from unstable.datasets.recorded import GroupIndex
 from unstable.types import GameResult, PackedBatch, PackedTrajectory
 from unstable.types.seeds import derive_seed

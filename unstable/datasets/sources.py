@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from unstable.config import ConfigError, GameConfig
-from unstable.datasets.examples import Example, answer_tokens, make_example
+from unstable.datasets.examples import Example, PairExample, answer_tokens, make_example
 from unstable.datasets.formats import Chat, is_text, preference_of, read_rows, turns_of
-from unstable.datasets.pairs import PairExample
 from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, TextEncoder, write_answer
 from unstable.records.files import read_lines

@@ -222,8 +222,7 @@ def _disk(folder: Path, which: Literal["total", "free"]) -> int | None:
 
 def _cores() -> int:
     """Cores that this process may run on, or as many as a container's quota of time amounts to."""
-    affine = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     # Of cgroup v2, or v1: microseconds in a period.
     quota = _cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
     if not quota or quota[0] in ("max", "-1"):

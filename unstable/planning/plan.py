@@ -25,8 +25,7 @@ from unstable.planning.fit import (
 from unstable.planning.machine import Machine, Placement, together
 from unstable.planning.memory import DTYPE_BYTES, FP32, GB
 from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_engine
-from unstable.planning.on_gpus import on_gpus
-from unstable.planning.on_processor import on_processor
+from unstable.planning.placing import on_gpus, on_processor
 
 _SENT = 3
 """Versions that are on their way to actors, at most."""

@@ -21,8 +21,9 @@ class Table(NamedTuple):
 
     title: str
     columns: Sequence[str]
-    rows: list[list[str]]
+    rows: Sequence[Sequence[str]]
     caption: str = ""
+    marked: Sequence[bool] = ()  # rows that a page marks
 
     def only(self, *columns: str) -> "Table":
         """Leave other columns out; the table may lack some of these."""

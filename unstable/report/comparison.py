@@ -94,12 +94,13 @@ def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
     def what(run: Run) -> list[object]:
         games = [game for game in run.config.games if part(game.key) == env]
         known = {part(name): each for name, each in run.config.fixed_opponents.items()}
-        return [*map(_identity, games), known.get(opponent)]
+        return [*map(identity, games), known.get(opponent)]
 
     return what(first) == what(second)
 
 
-def _identity(game: GameConfig) -> tuple[object, ...]:
+def identity(game: GameConfig) -> tuple[object, ...]:
+    """What makes games of one name the same."""
     return game.env, game.args, game.seats, game.teams, game.payoffs
 
 

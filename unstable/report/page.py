@@ -6,6 +6,7 @@ their hashes, and nothing else; they put text into the page as text.
 
 import base64
 import hashlib
+import html
 import json
 import re
 import time
@@ -37,7 +38,7 @@ def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], l
     }
     parts = {
         "POLICY": _policy(library, own),
-        "TITLE": as_html(str(report["title"])),
+        "TITLE": html.escape(escape_control(str(report["title"])), quote=False),
         "STYLE": (_HERE / "page.css").read_text(encoding="utf-8"),
         "DATA": as_data(data),
         "CHUNKS": "\n".join(_chunk(index, chunk) for index, chunk in enumerate(chunks)),
@@ -51,12 +52,6 @@ def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], l
     content = page.encode()
     write_whole(path, content)
     return len(content)
-
-
-def as_html(text: str) -> str:
-    """Text that holds no markup and no control characters."""
-    shown = escape_control(text).replace("&", "&amp;")
-    return shown.replace("<", "&lt;").replace(">", "&gt;")
 
 
 def as_data(value: object) -> str:

@@ -6,13 +6,13 @@ from typing import Any
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
-from unstable.records.tables import facts
+from unstable.records.tables import Table, facts
 from unstable.records.text import command_line
 from unstable.report.comparison import headline
 from unstable.report.games import Sources, packed_games
 from unstable.report.page import write_page
-from unstable.report.run import Run, read_runs
-from unstable.report.sections import Section, sections
+from unstable.report.run import EPOCH, HELD_OUT_LOSS, Run, read_runs
+from unstable.report.sections import Section, section, sections
 from unstable.report.settings import config_tables
 from unstable.report.survey import Survey, survey
 from unstable.report.verdict import verdict
@@ -77,7 +77,8 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
     known = facts(run.summary) if run.rows else [("games", f"{len(found.places):,}")]
     shown = [*known, *(made if run.rows else []), seed]
     if run.is_taught:
-        shown = [("epochs", f"{run.total_epochs}"), ("steps", known[0][1]), made[0], seed]
+        epochs = max((row[EPOCH] for row in run.rows if HELD_OUT_LOSS in row), default=0)
+        shown = [("epochs", f"{epochs}"), ("steps", known[0][1]), made[0], seed]
     name = "sft" if run.is_taught else "train"
     again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []
@@ -96,18 +97,16 @@ def _summary(run: Run, found: Survey) -> dict[str, Any]:
 
 def settings_section(runs: Sequence[Run]) -> Section:
     chosen = config_tables(runs) if any(run.is_training for run in runs) else []
-    tables = [*chosen, *_packages(runs)]
-    return {"id": "settings", "title": "How it was made", "charts": [], "tables": tables}
+    return section("settings", "How it was made", [], [*chosen, _packages(runs)])
 
 
-def _packages(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _packages(runs: Sequence[Run]) -> Table:
     """Versions of packages, a column a run."""
     known = [{} if run.environment is None else run.environment.packages for run in runs]
     names = sorted({name for packages in known for name in packages})
     if not names:
-        caption = "Not written down by this run."
-        return [{"title": "Packages", "columns": [], "rows": [], "caption": caption}]
+        return Table("Packages", [], [], "Not written down by this run.")
     rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
     marked = [len(set(row[1:])) > 1 for row in rows]
     columns = ["package", *(["version"] if len(runs) == 1 else [run.label for run in runs])]
-    return [{"title": "Packages", "columns": columns, "rows": rows, "marked": marked}]
+    return Table("Packages", columns, rows, marked=marked)

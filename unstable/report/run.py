@@ -1,5 +1,6 @@
 """A run as a report sees it: its config, its rows of metrics and what follows from them."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records import text
 from unstable.records.folder import RunFolder
-from unstable.records.reading import K, Measured, Row, Skipped, measured, read_document, read_rows
+from unstable.records.reading import Row, Skipped, read_document, read_rows
 from unstable.records.shapes import EnvironmentRecord
 from unstable.records.summary import RunSummary
 from unstable.types.metrics import EvalKey
@@ -60,20 +61,6 @@ class Run:
         """The rows of updates: without the start, whose time and games are not those of one."""
         return [row for row in self.rows if row["version"] > 0]
 
-    @property
-    def total_epochs(self) -> int:
-        """Epochs of training on examples that are over."""
-        return max((row[EPOCH] for row in self.rows if HELD_OUT_LOSS in row), default=0)
-
-    def measured(self, kind: type[K], figure: str) -> list[Measured[K]]:
-        """Whatever of a kind its rows have, oldest first, as far as `figure` has a value there."""
-        return list(measured(kind, self.rows, figure))
-
-    def names(self, prefix: str) -> list[str]:
-        """Metrics whose name begins with the prefix, in the rows' order."""
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        return [name for name in names if name.startswith(prefix)]
-
 
 def read_runs(roots: Sequence[Path]) -> list[Run]:
     """The runs of these folders; raises `ConfigError` for one that holds no run."""
@@ -105,25 +92,19 @@ def labels(names: Sequence[str]) -> list[str]:
     begin = _alike(words, spare)
     end = _alike([list(reversed(each)) for each in words], spare - begin)
     shown = ["".join(each[begin : len(each) - end]) for each in words]
-    shown = [_shortened(text) for text in shown]
+    half = LABEL // 2
+    shown = [t if len(t) <= LABEL else f"{t[:half]}…{t[1 - half :]}" for t in shown]
     if len(set(shown)) == len(shown):
         return shown
     return [f"{number}: {text}" for number, text in enumerate(shown, 1)]
 
 
-def _shortened(text: str) -> str:
-    half = LABEL // 2
-    return text if len(text) <= LABEL else f"{text[:half]}…{text[1 - half :]}"
-
-
-def _alike(words: Sequence[Sequence[str]], most: int) -> int:
+def _alike(words: Sequence[list[str]], most: int) -> int:
     """Count the first words that all have, up to `most`, as far as a separator ends them."""
-    count = 0
-    while count < most and len({each[count] for each in words}) == 1:
-        count += 1
-    while count and words[0][count - 1] not in "-_/. ":
-        count -= 1
-    return count
+    shared = list(os.path.commonprefix([each[:most] for each in words]))
+    while shared and shared[-1] not in "-_/. ":
+        shared.pop()
+    return len(shared)
 
 
 def _read(folder: RunFolder, name: str, short: str) -> Run:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstable.records import tables
-from unstable.records.reading import Row, by_key
+from unstable.records.reading import Row, by_key, measured
 from unstable.records.summary import RunSummary
+from unstable.records.tables import Table
 from unstable.report.charts import (
     MOST_SERIES,
     Chart,
@@ -21,7 +22,6 @@ from unstable.report.survey import Survey, payoff_cells
 from unstable.types.metrics import SUMS, RatingKey, unit
 
 Section = dict[str, Any]
-Table = dict[str, Any]
 Curves = dict[str, Points]
 PHASES = "time/"
 STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
@@ -31,10 +31,17 @@ HEALTH = {
 }
 
 
+PAYOFFS = (
+    "Mean outcome of the row's player against the column's, in all {:,} recorded games, "
+    "evaluations included; below it the number of results (a game counts once for each side, a "
+    "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
+)
+
+
 def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
     found = [
-        _section(
+        section(
             *("learning", "How good it became", _learning(runs)),
             [
                 *_differences(runs),
@@ -42,14 +49,16 @@ def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
                 *_of_each(runs, tables.exploitability),
             ],
         ),
-        _section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
-        _section("training", "How training went", _training(runs), _guard(runs)),
+        section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
+        section("training", "How training went", _training(runs), _guard(runs)),
     ]
-    return [section for section in found if section["charts"] or section["tables"]]
+    return [each for each in found if each["charts"] or each["tables"]]
 
 
-def _section(name: str, title: str, charts: list[Chart], tables: list[Table]) -> Section:
-    return {"id": name, "title": title, "charts": charts, "tables": tables}
+def section(name: str, title: str, charts: Sequence[Chart], shown: Sequence[Table]) -> Section:
+    """What the page shows under a title."""
+    found = [table._asdict() for table in shown]
+    return {"id": name, "title": title, "charts": [*charts], "tables": found}
 
 
 def _compared(
@@ -154,21 +163,14 @@ def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
             if pairs:
                 title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
                 cells, names = payoff_cells(pairs)
-                charts.append(heat_map(title, cells, names, _payoffs_caption(found.games[env])))
+                caption = PAYOFFS.format(found.games[env])
+                charts.append(heat_map(title, cells, names, caption))
     return charts
-
-
-def _payoffs_caption(games: int) -> str:
-    return (
-        f"Mean outcome of the row's player against the column's, in all {games:,} recorded games, "
-        "evaluations included; below it the number of results (a game counts once for each side, a "
-        "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
-    )
 
 
 def _ratings(run: Run) -> Curves:
     curves = {}
-    for key, found in by_key(run.measured(RatingKey, "mu")).items():
+    for key, found in by_key(measured(RatingKey, run.rows, "mu")).items():
         points = [
             {"x": each.version, "y": each.figures["mu"], "sigma": each.figures["sigma"]}
             for each in found
@@ -217,14 +219,11 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _seconds(run: Run) -> Curves:
-    labels = [name.removeprefix(PHASES) for name in run.names(PHASES)]
+    names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(PHASES))
+    labels = (name.removeprefix(PHASES) for name in names)
     parts = [label for label in labels if label not in ("total", "starting")]
     curves = {label: _curve(run.updates, PHASES + label) for label in parts}
     return {label: points for label, points in curves.items() if any(p["y"] for p in points)}
-
-
-def _table(title: str, columns: Sequence[str], rows: list[list[str]], caption: str = "") -> Table:
-    return {"title": title, "columns": list(columns), "rows": rows, "caption": caption}
 
 
 def _differences(runs: Sequence[Run]) -> list[Table]:
@@ -232,19 +231,16 @@ def _differences(runs: Sequence[Run]) -> list[Table]:
     rows = difference_rows(runs)
     first = runs[0].label
     columns = ["run", "measure", first, "the other run", "difference", "games", "better"]
-    return [_table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
+    return [Table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
 
 
-def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], tables.Table]) -> list[Table]:
+def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], Table]) -> list[Table]:
     """One table of the runs' results; none where no run has any."""
     made = {run.label: table for run in runs if (table := make(run.summary)).rows}
-    if not made:
-        return []
-    table = tables.merged(made) if len(runs) > 1 else made[runs[0].label]
-    return [table._asdict()]
+    return [tables.merged(made)] if made and len(runs) > 1 else [*made.values()]
 
 
 def _guard(runs: Sequence[Run]) -> list[Table]:
     """Alarms and actions of the guard, or a line that there were none."""
     found = _of_each(runs, tables.guard)
-    return found or [tables.guard(run.summary)._asdict() for run in runs if run.rows][:1]
+    return found or [tables.guard(run.summary) for run in runs if run.rows][:1]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from unstable.config import RunConfig
+from unstable.records.tables import Table
 from unstable.report.run import Run
 
 AUTO = "auto"
@@ -46,7 +47,7 @@ def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[D
             yield Difference(path, value, usual)
 
 
-def config_tables(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def config_tables(runs: Sequence[Run]) -> list[Table]:
     """What was chosen, and what was worked out from "auto", a column a run."""
     found = [{each.path: each for each in differences(run.config)} for run in runs]
     fields = {
@@ -67,7 +68,7 @@ def config_tables(runs: Sequence[Run]) -> list[dict[str, Any]]:
         marked = [len(runs) > 1 and len(set(row[1:-1])) > 1 for row in rows]
         columns = ["field", *names, "default"]
         if rows:
-            tables.append({"title": title, "columns": columns, "rows": rows, "marked": marked})
+            tables.append(Table(title, columns, rows, marked=marked))
     return tables
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unstable.records.scan import Place, scan_games
 from unstable.records.text import signed
 from unstable.report.run import Run
-from unstable.types import PlayerId, RecordedGame, Side
+from unstable.types import PlayerId, RecordedGame
 
 MOST_GROUPS = 6
 """Of the policy's versions in the heat-map; more are put together."""
@@ -46,15 +46,11 @@ def survey(run: Run) -> Survey:
     return found
 
 
-def _pair(game: RecordedGame, side: Side, other: Side) -> tuple[str, str]:
-    seats = game.spec.seats
-    return seats[side[0]].player.name, seats[other[0]].player.name
-
-
 def _add(pairs: Pairs, game: RecordedGame) -> None:
     """A game's results: each side's against each other side; one player holds a side."""
+    seats = game.spec.seats
     for side, other in permutations(game.spec.sides, 2):
-        key = _pair(game, side, other)
+        key = (seats[side[0]].player.name, seats[other[0]].player.name)
         before = pairs.get(key, Met(0, 0.0))
         outcome = fmean(game.outcomes[seat] for seat in side)
         pairs[key] = Met(before.results + 1, before.total + outcome)

@@ -8,18 +8,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unstable.commands.session import status
-from unstable.config import ConfigError, GameConfig
+from unstable.commands.session import print_lines, print_table, status
+from unstable.config import ConfigError
 from unstable.league.fit import Ranking, Strength, fit
 from unstable.league.past import tallies
 from unstable.records.folder import existing_run
 from unstable.records.reading import Skipped
+from unstable.records.tables import Table
 from unstable.records.text import fixed, interval, mean_interval, number, percent
+from unstable.report.comparison import identity
 from unstable.report.run import names_of
 from unstable.studies.rebuilding import Rebuilt, rebuild
 from unstable.studies.tournament.metagame import cycles
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text, table
 from unstable.types import BASE, Rating
 from unstable.types.intervals import Interval
 from unstable.types.tallies import Least, added, least_against_past
@@ -110,7 +110,7 @@ class Names:
         players = _alike(config.fixed_opponents for config in configs)
         self._alike = players | ({BASE.name} if len(models) == 1 else set())
         self._envs = _alike(
-            {key: _identity(game) for key, game in config.game_by_key.items()} for config in configs
+            {key: identity(game) for key, game in config.game_by_key.items()} for config in configs
         )
 
     def player(self, run: int, name: str) -> str:
@@ -133,10 +133,6 @@ def _alike(known: Iterable[Mapping[str, object]]) -> set[str]:
         if found.setdefault(name, value) != value:
             differ.add(name)
     return found.keys() - differ
-
-
-def _identity(game: GameConfig) -> tuple[object, ...]:
-    return game.env, repr(game.args), game.seats, game.teams, game.payoffs
 
 
 # What is found, and how it is shown
@@ -204,32 +200,33 @@ def show(found: Mapping[str, Any]) -> None:
     known = {row["player"]: row for row in found.get("trueskill", ())}
     zero = found["reference"] or "the mean"
     title = f"Ratings: Elo's points by one fit of {found['games']:,} games, {zero} is 0; TrueSkill"
-    columns = ("points, 95 %", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits")
-    shown = table(title, "player", *columns, *(("drawn", "by the rules") if met else ()))
+    columns = ["player", "points, 95 %", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits"]
+    rows = []
     for row in found["players"]:
         skill = known.get(row["player"], {"mu": None, "sigma": None})
         counts = (row[name] for name in ("games", "wins", "draws", "losses", "forfeits"))
-        shown.add_row(
-            Text(row["player"]),
-            points(row),
-            *(fixed(skill[name], 1) for name in ("mu", "sigma")),
-            *(f"{count:,}" for count in counts),
-            *(_met_cells(met.get(row["player"])) if met else ()),
+        cells = [row["player"], points(row), *(fixed(skill[name], 1) for name in ("mu", "sigma"))]
+        drawn = _met_cells(met.get(row["player"])) if met else ()
+        rows.append([*cells, *(f"{count:,}" for count in counts), *drawn])
+    print_table(Table(title, [*columns, *(["drawn", "by the rules"] if met else [])], rows))
+    for each in env_tables(found):
+        print_table(each)
+    if envs := [[row["env"], *_met_cells(row)] for row in found.get("drawn", ())]:
+        print_table(Table("Envs drawn", ["env", "drawn", "by the rule"], envs))
+    print_lines(remarks(found))
+
+
+def env_tables(found: Mapping[str, Any]) -> list[Table]:
+    """The points in each env, where there are several."""
+    columns = ["player", "points, 95 %", "games"]
+    return [
+        Table(
+            f"In {env}",
+            columns,
+            [[row["player"], points(row), f"{row['games']:,}"] for row in rows],
         )
-    console = RunConsole()
-    console.print(shown)
-    for env, rows in found["envs"].items():
-        own = table(f"In {env}", "player", "points, 95 %", "games")
-        for row in rows:
-            own.add_row(Text(row["player"]), points(row), f"{row['games']:,}")
-        console.print(own)
-    if envs := found.get("drawn", ()):
-        own = table("Envs drawn", "env", "drawn", "by the rule")
-        for row in envs:
-            own.add_row(Text(row["env"]), *_met_cells(row))
-        console.print(own)
-    for line in remarks(found):
-        console.print(Text(line))
+        for env, rows in found["envs"].items()
+    ]
 
 
 def _met_cells(met: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -76,7 +76,9 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
     is_run = not folder.tournament.is_file()
     versions = range(max([0, *back, *(version for _, version in files)]) + 1)
-    marks = deque(_marks(folder) or _marks_by_version(versions))
+    state = _state(folder)
+    marks = deque(_Mark(*mark) for mark in ([] if state is None else state.registry.marks))
+    marks = marks or deque(_Mark(k, v, None) for v in versions for k in ("added", "evaluated"))
     rounds = [mark.after for mark in marks if mark.kind == "played" and mark.after is not None]
     number = 0
 
@@ -119,11 +121,6 @@ class _Mark(NamedTuple):
         return self.version <= version if self.after is None else self.after <= number
 
 
-def _marks(folder: RunFolder) -> list[_Mark]:
-    state = _state(folder)
-    return [] if state is None else [_Mark(*mark) for mark in state.registry.marks]
-
-
 def _state(folder: RunFolder) -> RunState | None:
     """A run's newest state that is whole, if there is one."""
     for version in reversed(folder.versions()):
@@ -132,10 +129,6 @@ def _state(folder: RunFolder) -> RunState | None:
         if state is not None:
             return state
     return None
-
-
-def _marks_by_version(versions: Sequence[int]) -> list[_Mark]:
-    return [_Mark(kind, version, None) for version in versions for kind in ("added", "evaluated")]
 
 
 def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameResult]:

@@ -13,24 +13,28 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import yaml
 
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.prepare import settle
 from unstable.commands.session import Terminated, handled, status
-from unstable.config import ConfigError, RunConfig, RunFailedError
+from unstable.config import ConfigError, RunConfig, RunFailedError, read_text
+from unstable.config.base import Section
+from unstable.config.reading import dump_section
 from unstable.engines.kinds import NEEDS
 from unstable.loop.state import parse
 from unstable.planning.machine import Machine
 from unstable.processes.child import Child
+from unstable.records.files import write_lines, write_whole
 from unstable.records.folder import RunFolder
-from unstable.records.reading import Row, Skipped, read_rows
+from unstable.records.reading import Row, Skipped, read_list, read_rows
 from unstable.records.runs import RunsFolder
+from unstable.records.shapes import Record
 from unstable.records.text import command_line
-from unstable.studies.league.config import LeagueConfig
 from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
 LOOK_S = 0.5
@@ -39,6 +43,66 @@ IN_ORDER = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 _TAIL_BYTES = 2**16
 _WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
 """Texts that a command line takes as they stand."""
+
+
+class ConfigRecord(Record, kw_only=True):
+    """A line of a study's configs as they were when it began: of a trial, or of a member."""
+
+    trial: str = ""
+    member: str = ""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFolder(RunsFolder):
+    """A study's folder: its file, a digest of each config, and its runs."""
+
+    kind: ClassVar[str]  # the command that made it
+    below: ClassVar[str]  # where its runs are
+    listed: ClassVar[str]  # the file of digests
+
+    @property
+    def file(self) -> Path:
+        """The study, with what was left to choose; only a study's folder has it."""
+        return self.root / f"{self.kind}.yaml"
+
+    @property
+    def configs(self) -> Path:
+        """A line for each config, with its digest."""
+        return self.root / self.listed
+
+    def make(self, study: Section, configs: Sequence[dict[str, Any]]) -> None:
+        """Make the folder; raises `ConfigError` where it is there, or cannot be made."""
+        self.make_folders(self.below)
+        write_lines(self.configs, configs)
+        write_whole(self.file, dump_section(study).encode())  # last: then the folder is a study's
+
+    def text(self) -> str:
+        """What its file says; raises `ConfigError` where it has none."""
+        if not self.file.is_file():
+            raise ConfigError(
+                f"FOLDER = {str(self.root)!r} holds no {self.file.name}; give a folder that "
+                f"unstable {self.kind} left"
+            )
+        return read_text(self.file, str(self.file))
+
+    def check_same(self, digests: Mapping[str, str], config: Mapping[str, str]) -> None:
+        """Raise `ConfigError` where what a run begins with is not what it was; both by name."""
+        kept = {
+            row.trial or row.member: row.digest for row in read_list(self.configs, ConfigRecord)
+        }
+        for name, found in digests.items():
+            if kept.get(name) != found:
+                raise ConfigError(
+                    f"{name}: its config is no longer what it was when the {self.kind} began; put "
+                    f"{config[name]} back as it was, or begin another {self.kind}"
+                )
+
+    def check_new(self) -> None:
+        """Raise `ConfigError` where the folder for a new study is there."""
+        if self.root.exists():
+            again = command_line("unstable", self.kind, "--resume", self.root)
+            raise ConfigError(f"{self.root} exists; to go on: {again}; else give another --out")
 
 
 class Job(Protocol):
@@ -242,7 +306,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
 
 
-def digest(config: RunConfig | LeagueConfig) -> str:
+def digest(config: Section) -> str:
     """Of a whole config, to see whether it is still the same."""
     return hashlib.blake2b(config.model_dump_json().encode(), digest_size=8).hexdigest()
 
@@ -267,27 +331,19 @@ def parts(machine: Machine, count: int) -> list[Share | None]:
     return [*shares(machine, count, sorted(os.sched_getaffinity(0)))] if count > 1 else [None]
 
 
-def refuse_existing(folder: RunsFolder, command: str) -> None:
-    """Raise `ConfigError` where a folder for new runs is there; `command` would go on with it."""
-    if folder.root.exists():
-        again = command_line("unstable", command, "--resume", folder.root)
-        raise ConfigError(f"{folder.root} exists; to go on: {again}; else give another --out")
-
-
 def carry_out(
     make: Callable[[], Runs],
-    folder: RunsFolder,
-    command: str,
+    folder: StudyFolder,
     *,
     size: str,
     show: Callable[[], None],
     retry: bool,
 ) -> None:
-    """Run what is left in a folder, then show it; `command` is what goes on with it.
+    """Run what is left in a folder, then show it.
 
     Raises `RunFailedError` once all is over where runs have failed, and what an interrupt raises.
     """
-    again = ("unstable", command, "--resume", folder.root)
+    again = ("unstable", folder.kind, "--resume", folder.root)
     with RunFolder(folder.root).held(f"FOLDER = {str(folder.root)!r}"):
         if retry:
             folder.forget_failures()

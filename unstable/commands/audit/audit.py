@@ -4,20 +4,24 @@ Observations, what the env accepts and the outcome follow from seed and actions.
 seed alone, a program or a local model on the embedded engine, is asked again.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
 from unstable.collectors.players.base import LeftError, Player, Position
-from unstable.commands.audit.rounding import rounding
+from unstable.collectors.players.model import seed_after_budget
 from unstable.commands.play.casting import PERSON, Served
 from unstable.commands.play.found import Found
 from unstable.commands.play.table import prompted_position
 from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
 from unstable.config.plugins import faults_to
+from unstable.engines.base import Engine
 from unstable.engines.probe import BOUNDS
 from unstable.games.services import prompt_style
 from unstable.models.shape import read_shape
@@ -52,7 +56,7 @@ class Audit:
     async def run(self) -> None:
         """Play the game; what differs is then in `differences`, the first one first."""
         recorded, game = self.found.result, self.found.game
-        players = [_Recorded(self)] * len(recorded.spec.seats)
+        players = [self] * len(recorded.spec.seats)
         played: GameResult | None = None
 
         def failed(error: BaseException) -> None:
@@ -87,8 +91,8 @@ class Audit:
             if then != now:
                 self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
 
-    async def turn(self, observation: Observation, game: Position) -> Answer:
-        """The recorded answer to an observation that is compared with the recorded one."""
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        """Act as every seat's player: return the recorded answer, and compare its observation."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
             raise LeftError(self.found.result.reason)  # as a game that was cut off there ends
@@ -212,16 +216,6 @@ class Audit:
         self.terminal.show(" · ".join([line, *notes]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """Every seat's player: it does what the record has."""
-
-    audit: Audit
-
-    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        return await self.audit.turn(observation, game)
-
-
 def _seat(result: GameResult, turn: Turn) -> SeatSpec:
     """Who was to answer a turn: the seat's player, or the opener."""
     if turn.index < result.spec.opening:
@@ -256,3 +250,71 @@ def _first_difference(then: str, now: str) -> tuple[str, str]:
             return one, other
     shorter = min(len(ours), len(theirs))
     return "\n".join(ours[shorter:])[:200], "\n".join(theirs[shorter:])[:200]
+
+
+FloatArray = NDArray[np.float64]
+
+
+async def rounding(
+    engine: Engine,
+    adapter: str | None,
+    then: SampledTokens,
+    now: SampledTokens,
+    seed: int,
+    *,
+    vocabulary: int,
+    dtype: str,
+) -> float | None:
+    """How far the seed's number is from the recorded token's share, where the answers part.
+
+    In probability; of greedy answers how much less likely the token is, in nats. None where that is
+    more than rounding can make.
+    """
+    pairs = enumerate(zip(then.token_ids, now.token_ids, strict=False))
+    place = next((index for index, (one, other) in pairs if one != other), None)
+    if place is None:  # one goes on where the other ends, which no token decides
+        return None
+    drawn = _number(then, place, seed)
+    if drawn is None:
+        return None
+    beginning = [*then.prompt_ids, *then.token_ids[:place]]
+    every_token = [[token_id] for token_id in range(vocabulary)]
+    scored = await engine.score(beginning, every_token, adapter=adapter)
+    logprobs_V = np.array(scored)[:, 0]
+    token_id = then.token_ids[place]
+    bound = BOUNDS[dtype].mean
+    if then.temperature == 0:
+        gap = float(logprobs_V.max() - logprobs_V[token_id])
+        return gap if gap <= bound else None
+    gap = distance(logprobs_V, then.temperature, token_id, drawn)
+    # A logit that is off by e moves a boundary between probabilities by e / 4 at most.
+    return gap if gap <= bound / 4 else None
+
+
+def distance(
+    logprobs_V: Sequence[float] | FloatArray, temperature: float, token_id: int, number: float
+) -> float:
+    """How far a number in [0, 1) is from the share of a token at this temperature; 0: it is in it.
+
+    >>> distance([-0.6931, -0.6931], 1.0, token_id=1, number=0.25)
+    0.25
+    """
+    scaled_V = np.asarray(logprobs_V, dtype=np.float64) / temperature
+    shares_V = np.exp(scaled_V - scaled_V.max())
+    ends_V = np.cumsum(shares_V / shares_V.sum())
+    low = ends_V[token_id - 1] if token_id else 0.0
+    return round(max(low - number, number - ends_V[token_id], 0.0), 9)
+
+
+def _number(answer: SampledTokens, place: int, seed: int) -> float | None:
+    """What decided the token at a place of an answer; None where it was inserted there."""
+    from unstable.engines.embedded.sampling import uniforms  # torch takes seconds
+
+    begun = 0
+    for index, segment in enumerate(answer.segments):
+        if place < begun + len(segment.token_ids):
+            own = seed_after_budget(seed) if index else seed
+            drawn = uniforms(np.array([own % 2**64], dtype=np.uint64), np.array([place - begun]))
+            return float(drawn[0]) if segment.scored else None
+        begun += len(segment.token_ids)
+    return None

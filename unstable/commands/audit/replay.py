@@ -1,6 +1,5 @@
 """A recorded game again: to audit it, or to go on from one of its turns with other players."""
 
-import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,12 +9,11 @@ from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
 from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_game, player_of, served
 from unstable.commands.play.found import Found
-from unstable.commands.play.play import temperature
-from unstable.commands.play.sitting import Sitting, sit
+from unstable.commands.play.play import Sitting, sit, temperature, with_game
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end
-from unstable.config import ConfigError, FixedOpponent, load
+from unstable.config import ConfigError, FixedOpponent
 from unstable.games.check import settled
 from unstable.models.base import check_model
 from unstable.planning.resolve import UNDECIDED
@@ -154,9 +152,7 @@ def explore(found: Found, change: Change, fields: Mapping[str, Any], command: st
     own = point_of_view(result) if change.seat is None else change.seat
     if own >= found.game.seats:
         raise ConfigError(f"--seat = {own}: the game has the seats 0 to {found.game.seats - 1}")
-    settled = {**UNDECIDED, **FEW, "seed": secrets.randbelow(2**31)}
-    alone = {"games": [found.game.model_dump()], "eval.exploitability.games": []}
-    given = load(str(found.folder.config), {**settled, **alone, **fields})
+    given = with_game(str(found.folder.config), found.game, UNDECIDED, fields)
     if given.games[0].key != result.spec.env:
         raise ConfigError("games.0: a game that goes on keeps its env and name; leave them out")
     seats, opponents = [], []

@@ -23,7 +23,7 @@ from unstable.config import (
 from unstable.engines.base import Engine
 from unstable.games.catalog.vetted import PACK
 from unstable.records.folder import RunFolder
-from unstable.types import BASE, GameSpec, PlayerId
+from unstable.types import BASE, PlayerId
 
 PERSON = PlayerId("person")
 """Who sits at the terminal, in specs and files."""
@@ -43,11 +43,28 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
     return (vetted | config.game_by_key).get(name) or GameConfig(env=name)
 
 
-def as_opponent(folder: RunFolder, version: Version | None) -> CheckpointOpponent:
-    """A version of a run as an opponent; `ConfigError` where it has no checkpoint."""
+def as_opponent(
+    folder: RunFolder, version: Version | None, run: str | None = None
+) -> CheckpointOpponent:
+    """A version of a run, which may be called otherwise than by its folder, as an opponent.
+
+    Raises `ConfigError` where it has no checkpoint.
+    """
     version = checkpoint_of(folder, version)
-    name = f"{folder.root.resolve().name}:{version}"  # RUN@N would name a policy
+    name = f"{run or folder.root.resolve().name}:{version}"  # RUN@N would name a policy
     return CheckpointOpponent(path=str(folder.checkpoint(version).resolve()), name=name)
+
+
+def run_of(word: str) -> tuple[RunFolder, Version | None] | None:
+    """The folder and the version of RUN[@VERSION]; None where there is no such folder."""
+    path, at, number = word.rpartition("@")
+    is_number = number.isascii() and number.isdecimal()
+    is_version = bool(at) and (is_number or number == "best")
+    root = path if is_version else word
+    if path_problem(root) is not None or not Path(root).expanduser().is_dir():
+        return None
+    wanted: Version | None = int(number[:9]) if is_number else "best"
+    return RunFolder(Path(root).expanduser()), wanted if is_version else None
 
 
 def player_of(
@@ -62,15 +79,9 @@ def player_of(
         return BASE, None, 0
     if word in known:
         return PlayerId(word), known[word], 0
-    path, at, number = word.rpartition("@")
-    is_number = number.isascii() and number.isdecimal()
-    is_version = bool(at) and (is_number or number == "best")
-    root = path if is_version else word
-    if path_problem(root) is None and Path(root).expanduser().is_dir():
-        folder = RunFolder(Path(root).expanduser())
-        wanted: Version | None = int(number[:9]) if is_number else "best"
-        version = checkpoint_of(folder, wanted if is_version else None)
-        opponent = as_opponent(folder, version)
+    if (run := run_of(word)) is not None:
+        version = checkpoint_of(*run)
+        opponent = as_opponent(run[0], version)
         return PlayerId(opponent.key), opponent, version
     hint = nearest(word, [*known, BASE.name])
     raise ConfigError(f"{option} = {shown(word)}: no player and no run's folder; {hint}, or a RUN")
@@ -98,11 +109,6 @@ def is_local_model(config: RunConfig, player: PlayerId) -> bool:
     return player == BASE or player.version is not None or player.name in adapters
 
 
-def needs_model(config: RunConfig, spec: GameSpec) -> bool:
-    """Whether a local model sits at one of the seats."""
-    return any(is_local_model(config, seat.player) for seat in spec.seats)
-
-
 class Served(NamedTuple):
     """What makes a game's players, and the engine of those that are local models."""
 
@@ -122,7 +128,7 @@ class Served(NamedTuple):
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
         tokens = [
-            f"  {prompts.decode([token_id])!r}  {_percent(logprob)}"
+            f"  {prompts.decode([token_id])!r}  {100 * math.exp(logprob):.1f} %"
             for token_id, logprob in list(pairs)[:_MOST_TOKENS]
         ]
         left_out = sampled.num_scored - len(tokens)
@@ -142,10 +148,6 @@ class Served(NamedTuple):
         lines = [f"  {move}  {100 * share:.1f} %" for move, share in ranked]
         rest = max(0.0, 1 - sum(probabilities))
         return [*lines, f"  anything else  {100 * rest:.1f} %"]
-
-
-def _percent(logprob: float) -> str:
-    return f"{100 * math.exp(logprob):.1f} %"
 
 
 @contextlib.asynccontextmanager

@@ -67,7 +67,10 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
     if purpose is None:
         meant = [each for each in meant if each.file.purpose == "train"] or meant
     if len(meant) != 1:
-        raise ConfigError(f"GAME = {game}: {_several(meant) if meant else _none(places)}")
+        numbers = [place.game for place in places]
+        known = f"their numbers are from {min(numbers)} to {max(numbers)}"
+        why = _several(meant) if meant else f"no such recorded game; {known}"
+        raise ConfigError(f"GAME = {game}: {why}")
     config = load(str(folder.config))
     try:
         result = read_game_at(meant[0])
@@ -88,8 +91,3 @@ def _several(places: list[Place]) -> str:
         versions[place.file.purpose].append(str(place.file.version))
     listed = "; ".join(f"{kind} of version {', '.join(of)}" for kind, of in versions.items())
     return f"there are {len(places)} of that number ({listed}); add --purpose or --version"
-
-
-def _none(places: list[Place]) -> str:
-    numbers = [place.game for place in places]
-    return f"no such recorded game; their numbers are from {min(numbers)} to {max(numbers)}"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -12,13 +12,13 @@ from unstable.commands.play.terminal import LEFT, Terminal
 from unstable.config import one_line
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
-from unstable.types import Answer, GameResult, GameSpec, Observation
+from unstable.types import Answer, GameResult, GameSpec, Observation, PlayerId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROMPT = "your action> "
 MOST_MOVES = 60  # that are listed
-MOST_CHARACTERS = 500  # of an action that is told
+MOST_CHARACTERS = 500  # of an action that is told; !why shows all of it
 PATIENCE_S = 1.0
 """After which a person is shown that another player has not answered yet."""
 HELP = """\
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 class Table:
     """The person's seat, if there is one, and the others as they are seen from it.
 
-    `probabilities` gives in lines how likely each action was for a seat's model.
+    `probabilities` gives in lines how likely each action was for a model.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Table:
         terminal: Terminal,
         spec: GameSpec,
         own: int | None,
-        probabilities: Callable[[int, Asked], Awaitable[list[str]]],
+        probabilities: Callable[[PlayerId, Asked], Awaitable[list[str]]],
     ) -> None:
         self._terminal, self._spec, self._own = terminal, spec, own
         self._probabilities = probabilities
@@ -61,19 +61,16 @@ class Table:
         self.failure = ""
         """Why another player could not go on."""
 
-    def seated(self, players: Sequence[Player | None]) -> list[Player]:
-        """The players with the person among them: None at the person's seat."""
-        return [
-            _Person(self) if player is None else _Other(self, player, place)
-            for place, player in enumerate(players)
-        ]
+    def seated(self, seat: int, player: Player | None) -> Player:
+        """Who plays at a seat as it is seen here; None is the person."""
+        return self if player is None else _Other(self, player, seat)
 
     def name(self, seat: int) -> str:
         """Who sits there."""
         return "you" if seat == self._own else self._spec.seats[seat].player.name
 
-    async def ask(self, observation: Observation, game: Position) -> str:
-        """The person's action; `LeftError` where there comes none."""
+    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        """Act as the person's player; raises `LeftError` if no action comes."""
         assert isinstance(game, Game), "played here"
         self._game, self._doubtful = game, ""
         self._show_position(observation)
@@ -85,7 +82,7 @@ class Table:
                 for shown in await _or_leave(self._reply(line, game)):
                     self._terminal.show(shown)
             elif line and (action := self._action(line, game)) is not None:
-                return action
+                return scripted(observation, action)
 
     def _show_position(self, observation: Observation) -> None:
         """What is new since the person's last turn: the rules once, events once, the board."""
@@ -134,8 +131,10 @@ class Table:
             return ["No other player has moved yet."]
         if command == "!why":
             return [line for seat, asked in self._asked.items() for line in self._why(seat, asked)]
-        found = [await self._probabilities(seat, asked) for seat, asked in self._asked.items()]
-        return [line for lines in found for line in lines]
+        found = []
+        for seat, asked in self._asked.items():
+            found += await self._probabilities(self._spec.seats[seat].player, asked)
+        return found
 
     def _why(self, seat: int, asked: Asked) -> list[str]:
         answer, who = asked.answer, f"{self.name(seat)} (seat {seat})"
@@ -175,7 +174,9 @@ class Table:
                 self._terminal.show(prompted)
         # Elsewhere an action may be for nobody else's eyes; the game says what the person may know.
         is_seen = self._own is None or self._shows_all()
-        done = f"plays {_brief(answer.action)}" if is_seen else "has moved"
+        action = answer.action
+        brief = action if len(action) <= MOST_CHARACTERS else f"{action[:MOST_CHARACTERS]} ..."
+        done = f"plays {brief}" if is_seen else "has moved"
         self._terminal.show(f"\n{self.name(seat)} (seat {seat}) {done}")
         return answer
 
@@ -194,16 +195,6 @@ class Table:
             self._terminal.show(
                 f"  seat {seat}, {self.name(seat)}: {result.standing(seat)}, outcome {outcome:+g}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class _Person:
-    """The player who sits at the terminal."""
-
-    table: Table
-
-    async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        return scripted(observation, await self.table.ask(observation, game))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +218,6 @@ def prompted_position(answer: Answer, position: str) -> str:
         return ""
     gap = "\n" if "\n" in position else " "
     return f"as its prompt has it:{gap}{position}"
-
-
-def _brief(action: str) -> str:
-    """An action as a line shows it; !why shows all of it."""
-    return action if len(action) <= MOST_CHARACTERS else f"{action[:MOST_CHARACTERS]} ..."
 
 
 async def _or_leave(waited: Awaitable[T]) -> T:

@@ -4,7 +4,7 @@ import itertools
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from unstable.config.base import (
     MOST_RUNS,
@@ -12,14 +12,13 @@ from unstable.config.base import (
     Auto,
     Integer,
     PathText,
-    PositiveFloat,
     PositiveInt,
     RunName,
     Section,
     nearest,
 )
 from unstable.config.opponents import DrawConfig
-from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
+from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds follow from the league's seed",
@@ -50,44 +49,32 @@ RESTARTS: dict[Role, Literal["never", "each", "won"]] = {
 class MeetConfig(Section):
     """How often each frozen version is met, beside the others."""
 
-    rule: Literal["uniform", "pfsp"] = Field(
-        "pfsp", description="uniform: all alike; pfsp: by the score against each so far"
-    )
-    form: Literal["hard", "even"] = Field(
-        "hard",
-        description="of pfsp, for a score p: hard is (1 - p)^exponent, even (p (1 - p))^exponent",
-    )
+    rule: Literal["uniform", "pfsp"] = "pfsp"
+    """uniform: all alike; pfsp: by the score against each so far"""
+    form: Literal["hard", "even"] = "hard"
+    """of pfsp, for a score p: hard is (1 - p)^exponent, even (p (1 - p))^exponent"""
     exponent: PositiveFloat = Field(2.0, description="of pfsp")
-    prior: PositiveFloat = Field(
-        4.0, description="drawn games that every score begins with; the more, the nearer to uniform"
-    )
-    newest: PositiveInt | None = Field(
-        None, description="frozen versions of each member that are met; default: all"
-    )
+    prior: PositiveFloat = 4.0
+    """drawn games that every score begins with; the more, the nearer to uniform"""
+    newest: PositiveInt | None = None
+    """frozen versions of each member that are met; default: all"""
 
 
 class MemberConfig(Section):
     """A policy that trains in the league."""
 
-    role: Role = Field(
-        "main",
-        description="main: meets itself and the frozen versions of all; exploiter: the newest "
-        "versions of some alone; league_exploiter: the frozen versions of all",
-    )
-    against: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="members that an exploiter meets; default: all of role main"
-    )
-    restart: Literal["never", "each", "won"] | None = Field(
-        None,
-        description="when it begins a generation from the start: each one, or once it has won; "
-        "default: main never, exploiter each, league_exploiter won",
-    )
-    threshold: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.7, description="score of its last generation from which on it has won"
-    )
-    draw: DrawConfig | None = Field(
-        None, description="shares of itself (self), its run's own past, and frozen versions (fixed)"
-    )
+    role: Role = "main"
+    """main: meets itself and the frozen versions of all; exploiter: the newest versions of some
+    alone; league_exploiter: the frozen versions of all"""
+    against: Annotated[list[str], Field(min_length=1)] | None = None
+    """members that an exploiter meets; default: all of role main"""
+    restart: Literal["never", "each", "won"] | None = None
+    """when it begins a generation from the start: each one, or once it has won; default: main
+    never, exploiter each, league_exploiter won"""
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """score of its last generation from which on it has won"""
+    draw: DrawConfig | None = None
+    """shares of itself (self), its run's own past, and frozen versions (fixed)"""
     fields: Arguments = Field({}, description="fields of its runs, by dotted path")
 
     @model_validator(mode="after")
@@ -117,20 +104,16 @@ class LeagueConfig(Section):
     name: RunName | None = Field(None, description="of its folder; default: that of its file")
     config: PathText = Field("default", description="what all runs begin with: a name or a file")
     common: Arguments = Field({}, description="fields of all runs, by dotted path")
-    members: Annotated[dict[str, MemberConfig], Field(min_length=1)] = Field(
-        description="by name, in the order in which they train"
-    )
+    members: Annotated[dict[str, MemberConfig], Field(min_length=1)]
+    """by name, in the order in which they train"""
     generations: PositiveInt = Field(description="after each one versions are frozen")
     updates: PositiveInt = Field(description="that a member makes in a generation")
     meet: MeetConfig = MeetConfig()
-    turns: Literal["alternate", "together"] = Field(
-        "alternate",
-        description="whether a member meets what the members before it have made in this "
-        "generation, or all train side by side and meet what the last one made",
-    )
-    at_once: PositiveInt | Auto = Field(
-        1, description="runs at a time, of members that train together; auto: as many as fit"
-    )
+    turns: Literal["alternate", "together"] = "alternate"
+    """whether a member meets what the members before it have made in this generation, or all train
+    side by side and meet what the last one made"""
+    at_once: PositiveInt | Auto = 1
+    """runs at a time, of members that train together; auto: as many as fit"""
     seed: Integer = Field(0, description="decides the seeds of all runs")
 
     @model_validator(mode="after")
@@ -192,8 +175,3 @@ class LeagueConfig(Section):
 def read_league(text: str, place: str) -> LeagueConfig:
     """The league that a YAML text describes; raises `ConfigError`, which begins with `place`."""
     return read_section(LeagueConfig, text, place, "members")
-
-
-def dump_league(league: LeagueConfig) -> str:
-    """The league as YAML that `read_league` reads back to an equal one."""
-    return dump_section(league)

@@ -2,24 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from rich.table import Table
-
 from unstable.commands.prepare import check, prepare, show_plan
-from unstable.commands.session import starting, status
+from unstable.commands.session import print_lines, print_table, starting, status
 from unstable.config import FORMAT, ConfigError, RunConfig, read_text
 from unstable.planning.machine import Machine, this_machine
 from unstable.records.text import command_line
-from unstable.studies.league.config import LeagueConfig, read_league
-from unstable.studies.league.folder import LeagueFolder
-from unstable.studies.league.members import League, league_of
-from unstable.studies.league.population import Turn, turns
-from unstable.studies.league.runner import Runner
-from unstable.studies.league.summary import TurnSummary, as_records, cells, columns, summaries
-from unstable.studies.several import carry_out, digest, parts, refuse_existing, runs_at_once
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text
+from unstable.studies.league.config import read_league
+from unstable.studies.league.members import League, LeagueFolder, Runner, league_of
+from unstable.studies.league.population import Turn
+from unstable.studies.league.summary import TurnSummary, as_records, summaries, summary_table
+from unstable.studies.several import carry_out, parts, runs_at_once
 
 
 def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) -> None:
@@ -34,8 +29,8 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     folder = LeagueFolder(out or Path("outputs") / (config.name or path.stem))
-    refuse_existing(folder, "league")
-    league, machine = _made(folder, config), this_machine()
+    folder.check_new()
+    league, machine = league_of(folder, config), this_machine()
     with starting():
         check_league(league)
         at_once = _at_once(league, machine)
@@ -43,20 +38,14 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
     if plan_only:
         _show_plan(league)
         return
-    folder.make(league.config, digests(league))
+    folder.make(league.config, league.lines())
     _run(league, machine)
 
 
 def go_on(root: Path, *, retry: bool = False) -> None:
     """Go on with a league, whatever ended it; errors as above. `retry`: runs that failed, too."""
     league = _read(root)
-    kept = league.folder.digests()
-    for row in digests(league):
-        if kept.get(row["member"]) != row["digest"]:
-            raise ConfigError(
-                f"{row['member']}: its config is no longer what it was when the league began; put "
-                f"{league.config.config} back as it was, or begin another league"
-            )
+    league.folder.check_same(league.digests(), dict.fromkeys(league.bases, league.config.config))
     _run(league, this_machine(), retry=retry)
 
 
@@ -71,22 +60,8 @@ def show(root: Path, *, as_json: bool = False) -> None:
         _print(league, found)
 
 
-def _made(folder: LeagueFolder, config: LeagueConfig) -> League:
-    return league_of(folder, config, turns(config))
-
-
 def _read(root: Path) -> League:
-    folder = LeagueFolder(root)
-    if not folder.file.is_file():
-        raise ConfigError(
-            f"FOLDER = {str(root)!r} holds no league.yaml; give a folder that unstable league left"
-        )
-    return _made(folder, folder.read())
-
-
-def digests(league: League) -> list[dict[str, str]]:
-    """Of the config that each member's runs have in common, as lines of the league's folder."""
-    return [{"member": name, "digest": digest(base)} for name, base in league.bases.items()]
+    return league_of(LeagueFolder(root), LeagueFolder(root).read())
 
 
 def check_league(league: League) -> None:
@@ -148,16 +123,10 @@ def _show_plan(league: League) -> None:
 
 def _run(league: League, machine: Machine, *, retry: bool = False) -> None:
     count = _at_once(league, machine)
-
-    def make() -> Runner:
-        return Runner(league, parts(machine, count))
-
-    size = f"{league.size}, {count} at a time"
     carry_out(
-        make,
+        partial(Runner, league, parts(machine, count)),
         league.folder,
-        "league",
-        size=size,
+        size=f"{league.size}, {count} at a time",
         show=lambda: _print(league, summaries(league)),
         retry=retry,
     )
@@ -171,16 +140,7 @@ def _tournament(league: League) -> str | None:
 
 
 def _print(league: League, found: Sequence[TurnSummary]) -> None:
-    members = list(league.config.members)
-    title = "Scores with 95 % intervals, against each member's newest version at the time"
-    shown = Table(box=None, pad_edge=False, title=title)
-    for name in columns(found, members):
-        shown.add_column(name, overflow="fold")
-    for each in found:
-        shown.add_row(*map(Text, cells(each, found, members)))
-    console = RunConsole()
-    console.print(shown)
-    for each in (each for each in found if each.line):
-        console.print(Text(f"failed: {each.turn.name}: {each.line}"))
+    print_table(summary_table(found, list(league.config.members)))
+    print_lines(f"failed: {each.turn.name}: {each.line}" for each in found if each.line)
     if (command := _tournament(league)) is not None:
         print(f"all against all: {command}")

@@ -1,6 +1,7 @@
 """What each run of a league is given: by the league's file, and by what the runs before it left."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,15 +12,40 @@ from unstable.league.fit import Ranking, ranking
 from unstable.league.past import tallies
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
-from unstable.records.text import command_line
-from unstable.studies.league.config import LeagueConfig
-from unstable.studies.league.folder import LeagueFolder
-from unstable.studies.league.population import Turn, begins_anew, met, newest, weights
+from unstable.records.text import command_line, percent
+from unstable.studies.league.config import LeagueConfig, read_league
+from unstable.studies.league.population import (
+    Turn,
+    begins_anew,
+    met,
+    needed,
+    newest,
+    turns,
+    weights,
+)
 from unstable.studies.rebuilding import results_of
-from unstable.studies.several import TrainJob, train_words
+from unstable.studies.several import Runs, StudyFolder, TrainJob, digest, train_words
+from unstable.studies.shares import Share
 from unstable.types import PlayerId
 from unstable.types.seeds import derive_seed
 from unstable.types.tallies import Tally, added
+
+
+@dataclass(frozen=True, slots=True)
+class LeagueFolder(StudyFolder):
+    """LeagueFolder(Path("out")).run("main-2") is out/members/main/generation-2."""
+
+    kind = "league"
+    below = "members"
+    listed = "members.jsonl"
+
+    def run(self, name: str) -> RunFolder:
+        member, _, generation = name.rpartition("-")
+        return RunFolder(self.root / self.below / member / f"generation-{generation}")
+
+    def read(self) -> LeagueConfig:
+        """The league of this folder."""
+        return read_league(self.text(), str(self.file))
 
 
 class Results(NamedTuple):
@@ -46,6 +72,14 @@ class League(NamedTuple):
         """How much it is, in words."""
         count, generations = len(self.config.members), self.config.generations
         return f"{len(self.turns)} runs ({count} members, {generations} generations)"
+
+    def digests(self) -> dict[str, str]:
+        """Of the config that each member's runs have in common."""
+        return {name: digest(base) for name, base in self.bases.items()}
+
+    def lines(self) -> list[dict[str, str]]:
+        """The same as lines of the league's folder."""
+        return [{"member": name, "digest": each} for name, each in self.digests().items()]
 
     def met(self, turn: Turn) -> list[Turn]:
         """The frozen versions that a run meets."""
@@ -118,7 +152,7 @@ class League(NamedTuple):
         return found
 
 
-def league_of(folder: LeagueFolder, config: LeagueConfig, turns: list[Turn]) -> League:
+def league_of(folder: LeagueFolder, config: LeagueConfig) -> League:
     """The league with each member's config; raises `ConfigError` for one that is none."""
     bases = {}
     for name in config.members:
@@ -127,7 +161,7 @@ def league_of(folder: LeagueFolder, config: LeagueConfig, turns: list[Turn]) -> 
             bases[name] = load(config.config, {**config.fields(name), **alone})
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
-    return League(folder, config, turns, bases)
+    return League(folder, config, turns(config), bases)
 
 
 def began_anew(folder: RunFolder) -> bool:
@@ -152,3 +186,27 @@ def _against(games: Iterable[Ranking]) -> dict[str, Tally]:
         if PlayerId.parse(one).version is not None and PlayerId.parse(other).version is None:
             met.setdefault(other, []).append(tally)
     return {name: added(each) for name, each in met.items()}
+
+
+class Runner(Runs):
+    """The members' runs, in the order of generations."""
+
+    def __init__(self, league: League, shares: Sequence[Share | None]) -> None:
+        self._turns = {turn.name: turn for turn in league.turns}
+        jobs = {name: league.job(turn) for name, turn in self._turns.items()}
+        super().__init__(league.folder, jobs, shares, lambda: None)
+        self._league = league
+        self._needed = {
+            turn.name: {each.name for each in needed(league.config, turn, league.turns)}
+            for turn in league.turns
+        }
+
+    def due(self) -> list[str]:
+        return [name for name, needed in self._needed.items() if needed <= self.done]
+
+    def result(self, name: str) -> str:
+        known, turn = results(self.folder.run(name)), self._turns[name]
+        tally = added(known.of(each.name) for each in self._league.met(turn))
+        if not tally.games:
+            return "it has met itself alone"
+        return f"{percent(tally.share)} of {tally.games:,} games against frozen versions"

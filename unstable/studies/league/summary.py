@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 
 from unstable.config import load
 from unstable.records.reading import read_rows
+from unstable.records.tables import Table
 from unstable.records.text import NONE, fixed, interval, percent
 from unstable.studies.league.members import League, Results, began_anew, results
 from unstable.studies.league.population import Turn
 from unstable.studies.several import state_of
 from unstable.types.metrics import ExploitKey
 from unstable.types.tallies import Least, Tally, added, least_score
-
-OWN_COLUMNS = ("own past", "least", "state")
 
 
 class TurnSummary(NamedTuple):
@@ -63,16 +62,19 @@ def _summary(league: League, turn: Turn, line: str) -> TurnSummary:
     )
 
 
-def columns(found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
-    """What stands above the table."""
+def summary_table(found: Sequence[TurnSummary], members: Sequence[str]) -> Table:
+    """A line for each of them."""
     envs = list(dict.fromkeys(env for each in found for env in each.exploitability))
     solved = [f"exploitability {env}" if len(envs) > 1 else "exploitability" for env in envs]
-    return ["member", "generation", *(f"against {name}" for name in members), *solved, *OWN_COLUMNS]
+    against = [f"against {name}" for name in members]
+    return Table(
+        "Scores with 95 % intervals, against each member's newest version at the time",
+        ["member", "generation", *against, *solved, "own past", "least", "state"],
+        [_cells(each, envs, members) for each in found],
+    )
 
 
-def cells(each: TurnSummary, found: Sequence[TurnSummary], members: Sequence[str]) -> list[str]:
-    """A line of the table; `found` are all of them."""
-    envs = dict.fromkeys(env for other in found for env in other.exploitability)
+def _cells(each: TurnSummary, envs: Sequence[str], members: Sequence[str]) -> list[str]:
     least = NONE
     if each.least is not None:
         least = f"{interval(*each.least.score, percent)} {each.least.opponent}"

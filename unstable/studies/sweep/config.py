@@ -23,7 +23,7 @@ from unstable.config.base import (
     Section,
     shown,
 )
-from unstable.config.reading import dump_section, paths_in, read_section, with_numbers
+from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
     "seed": "seeds are given by seeds",
@@ -66,9 +66,8 @@ class RandomConfig(Section):
 
     count: PositiveInt = Field(description="settings to draw")
     seed: Integer = Field(0, description="decides what is drawn")
-    draw: Annotated[dict[str, RangeConfig | Values], Field(min_length=1)] = Field(
-        description="by field: a list to choose from, or a range"
-    )
+    draw: Annotated[dict[str, RangeConfig | Values], Field(min_length=1)]
+    """by field: a list to choose from, or a range"""
 
     def points(self) -> Iterator[dict[str, Any]]:
         """What each draw gives; another count or another field changes none of the others."""
@@ -86,17 +85,13 @@ class RandomConfig(Section):
 class StopConfig(Section):
     """Successive halving: at each rung only the best settings go on."""
 
-    rungs: Annotated[list[PositiveInt], Field(min_length=1)] = Field(
-        description="where settings are compared, ascending"
-    )
+    rungs: Annotated[list[PositiveInt], Field(min_length=1)]
+    """where settings are compared, ascending"""
     by: Literal["updates", "games"] = Field("updates", description="what rungs count, of a run")
-    keep: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.5, description="settings that go on from a rung: how many, or which share"
-    )
-    needs: PositiveInt | None = Field(
-        None,
-        description="seeds of which a setting needs a value to be compared; default: above half",
-    )
+    keep: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """settings that go on from a rung: how many, or which share"""
+    needs: PositiveInt | None = None
+    """seeds of which a setting needs a value to be compared; default: above half"""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -120,25 +115,19 @@ class SweepConfig(Section):
     name: RunName | None = Field(None, description="of its folder; default: that of its file")
     config: PathText = Field("default", description="what all runs begin with: a name or a file")
     common: Arguments = Field({}, description="fields of all runs, by dotted path")
-    grid: Annotated[dict[str, Values], Field(min_length=1)] | None = Field(
-        None, description="values of each field; every combination is a setting"
-    )
-    settings: Annotated[list[Arguments], Field(min_length=1)] | None = Field(
-        None, description="the fields of each setting, its name, and league, where it is one"
-    )
+    grid: Annotated[dict[str, Values], Field(min_length=1)] | None = None
+    """values of each field; every combination is a setting"""
+    settings: Annotated[list[Arguments], Field(min_length=1)] | None = None
+    """the fields of each setting, its name, and league, where it is one"""
     random: RandomConfig | None = Field(None, description="settings that are drawn")
-    seeds: Annotated[list[Integer], Field(min_length=1)] = Field(
-        [0], description="each setting is run with each of them"
-    )
-    metric: str | None = Field(
-        None, description="what settings are compared by; default: the first that is evaluated"
-    )
-    goal: Literal["max", "min"] | None = Field(
-        None, description="whether more of it is better; default: not so of exploitability alone"
-    )
-    at_once: PositiveInt | Auto = Field(
-        1, description="runs at a time; auto: as many as cores or cards allow"
-    )
+    seeds: Annotated[list[Integer], Field(min_length=1)] = [0]
+    """each setting is run with each of them"""
+    metric: str | None = None
+    """what settings are compared by; default: the first that is evaluated"""
+    goal: Literal["max", "min"] | None = None
+    """whether more of it is better; default: not so of exploitability alone"""
+    at_once: PositiveInt | Auto = 1
+    """runs at a time; auto: as many as cores or cards allow"""
     stop: StopConfig | None = Field(None, description="stops what cannot win; default: nothing")
 
     @model_validator(mode="after")
@@ -234,8 +223,3 @@ def _word(value: Any) -> str:
 def read_sweep(text: str, place: str) -> SweepConfig:
     """The sweep that a YAML text describes; raises `ConfigError`, which begins with `place`."""
     return read_section(SweepConfig, text, place, "grid")
-
-
-def dump_sweep(sweep: SweepConfig) -> str:
-    """The sweep as YAML that `read_sweep` reads back to an equal one."""
-    return dump_section(sweep)

@@ -7,9 +7,18 @@ have them: all settings that are left come to a rung, and the best of them go on
 import math
 from collections.abc import Mapping, Sequence
 
+from unstable.records.shapes import Record
 from unstable.studies.sweep.config import StopConfig
-from unstable.studies.sweep.folder import RungDecision
+from unstable.types.figures import Count, Figure
 from unstable.types.intervals import mean
+
+
+class RungDecision(Record, kw_only=True):
+    """A line of `decisions.jsonl`: RungDecision(rung=25, values={"a": 0.9}, kept=("a",))"""
+
+    rung: Count
+    values: dict[str, Figure]  # of each setting that was compared, the best first
+    kept: tuple[str, ...]  # settings that go on
 
 
 def next_rung(stop: StopConfig | None, decisions: Sequence[RungDecision]) -> int | None:
@@ -24,11 +33,7 @@ def going(settings: Sequence[str], decisions: Sequence[RungDecision]) -> list[st
 
 
 def decide(
-    rung: int,
-    stop: StopConfig,
-    values: Mapping[str, Sequence[float]],
-    seeds: int,
-    sign: int,
+    rung: int, stop: StopConfig, values: Mapping[str, Sequence[float]], seeds: int, sign: int
 ) -> RungDecision:
     """Which of the settings that are left go on from a rung.
 

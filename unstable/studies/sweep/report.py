@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from unstable.records.reading import Row
+from unstable.records.tables import Table
 from unstable.records.text import NONE, fixed, interval, number, signed
 from unstable.report.charts import MOST_SERIES, Chart, Points, line_chart, thinned
 from unstable.report.report import FOOTER
+from unstable.report.sections import section
 from unstable.types.intervals import Z, mean, student_interval, z_of_each
 from unstable.types.metrics import EvalKey, ExploitKey
 
@@ -244,11 +246,11 @@ def sweep_page(
 
     `settings` are the fields of each setting, `rungs` lines of a table of what was stopped.
     """
-    runs, made = [run for result in found for run in result.runs], _set(settings)
-    tables = [_table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
+    runs = [run for result in found for run in result.runs]
+    tables = [Table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
     if rungs:
         columns = ("rung", "setting", "mean", "then")
-        tables.append(_table("Stopped early", columns, rungs, "By successive halving."))
+        tables.append(Table("Stopped early", columns, rungs, "By successive halving."))
     facts = [("metric", measure.text), ("settings", f"{len(found)}"), ("runs", f"{len(runs)}")]
     return {
         "title": f"{name} · sweep",
@@ -261,10 +263,10 @@ def sweep_page(
             }
         ],
         "sections": [
-            {"id": "results", "title": "What came out", "charts": [], "tables": tables},
-            {"id": "curves", "title": "Curves", "charts": _charts(found, measure), "tables": []},
-            {"id": "runs", "title": "Runs", "charts": [], "tables": [_runs(runs, measure)]},
-            {"id": "settings", "title": "How it was made", "charts": [], "tables": [made]},
+            section("results", "What came out", [], tables),
+            section("curves", "Curves", _charts(found, measure), []),
+            section("runs", "Runs", [], [_runs(runs, measure)]),
+            section("settings", "How it was made", [], [_set(settings)]),
         ],
         "games": {"rows": []},
         "again": "With loop.mode = sync and the embedded engine a run plays the same games to the "
@@ -273,29 +275,23 @@ def sweep_page(
     }
 
 
-def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = ""
-) -> dict[str, Any]:
-    return {"title": title, "columns": columns, "rows": rows, "caption": caption}
-
-
-def _runs(runs: Sequence[Outcome], measure: Measure) -> dict[str, Any]:
+def _runs(runs: Sequence[Outcome], measure: Measure) -> Table:
     rows = []
     for run in runs:
         values = run.values(measure.metric)
         at = f"{_digits(values[-1][1])} at version {values[-1][0]}" if values else NONE
         games = number(run.total("collect/games"))
         rows.append([run.name, at, games, run.state, run.line or run.folder])
-    return _table("Runs", ("run", "at the end", "games", "state", "folder, or why it failed"), rows)
+    return Table("Runs", ("run", "at the end", "games", "state", "folder, or why it failed"), rows)
 
 
-def _set(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _set(settings: Mapping[str, Mapping[str, Any]]) -> Table:
     paths = list(dict.fromkeys(path for fields in settings.values() for path in fields))
     rows = [
         [name, *(f"{fields[path]}" if path in fields else NONE for path in paths)]
         for name, fields in settings.items()
     ]
-    return _table("What each setting gives", ("setting", *paths), rows)
+    return Table("What each setting gives", ("setting", *paths), rows)
 
 
 def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:

@@ -17,10 +17,7 @@ class Runner(Runs):
     """The trials, and which of them go on from a rung. `changed` is called as a run ends."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        shares: Sequence[Share | None],
-        changed: Callable[[], None],
+        self, sweep: Sweep, shares: Sequence[Share | None], changed: Callable[[], None]
     ) -> None:
         jobs = {each.name: each.job(sweep.folder) for each in sweep.trials}
         super().__init__(sweep.folder, jobs, shares, changed)
@@ -33,7 +30,6 @@ class Runner(Runs):
             self.result(name)
 
     def due(self) -> list[str]:
-        """Those that have not been stopped and do not wait at a rung; the others end in order."""
         waiting = self._decide()
         left = going([each.setting.name for each in self._trials.values()], self._decisions)
         held = {name for name, each in self._trials.items() if each.setting.name not in left}
@@ -41,11 +37,6 @@ class Runner(Runs):
         return [name for name in self._trials if name not in held | waiting]
 
     def result(self, name: str) -> str:
-        """Return the last value of the sweep's metric, as text.
-
-        Raises `ConfigError` if a finished run of the first setting, with which all others are
-        compared, has no such metric.
-        """
         metric, skipped = self._sweep.measure.metric, Skipped()
         rows = self._trials[name].job(self._sweep.folder).rows(skipped)
         values = [value for row in rows if (value := row.get(metric)) is not None]

@@ -2,25 +2,22 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from rich.table import Table
-
-from unstable.commands.session import starting, status
+from unstable.commands.session import print_lines, print_table, starting, status
 from unstable.config import FORMAT, ConfigError, read_text
 from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
+from unstable.records.tables import Table
 from unstable.records.text import fixed
 from unstable.report.page import plot_library, write_page
-from unstable.studies.several import carry_out, parts, refuse_existing, runs_at_once
+from unstable.studies.several import carry_out, parts, runs_at_once
 from unstable.studies.sweep.config import read_sweep
-from unstable.studies.sweep.folder import SweepFolder
 from unstable.studies.sweep.report import COLUMNS, Result, as_record, cells, results, sweep_page
 from unstable.studies.sweep.runner import Runner, outcomes
-from unstable.studies.sweep.trials import Sweep, check_trials, measure_of, trials_of
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text
+from unstable.studies.sweep.trials import Sweep, SweepFolder, check_trials, measure_of, trials_of
 
 
 def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
@@ -33,9 +30,8 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     place = f"FILE = {str(path)!r}"
     config = read_sweep(read_text(path, place), place)
     folder = SweepFolder(out or Path("outputs") / (config.name or path.stem))
-    refuse_existing(folder, "sweep")
-    trials = trials_of(config)
-    machine = this_machine()
+    folder.check_new()
+    trials, machine = trials_of(config), this_machine()
     with starting():
         chosen = measure_of(config, trials[0].config)._asdict()
         sweep = Sweep(folder, config.model_copy(update=chosen), trials)
@@ -54,14 +50,12 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
 def go_on(root: Path, *, retry: bool = False) -> None:
     """Go on with a sweep, whatever ended it; errors as above. `retry`: runs that failed, too."""
     sweep = _read(root)
-    kept = sweep.folder.digests()
-    for trial in sweep.trials:
-        has_begun = sweep.folder.run(trial.name).root.exists()  # and goes on with its own config
-        if not has_begun and kept.get(trial.name) != trial.record(sweep.folder)["digest"]:
-            raise ConfigError(
-                f"{trial.name}: its config is no longer what it was when the sweep began; put "
-                f"{trial.setting.config} back as it was, or begin another sweep"
-            )
+    # What has begun goes on with its own config.
+    waiting = [each for each in sweep.trials if not sweep.folder.run(each.name).root.exists()]
+    sweep.folder.check_same(
+        {each.name: each.digest for each in waiting},
+        {each.name: each.setting.config for each in waiting},
+    )
     _run(sweep, this_machine(), retry=retry)
 
 
@@ -76,13 +70,8 @@ def show(root: Path, *, as_json: bool = False) -> None:
 
 
 def _read(root: Path) -> Sweep:
-    folder = SweepFolder(root)
-    if not folder.file.is_file():
-        raise ConfigError(
-            f"FOLDER = {str(root)!r} holds no sweep.yaml; give a folder that unstable sweep left"
-        )
-    config = folder.read()
-    return Sweep(folder, config, trials_of(config))
+    config = SweepFolder(root).read()
+    return Sweep(SweepFolder(root), config, trials_of(config))
 
 
 def _at_once(sweep: Sweep, machine: Machine) -> int:
@@ -104,11 +93,8 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         _print(sweep, _write(sweep))
         print(f"report: {folder.report}")
 
-    def make() -> Runner:
-        return Runner(sweep, parts(machine, count), changed)
-
-    size = f"{sweep.size}, {count} at a time"
-    carry_out(make, folder, "sweep", size=size, show=show_all, retry=retry)
+    make = partial(Runner, sweep, parts(machine, count), changed)
+    carry_out(make, folder, size=f"{sweep.size}, {count} at a time", show=show_all, retry=retry)
 
 
 def _write(sweep: Sweep) -> list[Result]:
@@ -127,12 +113,6 @@ def _write(sweep: Sweep) -> list[Result]:
 
 
 def _print(sweep: Sweep, found: Sequence[Result]) -> None:
-    table = Table(box=None, pad_edge=False, title=sweep.measure.text)
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold")
-    for result in found:
-        table.add_row(*map(Text, cells(result)))
-    console = RunConsole()
-    console.print(table)
-    for run in (each for result in found for each in result.runs if each.line):
-        console.print(Text(f"{run.state}: {run.name}: {run.line}"))
+    print_table(Table(sweep.measure.text, COLUMNS, [cells(result) for result in found]))
+    runs = (run for result in found for run in result.runs if run.line)
+    print_lines(f"{run.state}: {run.name}: {run.line}" for run in runs)

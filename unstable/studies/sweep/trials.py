@@ -1,23 +1,117 @@
 """The runs of a sweep, each checked before anything starts."""
 
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from unstable.commands.prepare import check, check_games, exact_games
 from unstable.config import ConfigError, RunConfig, load
+from unstable.records.reading import Row, Skipped, read_list, read_rows
+from unstable.records.runs import append
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
-from unstable.studies.league.config import LeagueConfig
-from unstable.studies.league.folder import LeagueFolder
+from unstable.studies.league.config import LeagueConfig, read_league
 from unstable.studies.league.league import check_league, largest
-from unstable.studies.league.members import League, league_of
+from unstable.studies.league.members import League, LeagueFolder, league_of
 from unstable.studies.league.population import turns
-from unstable.studies.several import TrainJob, digest, train_words
-from unstable.studies.sweep.config import Setting, SweepConfig
-from unstable.studies.sweep.folder import SweepFolder
-from unstable.studies.sweep.leagues import LeagueJob, league_config, measured
+from unstable.studies.several import StudyFolder, TrainJob, digest, is_over, state_of, train_words
+from unstable.studies.sweep.config import Setting, SweepConfig, read_sweep
+from unstable.studies.sweep.halving import RungDecision
 from unstable.studies.sweep.report import Measure
 from unstable.types.metrics import GROUPS, EvalKey, ExploitKey, sampling_mode
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFolder(StudyFolder):
+    """SweepFolder(Path("outputs/nim")).run("base-seed1") is the run's own folder there."""
+
+    kind = "sweep"
+    below = "runs"
+    listed = "trials.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The sweep as a page to read."""
+        return self.root / "report.html"
+
+    def read(self) -> SweepConfig:
+        """The sweep of this folder."""
+        return read_sweep(self.text(), str(self.file))
+
+    @property
+    def _decisions(self) -> Path:
+        return self.root / "decisions.jsonl"
+
+    def decisions(self) -> list[RungDecision]:
+        """What became of each rung so far."""
+        return read_list(self._decisions, RungDecision)
+
+    def add_decision(self, decision: RungDecision) -> None:
+        """Write one down."""
+        append(self._decisions, decision)
+
+
+COSTS = ("version", "collect/games", "time/total")
+"""What counts of members that are not measured."""
+
+
+def league_config(setting: Setting, seed: int) -> LeagueConfig:
+    """The league that a setting says; raises `ConfigError`, which begins with `league`."""
+    own = {"config": setting.config, "common": setting.fields, "seed": seed}
+    text = yaml.safe_dump({**(setting.league or {}), **own}, sort_keys=False)
+    return read_league(text, "league")
+
+
+def measured(config: LeagueConfig) -> str:
+    """The member by which a league is compared with other runs: its first main, or else first."""
+    mains = [name for name, member in config.members.items() if member.role == "main"]
+    return (mains or [*config.members])[0]
+
+
+class LeagueJob(NamedTuple):
+    """A run of `unstable league` in its folder."""
+
+    folder: LeagueFolder
+    config: LeagueConfig
+
+    @property
+    def root(self) -> Path:
+        return self.folder.root
+
+    def is_over(self) -> bool:
+        runs = (self.folder.run(turn.name) for turn in turns(self.config))
+        return all(is_over(run, self.config.updates) for run in runs)
+
+    def words(self) -> list[str]:
+        if not self.folder.file.is_file():
+            shutil.rmtree(self.root, ignore_errors=True)
+            self.folder.make(self.config, league_of(self.folder, self.config).lines())
+        return ["league", "--resume", str(self.root)]
+
+    def state(self) -> str:
+        """Whether it is done, running or waiting."""
+        if self.is_over():
+            return "done"
+        runs = (self.folder.run(turn.name) for turn in turns(self.config))
+        is_running = any(state_of(run, self.config.updates) == "running" for run in runs)
+        return "running" if is_running else "waiting"
+
+    def rows(self, skipped: Skipped | None = None) -> list[Row]:
+        """Metrics of the measured member, its versions counted on, and what all others cost."""
+        found: list[Row] = []
+        for turn in turns(self.config):
+            made = self.config.updates * (turn.generation - 1)
+            for row in read_rows(self.folder.run(turn.name).metrics, skipped):
+                is_measured = turn.member == measured(self.config)
+                is_again = made > 0 and row["version"] == 0  # as the generation before ended
+                own: dict[str, Any] = dict(row)
+                if not is_measured or is_again:
+                    own = {name: row[name] for name in COSTS if name in row}
+                found.append({**own, "version": row["version"] + made})
+        return found
 
 
 class Trial(NamedTuple):
@@ -58,13 +152,16 @@ class Trial(NamedTuple):
             return LeagueJob(LeagueFolder(own.root), self.league)
         return TrainJob(own, self.name, self.config.loop.steps, lambda: self.words)
 
+    @property
+    def digest(self) -> str:
+        """Of its whole config, and its league's."""
+        own = digest(self.config)
+        return own if self.league is None else f"{own}-{digest(self.league)}"
+
     def record(self, folder: SweepFolder) -> dict[str, Any]:
-        """It as a line of the sweep's folder; `digest` is of its whole config."""
+        """It as a line of the sweep's folder."""
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
-        parts: list[RunConfig | LeagueConfig] = [self.config]
-        parts += [] if self.league is None else [self.league]
-        whole = "-".join(map(digest, parts))
-        return {**names, "command": self.command(folder), "digest": whole}
+        return {**names, "command": self.command(folder), "digest": self.digest}
 
     def configs(self) -> dict[str, RunConfig]:
         """Those that a machine has to have room for, one after another, each by a name."""
@@ -125,7 +222,7 @@ def _made(setting: Setting, seed: int) -> Trial:
 
 
 def _league(config: LeagueConfig) -> League:
-    return league_of(LeagueFolder(Path()), config, turns(config))
+    return league_of(LeagueFolder(Path()), config)
 
 
 def check_trials(sweep: Sweep) -> None:

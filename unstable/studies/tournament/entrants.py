@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from pydantic import BaseModel
 
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.play.casting import for_one_game, game_of, player_of
+from unstable.commands.play.casting import as_opponent, for_one_game, game_of, player_of, run_of
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
     FixedOpponent,
-    GameConfig,
     PythonOpponent,
     RunConfig,
     load,
@@ -22,14 +23,13 @@ from unstable.models.adapters import holds_weights
 from unstable.planning.resolve import UNDECIDED
 from unstable.records.folder import RunFolder
 from unstable.report.run import names_of
-from unstable.types import BASE, PlayerId
+from unstable.types import BASE
 
 
-class Entrant(NamedTuple):
-    """A player; of a version of a run its folder and number, of one with a section that."""
+class Entrant(BaseModel):
+    """A player, by its name in games; of a version of a run its folder and number."""
 
-    player: PlayerId
-    opponent: FixedOpponent | None = None
+    player: str
     root: Path | None = None
     version: int = 0
 
@@ -41,54 +41,47 @@ def config_of(
 
     With the named games, else its own.
     """
-    runs = [root for root, _ in filter(None, map(_run_of, words))]
+    runs = [folder for folder, _ in filter(None, map(_run_of, words))]
     name, undecided = source or "default", {}
     if source is None and runs:
-        name, undecided = str(RunFolder(runs[0]).config), dict(UNDECIDED)
+        name, undecided = str(runs[0].config), dict(UNDECIDED)
     named = [game_of(load(name), game) for game in games]
     chosen = {"games": [game.model_dump() for game in named]} if named else {}
     return load(name, {**undecided, **chosen, "eval.exploitability.games": [], **fields})
 
 
-def entrants(config: RunConfig, words: Sequence[str]) -> list[Entrant]:
-    """The players that the words name; raises `ConfigError` for mistakes, before a model is loaded.
+def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, list[Entrant]]:
+    """The config with the players that the words name alone, and these.
 
     random, expert, rules, base, an opponent of the config, RUN[@VERSION], the folder of a LoRA
-    adapter or of whole weights, or module:Class.
+    adapter or of whole weights, or module:Class. Raises `ConfigError` for mistakes, before a model
+    is loaded.
     """
-    runs = [found for found in map(_run_of, words) if found is not None]
-    roots = list(dict.fromkeys(root.resolve() for root, _ in runs))
-    names = dict(zip(roots, names_of(roots) if roots else [], strict=True))
+    roots = [folder.root.resolve() for folder, _ in filter(None, map(_run_of, words))]
+    roots = list(dict.fromkeys(roots))
+    labels = dict(zip(roots, names_of(roots) if roots else [], strict=True))
     bots = Counter(word.rpartition(":")[2] for word in words if _is_bot(word))
-    found = [
-        _entrant(config, word, names, bots[word.rpartition(":")[2]] > 1 and word) for word in words
-    ]
-    for name, count in Counter(each.player.name for each in found).items():
+    found, opponents = [], []
+    for word in words:
+        is_one_of_several = bots[word.rpartition(":")[2]] > 1
+        entrant, opponent = _entrant(config, word, labels, word if is_one_of_several else None)
+        found.append(entrant)
+        opponents += [] if opponent is None else [opponent]
+    for name, count in Counter(each.player for each in found).items():
         if count > 1:
             raise ConfigError(f"PLAYER: {name!r} is there {count} times; name each player once")
     if len(found) < 2:
         raise ConfigError(f"PLAYER = {' '.join(words)}: give two players or more")
     for root in roots:
         _check_same(config, root)
-    return found
-
-
-def with_players(config: RunConfig, players: Sequence[Entrant]) -> RunConfig:
-    """The config with these players alone."""
-    opponents = [each.opponent for each in players if each.opponent is not None]
     alone = for_one_game(config, config.games[0], opponents)
-    return alone.model_copy(update={"games": config.games})
+    return alone.model_copy(update={"games": config.games}), found
 
 
-def _run_of(word: str) -> tuple[Path, str] | None:
-    """The run's folder and the version that a word names, if it does."""
-    path, at, number = word.rpartition("@")
-    is_version = bool(at) and (number.isdecimal() or number == "best")
-    root = path if is_version else word
-    if path_problem(root) is not None:
-        return None
-    place = Path(root).expanduser()
-    return (place, number if is_version else "") if RunFolder(place).config.is_file() else None
+def _run_of(word: str) -> tuple[RunFolder, Version | None] | None:
+    """The run and the version that a word names, if it does."""
+    run = run_of(word)
+    return run if run is not None and run[0].config.is_file() else None
 
 
 def _is_bot(word: str) -> bool:
@@ -98,30 +91,22 @@ def _is_bot(word: str) -> bool:
 
 
 def _entrant(
-    config: RunConfig, word: str, names: Mapping[Path, str], name_of_bot: str | bool
-) -> Entrant:
-    """The player that a word names; `name_of_bot` is what a bot is called, if not by its class."""
-    if word == BASE.name or word in config.fixed_opponents:
-        player, opponent, _ = player_of(config, word, "PLAYER")
-        return Entrant(player, opponent)
-    if (run := _run_of(word)) is not None:
-        root, number = run
-        wanted: Version | None = "best" if number else None
-        if number.isdecimal():
-            wanted = int(number[:9])
-        version = checkpoint_of(RunFolder(root), wanted)
-        place = str(RunFolder(root).checkpoint(version).resolve())
-        name = f"{names[root.resolve()]}:{version}"  # RUN@N would name a policy
-        served = CheckpointOpponent(path=place, name=name)
-        return Entrant(PlayerId(served.key), served, root.resolve(), version)
-    if path_problem(word) is None and holds_weights(Path(word).expanduser()):
-        adapter = CheckpointOpponent(path=word)
-        return Entrant(PlayerId(adapter.key), adapter)
-    if _is_bot(word):
-        bot = PythonOpponent(target=word, name=name_of_bot or None)
-        return Entrant(PlayerId(bot.key), bot)
-    player, opponent, _ = player_of(config, word, "PLAYER")  # which says what is wrong with it
-    return Entrant(player, opponent)
+    config: RunConfig, word: str, labels: Mapping[Path, str], name: str | None
+) -> tuple[Entrant, FixedOpponent | None]:
+    """The player that a word names, with its section; `name` is a bot's, if not its class's."""
+    is_known = word == BASE.name or word in config.fixed_opponents
+    if not is_known and (run := _run_of(word)) is not None:
+        root, version = run[0].root.resolve(), checkpoint_of(*run)
+        served = as_opponent(run[0], version, labels[root])
+        return Entrant(player=served.key, root=root, version=version), served
+    opponent: FixedOpponent | None
+    if not is_known and path_problem(word) is None and holds_weights(Path(word).expanduser()):
+        opponent = CheckpointOpponent(path=word)
+    elif not is_known and _is_bot(word):
+        opponent = PythonOpponent(target=word, name=name)
+    else:
+        _, opponent, _ = player_of(config, word, "PLAYER")  # which says what is wrong with it
+    return Entrant(player=word if opponent is None else opponent.key), opponent
 
 
 def _check_same(config: RunConfig, root: Path) -> None:
@@ -156,12 +141,3 @@ def check_runs(players: Sequence[Entrant]) -> None:
         raise ConfigError(
             "--jpc: it is of several runs, a version of each; leave the other players out"
         )
-
-
-def seats_two_sides(games: Sequence[GameConfig]) -> None:
-    """Raise `ConfigError` for a game in which nobody plays against anybody."""
-    for game in games:
-        if len(game.sides) < 2:
-            raise ConfigError(
-                f"{game.key} has a single side, which nobody plays against; leave it out"
-            )

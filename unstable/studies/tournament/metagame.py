@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 from unstable.types.tallies import Tally
 
 Matrix = NDArray[np.float64]
-POPULATION = 50
-"""Individuals of alpha-rank's population, as in its paper."""
 MUTATION = 0.01
-"""Of alpha-rank for infinite alpha: how likely the worse of two takes the population over."""
+"""Of alpha-rank: how likely the worse of two takes the population over."""
 _MOST_CYCLES = 10
 _DRAWS = 200
 
@@ -79,50 +77,19 @@ def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float,
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def alpha_rank(
-    payoffs: Matrix, alpha: float = math.inf, population: int = POPULATION
-) -> list[float]:
-    """Alpha-rank (Omidshafiei et al., 2019, arXiv:1903.01373) of one population.
+def alpha_rank(payoffs: Matrix) -> list[float]:
+    """Alpha-rank (Omidshafiei et al., 2019, arXiv:1903.01373) of one population, at infinite alpha.
 
     `payoffs` are the row's player's. The share of time that the population, in which one player at
-    a time is taken over by another, consists of each; `alpha` is how strongly the better one is
-    preferred.
+    a time is taken over by a better one, consists of each.
     """
-    count = len(payoffs)
-    if count == 1:
-        return [1.0]
     edge = payoffs.T - payoffs  # of the column, that would take over, against the row
-    if alpha == math.inf:
-        taken = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
-    else:
-        taken = np.array([[_fixation(alpha * each, population) for each in row] for row in edge])
-    return _stationary(taken / (count - 1))
-
-
-def _fixation(strength: float, population: int) -> float:
-    """The chance of one mutant to take a population over."""
-    if not strength:
-        return 1 / population
-    if strength * population < -700:
-        return 0.0
-    return math.expm1(-strength) / math.expm1(-population * strength)
-
-
-def _stationary(rates: Matrix) -> list[float]:
-    """Of a chain with these rates between different states, by Grassmann, Taksar and Heyman (1985).
-
-    Without subtractions, so that tiny rates keep their digits.
-    """
-    rates, count = rates.copy(), len(rates)
-    for last in range(count - 1, 0, -1):
-        leaving = max(float(rates[last, :last].sum()), 1e-300)
-        rates[:last, last] /= leaving
-        rates[:last, :last] += np.outer(rates[:last, last], rates[last, :last])
-    shares = np.zeros(count)
-    shares[0] = 1.0
-    for state in range(1, count):
-        shares[state] = shares[:state] @ rates[:state, state]
-    return [float(share) for share in shares / shares.sum()]
+    rates = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
+    np.fill_diagonal(rates, 0.0)
+    flow = rates - np.diag(rates.sum(axis=1))
+    system = np.vstack([flow.T, np.ones(len(flow))])  # what flows in flows out, and all add up to 1
+    shares, *_ = np.linalg.lstsq(system, np.append(np.zeros(len(flow)), 1.0), rcond=None)
+    return [float(share) for share in shares]
 
 
 def cycles(tallies: Mapping[tuple[str, str], Tally]) -> list[list[str]]:
@@ -151,18 +118,13 @@ def cycles(tallies: Mapping[tuple[str, str], Tally]) -> list[list[str]]:
 
 def _way(beats: Mapping[str, Sequence[str]], start: str, end: str) -> list[str] | None:
     """A shortest row of players from `start` to `end`, each of whom beats the next."""
-    before: dict[str, str] = {start: start}
-    queue = [start]
-    for player in queue:
-        if player == end:
-            way = [end]
-            while way[-1] != start:
-                way.append(before[way[-1]])
-            return way[::-1]
-        for loser in beats.get(player, ()):
-            if loser not in before:
-                before[loser] = player
-                queue.append(loser)
+    ways, seen = [[start]], {start}
+    for way in ways:
+        if way[-1] == end:
+            return way
+        new = [loser for loser in beats.get(way[-1], ()) if loser not in seen]
+        seen.update(new)
+        ways += [[*way, loser] for loser in new]
     return None
 
 

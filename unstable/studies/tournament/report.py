@@ -6,14 +6,17 @@ from typing import Any
 from unstable.commands.report import sources
 from unstable.models.hub import cache_folder
 from unstable.records.folder import RunFolder
-from unstable.records.text import command_line, fixed, interval, mean_interval, percent, signed
+from unstable.records.tables import Table
+from unstable.records.text import command_line, fixed
 from unstable.report.charts import ROW_HEIGHT, Chart, Spec, heat_map
 from unstable.report.games import packed_games
 from unstable.report.page import plot_library, write_page
 from unstable.report.report import FOOTER, settings_section
 from unstable.report.run import read_runs
+from unstable.report.sections import section
 from unstable.report.survey import survey
-from unstable.studies.tournament.results import lines
+from unstable.studies.ratings import env_tables
+from unstable.studies.tournament.results import lines, pairs_table, standings_table
 
 Found = Mapping[str, Any]
 AGAIN = "Games, players and seeds are decided by config.yaml and tournament.json in its folder."
@@ -45,14 +48,14 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
         "headline": headline(found),
         "runs": [summary],
         "sections": [
-            {
-                **{"id": "standings", "title": "Who is best", "charts": [_strengths(found)]},
-                "tables": [_players(found), *_by_env(found)],
-            },
-            {
-                **{"id": "pairs", "title": "Who beats whom", "charts": [_scores(found, ranked)]},
-                "tables": [_pairs(found, ranked), *_together(found)],
-            },
+            section(
+                *("standings", "Who is best", [_strengths(found)]),
+                [standings_table(found), *env_tables(found)],
+            ),
+            section(
+                *("pairs", "Who beats whom", [_scores(found, ranked)]),
+                [pairs_table(found), *_together(found)],
+            ),
             settings_section([run]),
         ],
         "games": games,
@@ -73,10 +76,6 @@ def headline(found: Found) -> str:
         return f"{first['player']} is the strongest."
     named = f"{near[0]}" if len(near) == 1 else f"{len(near)} others"
     return f"{first['player']} is first, but not clearly ahead of {named}."
-
-
-def _points(row: Mapping[str, float]) -> str:
-    return interval(row["points"], row["low"], row["high"], lambda value: fixed(value, 0))
 
 
 def _strengths(found: Found) -> Chart:
@@ -127,81 +126,18 @@ def _scores(found: Found, ranked: Sequence[str]) -> Chart:
     return heat_map("Scores", cells, ranked, caption)
 
 
-def _players(found: Found) -> dict[str, Any]:
-    nash = {row["player"]: row for row in found["nash"]}
-    skills = {row["player"]: row for row in found["trueskill"]}
-    rows = []
-    for row in found["players"]:
-        own, skill = nash[row["player"]], skills[row["player"]]
-        rows.append(
-            [
-                *(row["player"], _points(row)),
-                f"{fixed(skill['mu'], 1)} ± {fixed(skill['sigma'], 1)}",
-                mean_interval(own["share"], percent),
-                *(signed(own["worth"]), percent(own["alpha_rank"])),
-                f"{row['wins']} / {row['draws']} / {row['losses']}",
-                f"{row['forfeits']}",
-            ]
-        )
-    columns = ["player", "points", "TrueSkill", "Nash", "against it", "alpha-rank"]
-    return {
-        "title": "Standings",
-        "columns": [*columns, "won / drawn / lost", "forfeits"],
-        "rows": rows,
-        "caption": (
-            "Points with 95 % intervals; TrueSkill with one sigma. Nash: the player's share of the "
-            "mixture against which nobody wins, and what each wins against that. Alpha-rank: the "
-            "share of time of a population that better players take over. docs/ratings.md."
-        ),
-    }
-
-
-def _by_env(found: Found) -> list[dict[str, Any]]:
-    return [
-        {
-            "title": f"In {env}",
-            "columns": ["player", "points", "games"],
-            "rows": [[row["player"], _points(row), f"{row['games']}"] for row in rows],
-        }
-        for env, rows in found["envs"].items()
-    ]
-
-
-def _pairs(found: Found, ranked: Sequence[str]) -> dict[str, Any]:
-    pays = any(pair["payoff"] is not None for pair in found["pairs"])
-    rows = []
-    for pair in sorted(found["pairs"], key=lambda pair: ranked.index(pair["player"])):
-        if ranked.index(pair["player"]) > ranked.index(pair["opponent"]):
-            continue
-        rows.append(
-            [
-                *(pair["player"], pair["opponent"]),
-                mean_interval(pair["score"]),
-                f"{pair['wins']} / {pair['draws']} / {pair['losses']}",
-                *([mean_interval(pair["payoff"], signed)] * pays),
-            ]
-        )
-    columns = ["player", "against", "score", "won / drawn / lost", *(["pay-off"] * pays)]
-    caption = (
-        "Intervals are of 95 %, each for itself. A pay-off is the mean of a game, in its unit."
-    )
-    return {"title": "Pairs", "columns": columns, "rows": rows, "caption": caption}
-
-
-def _together(found: Found) -> list[dict[str, Any]]:
+def _together(found: Found) -> list[Table]:
     """The matrix of joint policy correlation, if there is one."""
     matrix = (found.get("together") or {}).get("matrix")
     if matrix is None:
         return []
     names = [row["player"] for row in found["nash"]]
     return [
-        {
-            "title": "Joint policy correlation",
-            "columns": ["first side", *names],
-            "rows": [[name, *map(fixed, row)] for name, row in zip(names, matrix, strict=True)],
-            "caption": (
-                "Mean sum of outcomes, the row's player at the first side and the column's at the "
-                "others. On the diagonal players of one run meet (arXiv 1711.00832)."
-            ),
-        }
+        Table(
+            "Joint policy correlation",
+            ["first side", *names],
+            [[name, *map(fixed, row)] for name, row in zip(names, matrix, strict=True)],
+            "Mean sum of outcomes, the row's player at the first side and the column's at the "
+            "others. On the diagonal players of one run meet (arXiv 1711.00832).",
+        )
     ]

@@ -1,30 +1,42 @@
 """What the games of a tournament amount to, as plain values, and how that is shown."""
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from statistics import stdev
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from unstable.commands.session import print_lines, print_table
 from unstable.config import RunConfig
 from unstable.games.services import is_zero_sum
+from unstable.league.evaluation import side_payoff
 from unstable.league.fit import ranking
 from unstable.league.past import Tallies, tallies
 from unstable.league.ratings import Registry
+from unstable.records.tables import Table
 from unstable.records.text import fixed, mean_interval, percent, signed
 from unstable.studies.ratings import least_record, points, rated, remarks, trueskill_record
 from unstable.studies.tournament.entrants import Entrant
 from unstable.studies.tournament.metagame import (
+    Matrix,
     alpha_rank,
     joint_policy_correlation,
     nash_average,
     nash_shares,
 )
 from unstable.studies.tournament.pairings import Design
-from unstable.studies.tournament.payoffs import pair_payoffs, payoff_matrix, won_together
-from unstable.tracking.lines import RunConsole
-from unstable.tracking.text import Text, table
-from unstable.types import GameResult
-from unstable.types.tallies import Least, least_score
+from unstable.types import GameResult, PlayerId
+from unstable.types.intervals import Interval, Z, mean, student_interval
+from unstable.types.tallies import Least, Tally, least_score
 
 ENDS = ("mean", "low", "high")
+SHOWN = (
+    *("player", "points, 95 %", "mu", "sigma", "score"),
+    *("Nash, 95 %", "against it", "alpha-rank", "games"),
+)
+"""Columns of the standings in the terminal, which is narrower than a page."""
 
 
 def standings(
@@ -36,7 +48,7 @@ def standings(
 ) -> dict[str, Any]:
     """All that is found, by player and by pair."""
     games = [ranked for each in results if (ranked := ranking(each)) is not None]
-    names = [each.player.name for each in players]
+    names = [each.player for each in players]
     against = tallies(games)
     payoffs = pair_payoffs(results)
     matrix, errors = payoff_matrix(names, against, payoffs)
@@ -45,7 +57,7 @@ def standings(
     fitted = rated(games, forfeits)
     found = {
         **fitted,
-        "trueskill": _trueskill(players, results, fitted["draws"]),
+        "trueskill": _trueskill(config, names, results, fitted["draws"]),
         "pairs": [
             {
                 **{"player": one, "opponent": other, **against[one, other]._asdict()},
@@ -65,7 +77,7 @@ def standings(
             for place, name in enumerate(names)
         ],
         "least": [
-            {"player": each.player.name, **least_record(least)}
+            {"player": each.player, **least_record(least)}
             for each, least in _least(players, against)
         ],
     }
@@ -82,11 +94,15 @@ def _payoff(found: Any, envs: int) -> dict[str, Any] | None:
 
 
 def _trueskill(
-    players: Sequence[Entrant], results: Sequence[GameResult], draws: Mapping[str, float]
+    config: RunConfig,
+    names: Sequence[str],
+    results: Sequence[GameResult],
+    draws: Mapping[str, float],
 ) -> list[dict[str, Any]]:
     """In the order of the games; `draws` is how often equals draw, by env."""
-    ids = [each.player for each in players]
-    programs = [e.player for e in players if e.opponent is not None and e.opponent.is_program]
+    known = {name: config.fixed_opponents.get(name) for name in names}
+    programs = [PlayerId(name) for name, each in known.items() if each and each.is_program]
+    ids = list(map(PlayerId, names))
     registry = Registry(ids, programs[0] if programs else None, pool_size=1, draws=draws)
     registry.record(results)
     return [{"player": e.player.name, **trueskill_record(e)} for e in registry.ratings()]
@@ -101,7 +117,7 @@ def _least(players: Sequence[Entrant], against: Tallies) -> list[tuple[Entrant, 
     found = []
     for versions in runs.values():
         *past, newest = sorted(versions, key=lambda each: each.version)
-        own = {e.player.name: against.get((newest.player.name, e.player.name)) for e in past}
+        own = {each.player: against.get((newest.player, each.player)) for each in past}
         worst = least_score({name: tally for name, tally in own.items() if tally is not None})
         if worst is not None:
             found.append((newest, worst))
@@ -119,59 +135,64 @@ def _together(config: RunConfig, names: list[str], results: Sequence[GameResult]
 
 def show(found: Mapping[str, Any]) -> None:
     """Print the standings, the pay-offs and what else is to be said."""
-    console = RunConsole()
-    console.print(_players(found))
-    console.print()
-    console.print(_pairs(found))
-    console.print()
-    for line in lines(found):
-        console.print(Text(line))
+    print_table(standings_table(found).only(*SHOWN))
+    print()
+    print_table(pairs_table(found))
+    print()
+    print_lines(lines(found))
 
 
-def _players(found: Mapping[str, Any]) -> Any:
+def standings_table(found: Mapping[str, Any]) -> Table:
+    """The players, the best first."""
     nash = {row["player"]: row for row in found["nash"]}
     skills = {row["player"]: row for row in found["trueskill"]}
-    zero = found["reference"] or "the mean"
-    columns = (
-        "points, 95 %",
-        "mu",
-        "sigma",
-        "score",
-        "Nash, 95 %",
-        "against it",
-        "alpha-rank",
-        "games",
-    )
-    shown = table(f"{found['games']:,} games; {zero} is 0 points", "player", *columns)
+    rows = []
     for row in found["players"]:
         own, skill = nash[row["player"]], skills[row["player"]]
-        shown.add_row(
-            Text(row["player"]),
-            points(row),
-            *(fixed(skill[name], 1) for name in ("mu", "sigma")),
-            fixed((row["wins"] + row["draws"] / 2) / max(1, row["games"])),
-            mean_interval(own["share"], percent),
-            *(signed(own["worth"]), percent(own["alpha_rank"])),
-            f"{row['games']:,}",
-        )
-    return shown
+        cells = {
+            "player": row["player"],
+            "points, 95 %": points(row),
+            "mu": fixed(skill["mu"], 1),
+            "sigma": fixed(skill["sigma"], 1),
+            "score": fixed((row["wins"] + row["draws"] / 2) / max(1, row["games"])),
+            "Nash, 95 %": mean_interval(own["share"], percent),
+            "against it": signed(own["worth"]),
+            "alpha-rank": percent(own["alpha_rank"]),
+            "games": f"{row['games']:,}",
+            "won / drawn / lost": f"{row['wins']} / {row['draws']} / {row['losses']}",
+            "forfeits": f"{row['forfeits']}",
+        }
+        rows.append([*cells.values()])
+    return Table(
+        f"{found['games']:,} games; {found['reference'] or 'the mean'} is 0 points",
+        [*cells],
+        rows,
+        "TrueSkill's mu and sigma. Nash: the player's share of the mixture against which nobody "
+        "wins, and what each wins against that. Alpha-rank: the share of time of a population that "
+        "better players take over. docs/ratings.md.",
+    )
 
 
-def _pairs(found: Mapping[str, Any]) -> Any:
+def pairs_table(found: Mapping[str, Any]) -> Table:
+    """Who won how often from whom, each pair once."""
     pays = any(pair["payoff"] is not None for pair in found["pairs"])
-    columns = ["against", "score, 95 %", "won", "drawn", "lost", *(["pay-off, 95 %"] * pays)]
-    shown = table("Pairs", "player", *columns)
     order = [row["player"] for row in found["players"]]
-    for pair in sorted(found["pairs"], key=lambda p: [order.index(p["player"])]):
-        if order.index(pair["player"]) < order.index(pair["opponent"]):
-            counts = (f"{pair[name]:,}" for name in ("wins", "draws", "losses"))
-            shown.add_row(
-                *map(Text, (pair["player"], pair["opponent"])),
-                mean_interval(pair["score"]),
-                *counts,
-                *([mean_interval(pair["payoff"], signed)] * pays),
-            )
-    return shown
+    rows = [
+        [
+            *(pair["player"], pair["opponent"], mean_interval(pair["score"])),
+            *(f"{pair[name]:,}" for name in ("wins", "draws", "losses")),
+            *([mean_interval(pair["payoff"], signed)] * pays),
+        ]
+        for pair in sorted(found["pairs"], key=lambda pair: order.index(pair["player"]))
+        if order.index(pair["player"]) < order.index(pair["opponent"])
+    ]
+    columns = ["player", "against", "score, 95 %", "won", "drawn", "lost"]
+    return Table(
+        "Pairs",
+        [*columns, *(["pay-off, 95 %"] * pays)],
+        rows,
+        "Intervals are each for itself. A pay-off is the mean of a game, in its unit.",
+    )
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -199,3 +220,79 @@ def lines(found: Mapping[str, Any]) -> list[str]:
             f"is {percent(together['loss'])}"
         )
     return [*said, line]
+
+
+class Payoff(NamedTuple):
+    """A player's mean pay-off against another, and the same over the stakes.
+
+    Payoff(0.25, Interval(0.25, 0.1, 0.4), 0.125, 0.04)
+    """
+
+    mean: float
+    interval: Interval | None  # of the mean, if there is one
+    share: float  # of the stakes
+    error: float  # standard error of the share
+
+
+def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]:
+    """Of each two players that met each other alone, both ways; none if a game has no pay-offs.
+
+    A deal is one observation, the mean of its games from every side: they share the luck of the
+    cards.
+    """
+    deals: dict[tuple[str, str], dict[tuple[str, int], list[tuple[float, float]]]] = {}
+    for result in results:
+        spec = result.spec
+        held = defaultdict[str, list[float]](list)
+        for side in spec.sides:
+            payoff = side_payoff(result, side)
+            if payoff is None:
+                return {}
+            held[spec.seats[side[0]].player.name].append(payoff)
+        assert result.stakes is not None
+        for one, other in [(one, other) for one in held for other in held if one != other]:
+            found = deals.setdefault((one, other), {}).setdefault((spec.env, spec.seed), [])
+            found.append((mean(held[one]), mean(held[one]) / result.stakes))
+    return {pair: _payoff([*by_deal.values()]) for pair, by_deal in deals.items()}
+
+
+def _payoff(deals: Sequence[Sequence[tuple[float, float]]]) -> Payoff:
+    means = [mean(payoff for payoff, _ in games) for games in deals]
+    shares = [mean(share for _, share in games) for games in deals]
+    error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
+    return Payoff(mean(means), student_interval(means), mean(shares), error)
+
+
+def payoff_matrix(
+    names: Sequence[str],
+    tallies: Mapping[tuple[str, str], Tally],
+    payoffs: Mapping[tuple[str, str], Payoff],
+) -> tuple[Matrix, Matrix]:
+    """What the row's player wins from the column's, from -1 to 1, and its standard errors.
+
+    Pay-offs over stakes; where games are only won, drawn or lost, wins less losses, per game.
+    """
+    matrix, errors = np.zeros((2, len(names), len(names)))
+    for row, one in enumerate(names):
+        for column, other in enumerate(names):
+            if (found := payoffs.get((one, other))) is not None:
+                matrix[row, column], errors[row, column] = found.share, found.error
+            elif (tally := tallies.get((one, other))) is not None:
+                score = tally.score()
+                matrix[row, column] = 2 * score.mean - 1
+                errors[row, column] = (score.high - score.low) / Z
+    return matrix, errors
+
+
+def won_together(names: Sequence[str], results: Sequence[GameResult]) -> Matrix:
+    """The mean sum of outcomes where the row's player is at the first side, the column's at others.
+
+    Of a pair that has not met so it is 0.
+    """
+    totals = np.zeros((2, len(names), len(names)))
+    place = {name: at for at, name in enumerate(names)}
+    for result in results:
+        first, *others = [result.spec.seats[side[0]].player.name for side in result.spec.sides]
+        if len(set(others)) == 1 and first in place and others[0] in place:
+            totals[:, place[first], place[others[0]]] += sum(result.outcomes), 1
+    return np.asarray(totals[0] / np.maximum(totals[1], 1))

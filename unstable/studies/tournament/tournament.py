@@ -13,15 +13,7 @@ from unstable.commands.finished import run_on_actors
 from unstable.commands.play.casting import is_local_model
 from unstable.commands.play.play import temperature as temperature_of
 from unstable.commands.prepare import Resolved, check_games, prepare, settle, show_plan
-from unstable.commands.session import (
-    ended_by_sigterm,
-    failures_logged,
-    make_folder,
-    new_output,
-    run_to_end,
-    starting,
-    status,
-)
+from unstable.commands.session import at_work, make_folder, run_to_end, starting, status
 from unstable.config import ConfigError, RunConfig, load, shown
 from unstable.loop.protocols import Actor
 from unstable.models.base import check_model
@@ -31,19 +23,11 @@ from unstable.records.environment import write_environment
 from unstable.records.files import LineFile, json_line, write_whole
 from unstable.records.folder import GameFile, RunFolder, existing_run
 from unstable.records.games import game_body, game_line
-from unstable.records.logs import logging_ours
 from unstable.records.reading import Skipped
 from unstable.records.scan import scan_file
 from unstable.records.text import command_line
 from unstable.studies.ratings import check_weight
-from unstable.studies.tournament.entrants import (
-    Entrant,
-    check_runs,
-    config_of,
-    entrants,
-    seats_two_sides,
-    with_players,
-)
+from unstable.studies.tournament.entrants import Entrant, check_runs, config_of, with_entrants
 from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
 from unstable.studies.tournament.report import write_tournament_report
 from unstable.studies.tournament.results import show, standings
@@ -56,39 +40,13 @@ SIDE_BY_SIDE = 32
 """Games at once where no local model plays."""
 
 
-class Entry(BaseModel):
-    """An entrant as it is on file; its section is in the config."""
-
-    player: str
-    root: str | None
-    version: int
-
-
 class Plan(BaseModel):
     """What is written down before the first game, and what was found after the last one."""
 
     design: Design
-    players: Annotated[list[Entry], Field(min_length=2)]
+    players: Annotated[list[Entrant], Field(min_length=2)]
     forfeits: Annotated[float, Field(ge=0, le=1)]
     found: dict[str, Any] | None = None
-
-    def entrants(self, config: RunConfig) -> list[Entrant]:
-        """The players, with their sections; raises `ConfigError` for one whom nobody knows."""
-        for each in self.players:
-            if each.player not in {*config.fixed_opponents, BASE.name}:
-                raise ConfigError(
-                    f"tournament.json: player {shown(each.player)} is not in config.yaml; put both "
-                    "files back, or begin the tournament anew"
-                )
-        return [
-            Entrant(
-                PlayerId(each.player),
-                config.fixed_opponents.get(each.player),
-                None if each.root is None else Path(each.root),
-                each.version,
-            )
-            for each in self.players
-        ]
 
 
 class Options(NamedTuple):
@@ -99,7 +57,7 @@ class Options(NamedTuple):
     deals: int | None = None
     games: int | None = None
     temperature: float | None = None
-    forfeits: float | None = None
+    forfeits: float = 1.0
     jpc: bool = False
 
 
@@ -110,25 +68,21 @@ def tournament(
 
     Raises `ConfigError` for a mistake, before a model is loaded.
     """
-    forfeits = 1.0 if options.forfeits is None else options.forfeits
-    check_weight(forfeits)
+    check_weight(options.forfeits)
     if options.games is not None and (options.deals is not None or options.jpc):
         other = "--jpc" if options.deals is None else "--deals"
         raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
-    for name, number in (("deals", options.deals), ("games", options.games)):
-        if number is not None and number < 1:
-            raise ConfigError(f"--{name} = {number}: give 1 or more")
     with starting():
-        config = config_of(options.config, words, options.game, fields)
-        players = entrants(config, words)
+        given = config_of(options.config, words, options.game, fields)
+        config, players = with_entrants(given, words)
         if options.jpc:
             check_runs(players)
-        config = with_players(config, players)
         ready = _ready(config, players)
+    opponents = {each.player: config.fixed_opponents.get(each.player) for each in players}
     design = Design(
         players=[
-            (each.player.name, temperature_of(config, options.temperature, each.opponent))
-            for each in players
+            (name, temperature_of(config, options.temperature, opponent))
+            for name, opponent in opponents.items()
         ],
         deals=options.deals or DEALS,
         budget=options.games,
@@ -139,11 +93,9 @@ def tournament(
         raise ConfigError(
             f"--games = {options.games}: two deals of each pair come first, give {least} or more"
         )
-    folder = make_folder(_in_a_folder(ready.config))
-    entries = [
-        Entry(player=e.player.name, root=e.root and str(e.root), version=e.version) for e in players
-    ]
-    plan = Plan(design=design, players=entries, forfeits=forfeits)
+    names = "-".join(game.key.rpartition(":")[2] for game in ready.config.games)
+    folder = make_folder(ready.config, called=f"tournament-{names}")
+    plan = Plan(design=design, players=players, forfeits=options.forfeits)
     _write(folder, plan)
     write_environment(folder, command)
     return _played(folder, ready, plan)
@@ -168,7 +120,13 @@ def resume(root: Path) -> dict[str, Any]:
         ) from None
     with starting():
         config = load(str(folder.config), UNDECIDED)
-        ready = _ready(config, plan.entrants(config))
+        for each in plan.players:
+            if each.player not in {*config.fixed_opponents, BASE.name}:
+                raise ConfigError(
+                    f"tournament.json: player {shown(each.player)} is not in config.yaml; put both "
+                    "files back, or begin the tournament anew"
+                )
+        ready = _ready(config, plan.players)
     return _played(folder, ready, plan)
 
 
@@ -182,25 +140,18 @@ class _Ready(NamedTuple):
 def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
     """Check all that can be without a model, and plan."""
     check_games(config)
-    seats_two_sides(settle(config).games)
-    if not any(is_local_model(config, each.player) for each in players):
+    for game in settle(config).games:
+        if len(game.sides) < 2:
+            raise ConfigError(
+                f"{game.key} has a single side, which nobody plays against; leave it out"
+            )
+    if not any(is_local_model(config, PlayerId(each.player)) for each in players):
         actors = config.actors.model_copy(update={"games_in_flight": SIDE_BY_SIDE})
         return _Ready(settle(config).model_copy(update={"actors": actors}), None)
     check_model(config.model)
     check_opponents(config)
     resolved = prepare(config, learner=False)
     return _Ready(resolved.config, resolved)
-
-
-def _in_a_folder(config: RunConfig) -> RunConfig:
-    """The config with the folder that the user names, or outputs/tournament-<games-time>."""
-    if config.tracking.run_dir is not None:
-        return config
-    games = "-".join(game.key.rpartition(":")[2] for game in config.games)
-    tracking = config.tracking.model_copy(
-        update={"run_dir": str(new_output(f"tournament-{games}"))}
-    )
-    return config.model_copy(update={"tracking": tracking})
 
 
 def _write(folder: RunFolder, plan: Plan) -> None:
@@ -217,8 +168,7 @@ def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
                 status(f"{len(results):,} games are on file; to go on: {again}")
-        players = plan.entrants(ready.config)
-        said = standings(ready.config, plan.design, players, results, plan.forfeits)
+        said = standings(ready.config, plan.design, plan.players, results, plan.forfeits)
         _write(folder, plan.model_copy(update={"found": said}))
     show(said)
     write_tournament_report(folder, said)
@@ -305,9 +255,7 @@ def _play_rest(
 
 
 def _without_model(
-    config: RunConfig,
-    folder: RunFolder,
-    work: Callable[[Sequence[Actor], Lines], Awaitable[None]],
+    config: RunConfig, folder: RunFolder, work: Callable[[Sequence[Actor], Lines], Awaitable[None]]
 ) -> None:
     """The same in this process, which needs no engine."""
     lines = Lines(status)
@@ -320,6 +268,5 @@ def _without_model(
         finally:
             await collector.close()
 
-    logged = logging_ours(folder, "tournament"), failures_logged(folder, "tournament")
-    with ended_by_sigterm(), logged[0], logged[1], lines.refreshing():
+    with at_work(folder, "tournament", light=True), lines.refreshing():
         run_to_end(main(), status)
