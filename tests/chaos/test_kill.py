@@ -90,9 +90,7 @@ def moves_of(games: dict[int, Any]) -> dict[int, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_that_is_killed_anywhere_loses_nothing(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
+def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     whole = RunFolder(tmp_path / "whole")
     process = begin(tiny_folder, whole.root, mode)
     process.join(timeout=PATIENCE_S)

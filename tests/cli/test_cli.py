@@ -324,7 +324,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(project: Path) -> None:
     assert {*project.iterdir()} == before
 
 
-def test_help_shows_every_field_with_meaning_and_default(
+def test_help_shows_fields_meanings_and_defaults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["train", "--help", "all"]) == 0
@@ -404,9 +404,7 @@ def test_a_release_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.fullmatch(r"unstable \d+\.\d+\S*\n", capsys.readouterr().out), word
 
 
-def test_words_and_options_come_in_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     module = "unstable.studies.tournament.tournament.tournament"
     monkeypatch.setattr(module, lambda *arguments: given.append(arguments))

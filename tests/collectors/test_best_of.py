@@ -73,9 +73,7 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
         (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
     ],
 )
-async def test_what_the_judge_values_most_is_played(
-    texts: list[str], played: str, judged: list[str]
-) -> None:
+async def test_the_judges_best_is_played(texts: list[str], played: str, judged: list[str]) -> None:
     values = {"[1]": 0.0, "[2]": 1.0, "[3]": -1.0, "[4]": 0.5, "[5]": 1.0, "[6]": None, "[7]": None}
     answer, asked, engine = await answered(values, *texts)
     assert answer.text == played
@@ -162,9 +160,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     assert score.score < 0.2
 
 
-async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_service_chooses_in_evaluation(tiny_folder: Path, tmp_path: Path) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": [0.5] * len(asked["items"])})]
     judges = {"service": {"kind": TURNS, "args": {"url": server.url}}}

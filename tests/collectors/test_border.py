@@ -331,9 +331,7 @@ async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
     assert await watched(0.9, 0.1, name, time.sleep) == ([], [])
 
 
-async def test_what_games_import_is_imported_before_any_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_imports_of_games_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import on the actor's event loop would be a game that blocks."""
     (tmp_path / "slow_game.py").write_text("import textarena\n\nclass Mine(textarena.Env): pass\n")
     (tmp_path / "slow_bot.py").write_text("raise SystemExit(3)\n")

@@ -39,9 +39,7 @@ from unstable.types import GameFailure, GameResult, PlayerId, SpentError
     ],
     ids=["too many", "several", "lost", "slow"],
 )
-async def test_what_fails_for_a_while_is_asked_again(
-    server: Server, failures: Sequence[Reply]
-) -> None:
+async def test_a_passing_fault_is_asked_again(server: Server, failures: Sequence[Reply]) -> None:
     server.replies = [*failures, says("[4]")]
     timeout = 1.0 if failures[0].wait_s else 60.0  # what is to be in time may take its time
     assert await ask(server, timeout=timeout, max_retries=3) == "[4]"
@@ -84,7 +82,7 @@ async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) 
     assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
-async def test_answers_cut_off_in_hidden_thought_are_one_line(
+async def test_thought_cut_off_is_one_line(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.replies = [says("[4]", finish="length"), says(None, finish="length")]
@@ -170,9 +168,7 @@ def collector(
     ],
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
-async def test_what_fails_for_ever_costs_its_game_and_says_why(
-    server: Server, tmp_path: Path, reply: Reply, error: str
-) -> None:
+async def test_a_lasting_fault(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
     server.replies = [reply]
     timeout = 0.5 if reply.wait_s else 60.0  # what is to be in time may take its time
     playing = collector(server, tmp_path, timeout=timeout, max_retries=2)

@@ -189,7 +189,7 @@ async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int)
 
 
 @pytest.mark.parametrize("fork", ["uniform", "uncertain"])
-async def test_branches_share_history_chance_and_opponents_and_differ_after_the_fork(
+async def test_branches_share_all_and_differ_after_the_fork(
     fork: str,
 ) -> None:
     engine = collector(Scripted(), 4, groups={"fork": fork, "size": 3, "by": "branch"})
@@ -323,7 +323,7 @@ def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("by", ["game", "branch"])
-async def test_batches_are_made_of_whole_groups_of_one_version(
+async def test_a_batch_of_whole_groups(
     tiny_folder: Path, tmp_path: Path, by: str, mode: str
 ) -> None:
     context = make_context(

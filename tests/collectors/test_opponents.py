@@ -56,9 +56,7 @@ def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -
 
 
 @every_row("opponent", OPPONENTS)
-async def test_the_class_makes_a_player_of_the_seat(
-    opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_class_makes(opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "anything")
     asked: list[str] = []
 

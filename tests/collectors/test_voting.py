@@ -40,9 +40,7 @@ async def vote(*texts: str) -> tuple[Answer, Recorder]:
         (["what", "who", "who"], "", 0, 0),
     ],
 )
-async def test_the_action_named_most_often_is_played(
-    texts: list[str], action: str, winner: int, votes: int
-) -> None:
+async def test_the_majority_plays(texts: list[str], action: str, winner: int, votes: int) -> None:
     answer, engine = await vote(*texts)
     assert (answer.action, answer.votes) == (action, votes)
     assert answer.text == texts[winner]

@@ -133,9 +133,7 @@ def copied(run: RunFolder, root: Path) -> RunFolder:
     return RunFolder(root)
 
 
-def test_a_run_that_died_in_a_line_is_read_but_for_that_line(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: Path) -> None:
     """A full disk or a power cut leaves half a line at the end of any file."""
     folder = copied(run, tmp_path / "run")
     for path in (folder.metrics, folder.game_files()[-1].path, folder.sample_files()[-1][1]):

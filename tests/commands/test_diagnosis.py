@@ -63,9 +63,7 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert lines["next"] == "nothing to do"
 
 
-def test_a_run_of_sft_is_gone_on_with_by_sft(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
@@ -76,9 +74,7 @@ def test_a_run_of_sft_is_gone_on_with_by_sft(
     assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
 
 
-def test_a_run_in_which_nothing_moves(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_moves(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, moved=time.time() - 300)
     assert said(folder, capsys)[1]["moved"] == "5 min 00 s ago, which is long"
 
@@ -94,9 +90,7 @@ def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFi
     assert lines["next"] == f"to go on: unstable train --resume {folder.root}"
 
 
-def test_a_run_whose_process_is_stopped(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         process.send_signal(signal.SIGSTOP)
@@ -111,9 +105,7 @@ def test_a_run_whose_process_is_stopped(
     assert lines["next"].startswith(f"kill -CONT {process.pid}")
 
 
-def test_a_run_of_another_host_is_judged_by_time(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, host="elsewhere", written=time.time() - 3)
     assert said(folder, capsys)[1]["state"].startswith("running: ")
     put(folder, host="elsewhere", written=time.time() - 90)
@@ -144,9 +136,7 @@ def test_a_run_that_is_over(
     assert lines["next"].startswith(then)
 
 
-def test_what_a_run_has_outlived_is_not_told(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """An error from before it was resumed; and of a run that ended, what it did last."""
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text("2026-11-22 10:00:00,001 ERROR   unstable: the first\n")
@@ -213,9 +203,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     )
 
 
-def test_a_state_of_times_to_come_is_not_one_of_a_run_that_goes_on(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, written=time.time() + 20)  # clocks of two machines may differ by a little
     assert said(folder, capsys)[1]["state"].startswith("running")
     put(folder, written=time.time() + 7210)

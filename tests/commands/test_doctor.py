@@ -76,7 +76,7 @@ def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     assert "would make" not in printed
 
 
-def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
+def test_a_mistake_of_the_config_is_printed_too(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
@@ -124,7 +124,7 @@ def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFi
     assert "on the processor, embedded engine" in capsys.readouterr().out
 
 
-def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
+def test_a_slow_card_is_a_note_a_shared_one_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
@@ -140,9 +140,7 @@ def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
     assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
 
 
-def test_what_an_old_card_cannot_do_is_printed(
-    qwen: RunConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_card_is_told(qwen: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
     new = machine(1, 80.0)
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
     assert examine(qwen, [old], check) == 0
@@ -185,7 +183,7 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out
 
 
-def test_a_package_that_runs_from_its_source_alone_asks_for_nothing(
+def test_a_package_run_from_source_asks_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(name: str) -> NoReturn:

@@ -294,9 +294,7 @@ def test_no_text_that_is_shown_holds_a_key(canary: str) -> None:
     assert Escaping("%(message)s").format(record) == "<CANARY_KEY>"
 
 
-def test_an_error_that_nobody_catches_shows_none(
-    canary: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_uncaught_error_shows_none(canary: str, capsys: pytest.CaptureFixture[str]) -> None:
     keep_secret(canary)
     try:
         raise KeyError(CANARY)

@@ -93,9 +93,7 @@ def largest_difference(one: bytes, two: bytes) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
-def test_epochs_held_out_losses_and_evaluations_are_in_a_runs_folder(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_epochs_losses_and_evaluations_are_on_file(run: RunFolder, tmp_path: Path) -> None:
     new = learn(
         [run.root],
         options(
@@ -172,9 +170,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert all(weights(halved, each) == weights(whole, each) for each in whole.versions())
 
 
-def test_a_resume_needs_its_games_and_train_goes_on_too(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_goes_on(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = RunFolder(tmp_path / "source")
     shutil.copytree(run.root, source.root)
     monkeypatch.setattr(MortalLearner, "dies_at", 1)
@@ -424,9 +420,7 @@ def made_since() -> Iterator[Callable[[type], int]]:
     gc.unfreeze()
 
 
-def test_the_window_bounds_what_is_in_memory(
-    run: RunFolder, made_since: Callable[[type], int]
-) -> None:
+def test_the_window_bounds_memory(run: RunFolder, made_since: Callable[[type], int]) -> None:
     config = load_as(LearnRun, str(run.config), {"learn.window": 3, "learner.batch_size": 4})
     data, _ = offline_data(config, [origin_of(run)])
     assert len(data.index.train) > 50

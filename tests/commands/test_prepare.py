@@ -67,9 +67,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     ],
 )
 @pytest.mark.parametrize("learner", [True, False])
-def test_nothing_is_left_to_decide_and_what_is_decided_stays(
-    here: Machine, options: dict[str, Any], learner: bool, on: Any
-) -> None:
+def test_all_is_decided(here: Machine, options: dict[str, Any], learner: bool, on: Any) -> None:
     config = load("default", options)
     assert len(set(autos(config.model_dump()))) > 10  # there is much to decide
     first = on(config, here, learner=learner)
@@ -129,7 +127,7 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
-def test_an_algorithm_that_is_not_there_is_refused_before_a_model_is_loaded(
+def test_an_unknown_algorithm_is_refused_before_loading(
     algorithm: dict[str, str],
 ) -> None:
     with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):

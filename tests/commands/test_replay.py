@@ -172,7 +172,7 @@ def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixtu
     assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
 
 
-async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
+async def test_rounding_explains_only_samples_at_a_boundary(
     tiny_folder: Path,
 ) -> None:
     """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
@@ -259,7 +259,7 @@ def test_a_game_with_thoughts_that_were_ended_is_audited(
     st.floats(0.1, 3),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_number_is_in_the_share_of_one_token(
+def test_a_number_in_a_tokens_share(
     logprobs: list[float], temperature: float, number: float
 ) -> None:
     gaps = [distance(logprobs, temperature, at, number) for at in range(len(logprobs))]
@@ -272,9 +272,7 @@ def test_a_number_is_in_the_share_of_one_token(
         assert between - 1e-6 <= gap <= between + shares[own] + 1e-6
 
 
-def test_a_line_says_why_a_model_is_not_asked_again(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
     shown = capfd.readouterr().out
@@ -312,9 +310,7 @@ def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
 
 
-def test_a_game_that_a_person_played_is_audited(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n0\n1\n2\n3\n4\n5\n6\n7\n8\n" * 3):
         assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
     capfd.readouterr()
@@ -329,9 +325,7 @@ def test_a_game_that_a_person_played_is_audited(
     assert "as its prompt has it: 012345678" not in shown  # X of the person is on it by then
 
 
-def test_another_player_goes_on_from_a_turn(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     before = listing(copied.root)
     (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
     arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--with", "expert", "--seed", "9"]
@@ -351,9 +345,7 @@ def test_another_player_goes_on_from_a_turn(
     assert "turns 1 to 2: they were played in another game" in capfd.readouterr().out
 
 
-def test_a_version_goes_on_against_the_one_that_was_there(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_meets_the_old_one(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
     assert "run:1 at seat 0, run:0 at seat 1." in capfd.readouterr().out
@@ -423,9 +415,7 @@ def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_prompt_is_not_compared(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     def cut(record: Record) -> None:
         record["turns"][0]["sampled"]["prompt_cut"] = 5
 

@@ -126,9 +126,7 @@ def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
     return context.folder
 
 
-async def test_the_documented_loop_makes_the_same_run_to_the_bit(
-    tiny_folder: Path, tmp_path: Path, whole: RunFolder
-) -> None:
+async def test_the_loop_of_the_page(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """That of `examples/loop.py`, resumed once: it plays, learns, publishes and evaluates alike."""
     context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
     folder = context.folder
@@ -152,9 +150,7 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert chosen(folder) == chosen(whole)
 
 
-async def test_all_weights_that_go_on_are_the_same_to_the_bit(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_all_weights_are_the_same_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         model={"name": "tiny", "init": "fresh", "dtype": "bfloat16", "adapter": "none"},
@@ -331,9 +327,7 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     )
 
 
-async def test_branches_and_all_that_waits_is_there_again(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_branches_and_what_waits_are_there_again(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         groups={"by": "branch", "size": 3, "fork": "uncertain"},
@@ -346,9 +340,7 @@ async def test_branches_and_all_that_waits_is_there_again(
     assert rows(two.folder) == rows(one.folder)
 
 
-async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Path) -> None:
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)

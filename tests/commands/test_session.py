@@ -20,9 +20,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time
 
 
-def test_a_run_never_gets_a_folder_that_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_run_gets_a_taken_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session.time, "strftime", lambda _: "now")
     folders = [session.make_folder(parse({})).root for _ in range(3)]

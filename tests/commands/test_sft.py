@@ -186,9 +186,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert read_adapter(folder.adapter, "result").weights == best_one.weights
 
 
-def test_what_is_taught_has_the_ids_that_an_actor_is_asked(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_what_is_taught_has_the_ids_of_an_actor(tiny_folder: Path, tmp_path: Path) -> None:
     changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     folder = sft(config)
@@ -358,9 +356,7 @@ def test_legal_moves_are_a_source_of_examples(tiny_folder: Path, tmp_path: Path)
 
 @pytest.mark.tables("loop by turns", 2)
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_folder_that_the_command_line_goes_on_with(
-    tiny_folder: Path, project: Path
-) -> None:
+def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) -> None:
     """With Ray, as a person does it."""
     changes: dict[str, Any] = {
         "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 12, "patience": 12},

@@ -87,16 +87,12 @@ def test_a_start_is_made_once_for_a_model_and_its_games(
     assert len(made) == 2
 
 
-def test_a_model_that_knows_the_form_begins_as_it_would(
-    tiny_folder: Path, made: list[Path]
-) -> None:
+def test_a_model_that_knows_the_form_is_left_alone(tiny_folder: Path, made: list[Path]) -> None:
     whole = resolved(tiny_folder, game("bracketed", forms="brackets"))
     assert [teach.taught(whole), teach.taught(whole)] == [whole, whole] and len(made) == 1
 
 
-def test_some_games_are_not_asked_about(
-    tiny_folder: Path, made: list[Path], tmp_path: Path
-) -> None:
+def test_some_games_are_not_asked(tiny_folder: Path, made: list[Path], tmp_path: Path) -> None:
     unlisted = game(forms="bare")
     reasoned = game("bare", "think", forms="bare")
     whole = resolved(tiny_folder, unlisted, reasoned.model_copy(update={"name": "reasoned"}))

@@ -60,9 +60,7 @@ def changed(folder: RunFolder, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_is_watched_is_what_the_run_itself_shows(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_what_is_watched_is_what_the_run_shows(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -82,9 +80,7 @@ def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> N
         View.read(record, make_config(), RunSummary(), lambda: 0.0)
 
 
-def test_a_folder_is_shown_once_where_there_is_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     watch(make_run(tmp_path / "run").root)
     text = capsys.readouterr().out
     assert all(f"─ {pane} ─" in text for pane in PANES)
@@ -123,9 +119,7 @@ def test_sigterm_ends_it_as_it_ends_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "status", [{"written": "now"}, {"view": []}, {"view": {"now": 1.0}}, {"state": 3, "view": 4}]
 )
-def test_a_file_of_another_shape_leaves_what_is_shown(
-    tmp_path: Path, status: dict[str, Any]
-) -> None:
+def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, Any]) -> None:
     folder = make_run(tmp_path / "run")
     watched = Watched(folder)
     shown = render(watched.view, 200, 60)
@@ -134,9 +128,7 @@ def test_a_file_of_another_shape_leaves_what_is_shown(
     assert "main@2" in shown and "main@2" in render(watched.view, 200, 60)
 
 
-def test_what_cannot_be_shown_leaves_the_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "record", lambda self: 1 / 0)
     folder = make_run(tmp_path / "run")
     status = json.loads(folder.status.read_text())
@@ -218,9 +210,7 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
     assert "to go on    unstable train --resume run" in own.shown
 
 
-def test_runs_are_listed_with_state_score_and_tags(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "first", tracking={"dashboard": "off", "tags": ["kl", "first try"]})
     second = make_run(tmp_path / "second")
     changed(second, state="failed", reason="no memory")
@@ -248,9 +238,7 @@ def test_the_newest_score_is_the_last_one_that_is_there() -> None:
     assert newest_score(RunSummary()) == ""
 
 
-def test_a_name_is_the_folders_and_the_dashboards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = make_config(tracking={"name": "first try", "dashboard": "off"})
     assert make_folder(config).root == Path("outputs/first try")
@@ -262,9 +250,7 @@ def test_a_name_is_the_folders_and_the_dashboards(
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
 
 
-def test_a_link_that_cannot_be_made_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_not_made_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(tmp_path)
     monkeypatch.setattr(Path, "symlink_to", lambda *_: 1 / 0)
     tracker.name_best(0)

@@ -149,9 +149,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @every_row(("data", "message"), WRONG)
-def test_a_mistake_is_one_line_with_field_value_and_remedy(
-    data: dict[str, Any], message: str
-) -> None:
+def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(data)
     assert str(error.value) == message

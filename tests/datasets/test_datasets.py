@@ -121,9 +121,7 @@ def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(ga
 
 
 @pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
-def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
-    pile, number, by_seat, caplog
-):
+def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, caplog):
     game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]

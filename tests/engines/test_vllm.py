@@ -155,9 +155,7 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
-async def test_constrained_answers_have_the_chances_of_the_allowed_tokens(
-    engine, monkeypatch, loses_allowed
-):
+async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch, loses_allowed):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
     requests: list[dict[str, Any]] = [{"temperature": t} for t in (1.0, 0.7, 0)]

@@ -26,9 +26,7 @@ def test_each_prefix_is_an_entry_point() -> None:
 
 
 @every_row("prefix", LIBRARIES)
-def test_a_library_that_is_not_there_is_a_line(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, LIBRARIES[prefix], None)
         for name in [name for name in sys.modules if name.startswith("unstable.contrib.env")]:

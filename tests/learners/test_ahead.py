@@ -27,9 +27,7 @@ from unstable.learners.model import policy
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_packs_made_ahead_are_those_made_when_they_are_needed(
-    model, monkeypatch, gradients, algorithm
-):
+def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, algorithm):
     makers = []
 
     def spy(given):

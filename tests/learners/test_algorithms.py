@@ -65,9 +65,7 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
         ({"name": "rft", "aggregation": "sequence"}, False),
     ],
 )
-def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
-    model, algorithm, whole
-):
+def test_trajectories_stay_whole_only_where_the_loss_needs_it(model, algorithm, whole):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)
     packs = count_forwards(learner.policy)
     batch = make_groups(won=[1.0, 0.5, 0.25, 0.75])  # all won, each once
@@ -315,9 +313,7 @@ HERE = "tests.learners.test_algorithms:Doubled"
         ),
     ],
 )
-def test_a_class_that_does_not_do_is_refused_before_the_model_is_loaded(
-    model, algorithm, message, remedy
-):
+def test_a_wrong_class_is_refused_before_loading(model, algorithm, message, remedy):
     missing = model.model_copy(update={"name": "no such model"})
     with pytest.raises(ConfigError) as error:
         make_learner(missing, algorithm=algorithm)

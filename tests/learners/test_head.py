@@ -156,9 +156,7 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
     [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
     + [("falcon_h1", 1.7, None)],
 )
-def test_a_head_is_read_of_the_models_config(
-    kind: str, scale: float, softcap: float | None
-) -> None:
+def test_a_head_is_read_of_the_config(kind: str, scale: float, softcap: float | None) -> None:
     head = Head.of(make_family(kind))
     assert (head.scale, head.softcap) == (pytest.approx(scale), softcap)
     assert head.bias_V is None and not head.trained

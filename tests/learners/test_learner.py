@@ -70,9 +70,7 @@ def test_compiling_does_not_change_the_gradient(model, gradients, monkeypatch):
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
-def test_an_interrupted_answer_is_recorded_read_and_trained_where_it_was_sampled(
-    model, gradients, tmp_path
-):
+def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_path):
     """The gradient is that of a plain forward in which the inserted tokens have no loss."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
     TrainedLora(peft_model).load(learner.save(tmp_path / "000000"))
@@ -285,9 +283,7 @@ class Waits(TorchFunctionMode):
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_a_step_waits_for_its_device_once_however_many_micro_batches_it_has(
-    model, algorithm, monkeypatch
-):
+def test_a_step_waits_for_its_device_once(model, algorithm, monkeypatch):
     """Else the card has nothing to do while the next pack is made."""
     learner, waits = make_learner(model, algorithm=algorithm, micro_batch_size=2), Waits()
     step = learner._step

@@ -293,9 +293,7 @@ def heads_of(pack, dtype=torch.float32, seed=0):
 @pytest.mark.parametrize("window", [None, 2, 22])
 @pytest.mark.parametrize("shares_heads", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_kernel_with_bounds_has_the_gradients_of_attention_by_shapes(
-    monkeypatch, shares_heads, shared, window
-):
+def test_the_kernel_with_bounds_has_all_gradients(monkeypatch, shares_heads, shared, window):
     seen = []
 
     def kernel(query, key, value, *bounds, **options):

@@ -422,9 +422,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, 
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
-    lengths, count, limit, by_tokens
-):
+def test_every_sample_counts_once_on_even_ranks(lengths, count, limit, by_tokens):
     samples = tokens_of([make_sample([1] * (1 + a), [2] * b) for a, b in lengths])
     units = [unit for unit, _ in lengths]
     size, max_tokens = limit, 4 * limit if by_tokens else None

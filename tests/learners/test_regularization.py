@@ -128,9 +128,7 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
-def test_a_weight_is_in_reward_a_move_whatever_the_loss_is_a_mean_over(
-    model, gradients, aggregation
-):
+def test_a_weight_is_in_reward_a_move(model, gradients, aggregation):
     """A cost of c in each token is, on policy, a move's reward less by c x its length."""
     for weight in (0.0, 0.5):
         algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}

@@ -111,9 +111,7 @@ def assert_ended(family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.slow
-async def test_ranks_are_one_learner_until_one_dies(
-    ray: None, model: ModelConfig, tmp_path: Path
-) -> None:
+async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Path) -> None:
     config = troubled(model, "hang", version=2)
     folder = RunFolder(tmp_path)
     remote = RemoteLearner(config, folder, HERE, threads=RANKS)

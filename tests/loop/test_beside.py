@@ -41,9 +41,7 @@ def begun(context: Context) -> list[asyncio.Event]:
 
 
 @pytest.mark.parametrize("slow", ["the learner's files", "an actor's adapter"])
-async def test_the_next_update_begins_while_a_version_is_published(
-    tiny_folder: Path, tmp_path: Path, slow: str
-) -> None:
+async def test_updates_begin_while_publishing(tiny_folder: Path, tmp_path: Path, slow: str) -> None:
     """Publishing version 1 waits here until update 2 has begun."""
     context = make_context(tiny_folder, tmp_path / "run", **settings())
     events = begun(context)
@@ -99,9 +97,7 @@ async def test_nothing_names_a_version_until_it_is_on_file_and_served(
         assert purpose == "eval" or by and max(by) <= current
 
 
-async def test_what_is_published_late_is_the_version_as_it_was(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_what_is_late_is_the_version_as_it_was(tiny_folder: Path, tmp_path: Path) -> None:
     """What a version's checkpoint holds does not depend on the updates made while it is written."""
     context = make_context(tiny_folder, tmp_path / "run", **settings())
     learner, folder = context.learner, context.folder
@@ -127,9 +123,7 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     assert str(states[0]) == str(states[1]), "with the optimizer's moments"
 
 
-async def test_updates_go_on_while_a_version_is_evaluated(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_updates_go_on_while_one_is_evaluated(tiny_folder: Path, tmp_path: Path) -> None:
     """The evaluation of version 0 ends here after update 3 has begun; its games are filed as its.
 
     That of version 2 has to wait for it, and so has version 4's update for that of version 2.
@@ -168,9 +162,7 @@ async def test_updates_go_on_while_a_version_is_evaluated(
 
 
 @pytest.mark.parametrize("during", ["update 2", "update 1"])
-async def test_an_interrupt_waits_for_what_is_made_and_for_what_is_published(
-    tiny_folder: Path, tmp_path: Path, during: str
-) -> None:
+async def test_an_interrupt_waits_for_all(tiny_folder: Path, tmp_path: Path, during: str) -> None:
     """It comes while version 1 is published, as update 2 is made or before it can begin."""
     context = make_context(tiny_folder, tmp_path / "run", **settings())
     events = begun(context)

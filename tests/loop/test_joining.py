@@ -21,9 +21,7 @@ def served(context: Context) -> list[set[PlayerId]]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_an_actor_that_joins_plays_as_the_others_do(
-    mode: str, tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_an_actor_that_joins_plays_too(mode: str, tiny_folder: Path, tmp_path: Path) -> None:
     """It comes as version 1 is published, and lacks no version from then on."""
     changes: dict[str, Any] = {"loop": {"mode": mode, "steps": 6}, "eval": {"every": 0}}
     context = make_context(tiny_folder, tmp_path / "run", actors={"games_in_flight": 6}, **changes)

@@ -56,9 +56,7 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
     assert whole == [2, 3]
 
 
-async def test_the_start_stays_when_other_old_versions_go(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_the_start_stays_when_old_versions_go(tiny_folder: Path, tmp_path: Path) -> None:
     context = make_context(
         tiny_folder,
         tmp_path / "run",
@@ -76,9 +74,7 @@ async def test_the_start_stays_when_other_old_versions_go(
     }
 
 
-async def test_every_second_version_stays_where_that_is_asked_for(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_every_second_version_stays_if_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
     context = make_context(
         tiny_folder,
         tmp_path / "run",
@@ -140,7 +136,7 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-async def test_both_at_once_makes_all_updates_within_the_staleness(
+async def test_both_at_once_stay_fresh(
     tiny_folder: Path, tmp_path: Path, max_staleness: int
 ) -> None:
     context = make_context(
@@ -206,9 +202,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
     assert context.buffer.size > 0
 
 
-async def test_evaluation_touches_nothing_that_is_trained(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_evaluation_touches_nothing_trained(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 15: with and without evaluation, the same games are trained on, to the bit."""
     folders = []
     for every in (0, 1):
@@ -264,9 +258,7 @@ async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
     assert found == {0: [0, 0], 3: [3, 3]}
 
 
-async def test_greedy_games_are_played_beside_and_change_nothing_else(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_greedy_games_change_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
     folders, ratings = [], []
     for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
         evaluation = {"games": 4, "temperature": temperature}
@@ -325,9 +317,7 @@ async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_too_many_failed_games_end_the_run(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
+async def test_many_failed_games_end_a_run(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     context = make_context(
         tiny_folder,
         tmp_path / "run",
@@ -349,9 +339,7 @@ class BrokenLearner(LocalLearner):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_dead_learner_ends_the_run_with_its_own_error(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
+async def test_a_dead_learner_ends_the_run(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
@@ -497,9 +485,7 @@ async def judge(result: GameResult, seat: int) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
+async def test_a_judge_runs_beside_the_games(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     context = make_context(
         tiny_folder,
         tmp_path / "run",

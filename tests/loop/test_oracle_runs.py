@@ -88,9 +88,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     assert policy == "last" or any(terms["http"]["raw"] == 0 for terms in rewards)
 
 
-async def test_the_own_engine_judges_beside_play_and_runs_repeat(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_the_own_engine_judges_and_runs_repeat(tiny_folder: Path, tmp_path: Path) -> None:
     games = []
     for number in range(2):
         base, adapter = load_model_of(tiny_folder), tmp_path / f"adapter{number}"

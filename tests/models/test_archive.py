@@ -183,9 +183,7 @@ def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_p
         ),
     ],
 )
-def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
-    changes, words, adapter, model, tmp_path, monkeypatch, capsys
-):
+def test_a_wrong_base_is_told(changes, words, adapter, model, tmp_path, monkeypatch, capsys):
     base = describe_base(model, ["TicTacToe-v0"]) | changes
     pack_adapter(adapter, tmp_path / "lora_ckpt.zip", base=base, card="")
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
@@ -200,9 +198,7 @@ def test_a_wrong_base_is_named_on_stderr_and_training_starts_fresh(
     ("games", "is_used"),
     [(["TicTacToe-v0"], True), (["Nim-v0", "TicTacToe-v0"], True), (["Nim-v0"], False)],
 )
-def test_a_start_is_used_for_the_games_that_it_was_made_for(
-    games, is_used, adapter, model, tmp_path, monkeypatch
-):
+def test_a_start_is_of_its_games(games, is_used, adapter, model, tmp_path, monkeypatch):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
     config = parse({"model": model.model_dump(), "games": [{"env": env} for env in games]})
@@ -221,9 +217,7 @@ def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):
     assert misfit(tmp_path / "lora", model) == "it has no base.json that names its base"
 
 
-def test_a_run_starts_from_the_zip_beside_the_package_unless_asked_not_to(
-    adapter, model, tmp_path, monkeypatch, capsys
-):
+def test_a_run_starts_from_the_packages_zip(adapter, model, tmp_path, monkeypatch, capsys):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     folder = tmp_path / "lora_ckpt"
     monkeypatch.setattr(preparing, "LORA_FOLDER", folder)
@@ -235,9 +229,7 @@ def test_a_run_starts_from_the_zip_beside_the_package_unless_asked_not_to(
     assert capsys.readouterr().err == ""
 
 
-def test_a_checkout_that_may_not_be_written_to_has_its_start_in_the_cache(
-    adapter, model, tmp_path, monkeypatch
-):
+def test_a_read_only_checkout_starts_from_the_cache(adapter, model, tmp_path, monkeypatch):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
     monkeypatch.setattr(preparing.os, "access", lambda path, _: Path(path) != tmp_path)

@@ -147,9 +147,7 @@ def test_what_does_not_fit_is_one_line_before_a_model_loads(words, how, model, f
         check(as_opponent(model, folder))
 
 
-def test_what_an_evaluation_meets_is_read_before_a_model_loads(
-    model, folder, tmp_path, monkeypatch
-):
+def test_opponents_are_read_before_a_model_loads(model, folder, tmp_path, monkeypatch):
     """The opponents of a run whose file was spoilt since then."""
     run = tmp_path / "run"
     (run / "checkpoints" / "000001").mkdir(parents=True)

@@ -54,9 +54,7 @@ def waiting_share(
 
 
 @every_row(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
-def test_a_slot_for_every_version_leaves_no_place_waiting(
-    slots: int, least: float, most: float
-) -> None:
+def test_a_slot_a_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
     assert least <= waiting_share(slots) <= most
 
 

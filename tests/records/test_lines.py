@@ -63,7 +63,7 @@ def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
         game_body(played)
 
 
-def test_a_key_of_this_process_is_not_in_a_line_that_another_made(
+def test_a_key_of_this_process_is_in_no_others_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = game_body(said("it is key-of-a-service"))
@@ -90,9 +90,7 @@ def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
         (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
     ],
 )
-def test_damage_is_told_with_its_file_line_and_field(
-    tmp_path: Path, old: bytes, new: bytes, why: str
-) -> None:
+def test_damage_is_told_with_its_place(tmp_path: Path, old: bytes, new: bytes, why: str) -> None:
     played = game(turns=2)
     segments = (Segment(token_ids=[5], scored=False), completion())
     played.turns[0].answer = replace(

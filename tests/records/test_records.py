@@ -164,9 +164,7 @@ def test_a_game_is_read_back_as_it_was_played(
     assert as_played(parse_record(line, RecordedGame, "a line")) == result
 
 
-async def test_games_of_a_real_actor_are_read_back_from_their_file(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_games_of_a_real_actor_are_read_back(tiny_folder: Path, tmp_path: Path) -> None:
     """Models, a program, forfeits and branches, as a run writes them."""
     context = make_context(
         tiny_folder,
@@ -352,9 +350,7 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
     ("line", "complaint"),
     [('{"a":', "not JSON"), ("[1]", "a list; write an object a line"), ("3", "a int")],
 )
-def test_what_is_no_object_is_refused_with_its_place(
-    tmp_path: Path, line: str, complaint: str
-) -> None:
+def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n{line}\n')
     with pytest.raises(ConfigError, match=rf"x\.jsonl:2: {complaint}"):
@@ -384,9 +380,7 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
         (Path.mkdir, "a folder"),
     ],
 )
-def test_a_file_is_put_through_no_link_and_no_device(
-    tmp_path: Path, make: Callable[[Path], None], why: str
-) -> None:
+def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
     path = tmp_path / "report.html"
     check_target(path, "--out")
     path.touch()
@@ -511,9 +505,7 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
     assert objects(path) == [{"a": 1}]
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "x"
     with pytest.raises(FileNotFoundError):  # one that was removed does not come back
         write_whole(path, b"old")
@@ -658,9 +650,7 @@ def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 @every_row("replace", [False, True])
 @every_row("error", [KeyError, KeyboardInterrupt])
-def test_a_block_that_raises_leaves_nothing_behind(
-    tmp_path: Path, replace: bool, error: type[BaseException]
-) -> None:
+def test_a_raise_leaves_nothing(tmp_path: Path, replace: bool, error: type[BaseException]) -> None:
     folder = tmp_path / "new"
     with pytest.raises(error), new_folder(folder, replace=replace) as scratch:
         fill(scratch, "me")
@@ -721,9 +711,7 @@ def test_of_two_that_replace_a_folder_the_last_one_stays(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_who_was_faster_between_two_steps_of_replacing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "new"
     folder.mkdir()
     remove = shutil.rmtree
@@ -741,9 +729,7 @@ def test_who_was_faster_between_two_steps_of_replacing_is_left(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_what_cannot_be_put_in_place_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_move_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("no")
 
@@ -810,8 +796,6 @@ def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
 
 @every_row("content", [b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo"])
 @every_row("block", [1, 3, 2**20])
-def test_a_file_is_whole_up_to_its_last_line_that_ended(
-    content: bytes, block: int, tmp_path: Path
-) -> None:
+def test_a_file_is_whole_to_its_last_line(content: bytes, block: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert whole_size(tmp_path / "file", block) == content.rfind(b"\n") + 1

@@ -56,16 +56,14 @@ def gained(*gains: tuple[float, float, float]) -> Run:
         ((0.0, 0.0), (0.0, 0.0), "same", "about the same: 0.000 and 0.000 overlap"),
     ],
 )
-def test_a_difference_of_exploitability_has_a_margin(
-    first: Bounds, last: Bounds, kind: str, why: str
-) -> None:
+def test_exploitability_has_a_margin(first: Bounds, last: Bounds, kind: str, why: str) -> None:
     found = verdict(exploited(first, last))
     assert found.kind == kind
     assert f" at version 1, {why} (upper bounds" in found.reasons[0]
 
 
 @given(st.floats(0.001, 100), st.floats(0, 100), st.floats(0, 0.5), st.floats(0, 0.5))
-def test_worse_is_what_is_better_backwards_in_time(
+def test_worse_is_better_backwards(
     first: float, last: float, width: float, last_width: float
 ) -> None:
     """But for the margin, which is of the first figure."""
@@ -87,9 +85,7 @@ def test_worse_is_what_is_better_backwards_in_time(
         ((0, 0), "No difference to version 0 can be seen."),
     ],
 )
-def test_the_headline_counts_where_measures_do_not_agree(
-    signs: tuple[int, ...], answer: str
-) -> None:
+def test_the_headline_counts_where_measures_differ(signs: tuple[int, ...], answer: str) -> None:
     gains = {1: (0.3, 0.2, 0.4), 0: (0.0, -0.1, 0.1), -1: (-0.3, -0.4, -0.2)}
     assert verdict(gained(*(gains[sign] for sign in signs))).answer == answer
 
@@ -165,9 +161,7 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
         ("failed", "no space is left", "State of the run: failed (no space is left)."),
     ],
 )
-def test_the_head_says_how_the_run_ended(
-    tmp_path: Path, ending: Ending, reason: str, line: str
-) -> None:
+def test_the_head_says_the_end(tmp_path: Path, ending: Ending, reason: str, line: str) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
     with tracker.refreshing():

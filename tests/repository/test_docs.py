@@ -131,9 +131,7 @@ def test_what_the_page_of_concepts_points_at_is_there() -> None:
 # The Python API
 
 
-def test_the_examples_of_the_python_api_print_what_stands_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_the_api_print(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     examples = [each for each in blocks("python", page("python_api.md")) if each.startswith(">>>")]
     check_examples("".join(f"```python\n{each}```\n" for each in examples))
@@ -408,9 +406,7 @@ def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorials_commands_lead_to_a_model_to_play_against(
-    sticks: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_leads_to_a_model(sticks: Path, capfd: pytest.CaptureFixture[str]) -> None:
     small = {
         "world": "--world.steps 30 --world.games 20 --world.score_games 0",
         "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",

@@ -170,9 +170,7 @@ def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
         ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
     ],
 )
-def test_what_a_card_lacks_is_a_line_before_anything_is_installed(
-    machine: dict[str, object], words: list[str], tmp_path: Path
-) -> None:
+def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path: Path) -> None:
     known = {"listed": CARD, "mode": "Default", "cuda": "13.0"} | machine
     smi = None if known["listed"] is None else SMI.format(**known)
     path = tools(

@@ -239,9 +239,7 @@ WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG_SERVICES.values(), ids=list(WRONG_SERVICES))
-async def test_what_a_service_does_wrong_goes_as_declared(
-    server: Server, reply: Reply, why: str
-) -> None:
+async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
     server.replies = [reply]
     timeout = 0.3 if reply.wait_s else 20.0
     dropped = await judged(rewards_of(judge(server, timeout=timeout), RewardConfig()), [game()])
@@ -258,18 +256,14 @@ async def test_what_another_call_would_not_mend_is_asked_once(server: Server, st
     assert server.asked == 1
 
 
-async def test_a_key_goes_out_and_is_never_shown(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_is_sent_never_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "a-very-secret-key")
     server.replies = [Reply(400, "you sent a-very-secret-key")]
     found = await judged(rewards_of(judge(server)), [game()])
     assert "<A_KEY>" in str(found[0]) and "secret-key" not in str(found[0])
 
 
-def test_a_service_that_is_not_there_is_refused_in_one_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_service_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = rewards_of(judge(server))
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
         rewards.check(lambda url: "it is silent")

@@ -93,9 +93,7 @@ def unruly(server: Server, reply: Reply, **changes: Any) -> Entry:
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG.values(), ids=list(WRONG))
-async def test_what_a_service_does_wrong_goes_as_declared(
-    server: Server, reply: Reply, why: str
-) -> None:
+async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
     dropped = await judged(rewards_of(unruly(server, reply), RewardConfig()), [game()])
     assert why in str(dropped[0]) and "\n" not in str(dropped[0])
     zero = rewards_of(unruly(server, reply, on_failure="zero"), RewardConfig())

@@ -63,9 +63,7 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
         ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
     ],
 )
-def test_terms_of_length_by_hand(
-    term: str, args: dict[str, Any], expected: Sequence[float]
-) -> None:
+def test_terms_of_length(term: str, args: dict[str, Any], expected: Sequence[float]) -> None:
     """Of four turns: a program's, and answers of 5, 7 and 12 sampled tokens, 3, 4 and 9 a thought.
 
     The last one's thought was ended: what was inserted is not counted.
@@ -97,9 +95,7 @@ def _answer(count: int) -> Completion:
         ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
     ],
 )
-def test_wrong_arguments_of_terms_of_length_are_named(
-    term: str, args: dict[str, Any], line: str
-) -> None:
+def test_wrong_arguments_are_named(term: str, args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
         load("tiny", {"buffer.rewards": [{"term": term, "args": args}]})
     assert line in str(raised.value) and "\n" not in str(raised.value)

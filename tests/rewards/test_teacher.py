@@ -156,7 +156,7 @@ FINE = [None, *[-1.0] * 7]
         (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
     ],
 )
-async def test_a_fault_of_the_endpoint_is_a_line_and_costs_the_game(
+async def test_a_fault_of_the_endpoint_is_a_line(
     server: Server, reply: Reply, message: str
 ) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)

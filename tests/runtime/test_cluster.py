@@ -41,7 +41,7 @@ assert not is_held()
 
 
 @pytest.mark.slow
-def test_processes_start_out_of_any_path_beside_any_cluster_as_nice_as_the_run(
+def test_processes_start_beside_any_cluster_as_nice_as_the_run(
     tmp_path: Path,
 ) -> None:
     """They hear no hangup, which this process does."""
@@ -109,9 +109,7 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
         child.wait()
 
 
-def test_a_learner_on_a_card_keeps_its_memory_in_segments_that_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_grows_in_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine must not: vLLM could not put it to sleep. What the environment says stands."""
     made: list[dict[str, Any]] = []
 

@@ -193,9 +193,7 @@ async def test_it_goes_on_to_the_same_weights_wherever_it_dies(
         assert len(mine) == len(adapters)
 
 
-async def test_the_third_death_ends_the_run_which_can_go_on(
-    model: ModelConfig, tmp_path: Path
-) -> None:
+async def test_the_third_death_ends_the_run(model: ModelConfig, tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"the learner's process has died in .*--resume"):
         await trained(model, tmp_path, {4, 9, 13}, after=False, afar=False)
     assert RunFolder(tmp_path / "run").versions()

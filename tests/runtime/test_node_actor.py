@@ -120,9 +120,7 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
     await whole.close()
 
 
-async def test_at_once_what_a_lost_actor_has_begun_is_played_once(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: Path) -> None:
     config = config_of(tiny_folder, loop={"mode": "async"})
     nodes = Nodes(config, RunFolder(tmp_path))
     await nodes.start()
@@ -140,9 +138,7 @@ async def test_at_once_what_a_lost_actor_has_begun_is_played_once(
     await nodes.close()
 
 
-async def test_what_a_lost_actor_was_dealt_is_played_by_another_until_it_is_back(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_another_plays_what_a_lost_actor_has(tiny_folder: Path, tmp_path: Path) -> None:
     """Another one that dies meanwhile is started again, and plays what is left of it."""
     nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
@@ -168,9 +164,7 @@ async def test_what_a_lost_actor_was_dealt_is_played_by_another_until_it_is_back
     await nodes.close()
 
 
-async def test_a_lost_actor_comes_back_with_all_that_was_published_meanwhile(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_lost_actor_comes_back_up_to_date(tiny_folder: Path, tmp_path: Path) -> None:
     """The newest from memory; those before it from the driver's files, sent to where it is."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     nodes = Nodes(config, folder)

@@ -52,9 +52,7 @@ def node(name: str = "10.0.0.2", **changes: Any) -> Node:
         ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
     ],
 )
-def test_a_node_that_differs_is_told_in_a_line(
-    here: dict[str, Any], there: dict[str, Any], line: str
-) -> None:
+def test_a_different_node_is_told(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
     (told,) = differences(node(**there), found(**here))
     assert line in told and "\n" not in told
     assert [*differences(node(), found())] == []
@@ -82,9 +80,7 @@ def test_files_that_come_are_written_whole_and_over_nothing(tmp_path: Path) -> N
         write_files(tmp_path / "000012", {})
 
 
-def test_an_agent_keeps_files_and_hands_logs_over_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_hands_logs_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.tempfile, "tempdir", str(tmp_path))
     agent = NodeAgent()
     root = Path(agent.make())
@@ -104,9 +100,7 @@ def test_an_agent_keeps_files_and_hands_logs_over_once(
     assert not root.exists()
 
 
-async def test_logs_of_a_node_reach_the_runs_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_logs_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_logs, "LOG_BYTES", 5)
     told = [{"actor-3.log": b"first\n"}, {"actor-3.log": b"second\n"}]
 
@@ -123,7 +117,7 @@ async def test_logs_of_a_node_reach_the_runs_folder(
     assert (tmp_path / "logs/actor-3.log.1").read_bytes() == b"first\n"
 
 
-async def test_a_node_is_there_if_its_agent_answers_and_gone_if_that_is_dead(
+async def test_a_node_is_there_while_its_agent_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nodes, "PAUSE_S", 0.0)
@@ -165,9 +159,7 @@ def run_config(tmp_path: Path) -> RunConfig:
     )
 
 
-async def test_a_node_without_the_drivers_disk_gets_what_its_processes_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_gets_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.ray, "put", lambda value: value)
     config = run_config(tmp_path)
     files = Files(config, RunFolder(tmp_path / "run"))
@@ -209,9 +201,7 @@ OWN = ("tests/", "bench/", "scripts/", "examples/")
 """Folders whose modules other tests may have loaded."""
 
 
-def test_a_users_modules_go_with_all_that_they_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_go_with_their_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("my_games.py", "deep/__init__.py", "deep/more.py", "unused.py"):
         (tmp_path / name).write_text(f"# {name}\n")
@@ -252,7 +242,7 @@ def reserved(
     return reserve(placements, {name: node(name) for name in ("a", "b")}), groups
 
 
-def test_ray_keeps_cards_and_processors_at_each_processs_node(
+def test_ray_keeps_cards_at_each_processs_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     places, groups = reserved(
@@ -269,7 +259,7 @@ def test_ray_keeps_cards_and_processors_at_each_processs_node(
     assert seen == [None, None, ""], "Ray says which cards, and none where there are none"
 
 
-def test_processes_that_share_a_card_are_in_one_group_with_a_part_each(
+def test_processes_that_share_a_card_are_one_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     card = Placement("a", ("0",))

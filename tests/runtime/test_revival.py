@@ -176,9 +176,7 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
         ([0.1], False),
     ],
 )
-async def test_a_successor_waits_for_the_memory_that_the_dead_one_held(
-    free: list[float], found: bool
-) -> None:
+async def test_a_successor_waits_for_memory(free: list[float], found: bool) -> None:
     looks = iter(free)
 
     def read(gpus: Sequence[str]) -> list[float]:

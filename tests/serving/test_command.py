@@ -120,9 +120,7 @@ def test_a_dead_engine_ends_the_command(
 
 @pytest.mark.tables("serving", 3)
 @pytest.mark.slow
-def test_what_the_page_shows_runs_as_written(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
     (curl,) = [each for each in blocks("bash", page) if each.startswith("curl")]
     (script,) = blocks("python", page)

@@ -111,9 +111,7 @@ def near(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
-async def test_logprobs_are_of_the_distribution_at_the_temperature(
-    served: Endpoint, temperature: float
-) -> None:
+async def test_logprobs_are_at_the_temperature(served: Endpoint, temperature: float) -> None:
     model = load_model(served.config.model)
     async with served.client() as client:
         reply = await client.completions.create(

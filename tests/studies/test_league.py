@@ -54,7 +54,7 @@ def go(league: League, slots: int = 1) -> None:
 # What runs are given
 
 
-def test_a_run_begins_where_the_one_before_it_ended_and_meets_whom_its_role_says(
+def test_a_run_begins_at_the_last_end_and_meets_its_role(
     tmp_path: Path,
 ) -> None:
     league = made(tmp_path / "out")
@@ -138,9 +138,7 @@ def test_weights_follow_from_the_games_on_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("result", "is_anew"), [("wwwl", True), ("wwll", False)])
-def test_an_exploiter_that_has_won_begins_from_the_start(
-    result: str, is_anew: bool, tmp_path: Path
-) -> None:
+def test_a_winning_exploiter_begins_anew(result: str, is_anew: bool, tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     played(league, Turn("exploiter", 1), "train", 1, {"main-1": "wdwd"})
     played(league, Turn("exploiter", 1), "eval", 2, {"main-1": result, "random": "wwww"})
@@ -197,18 +195,14 @@ def test_turns_are_taken_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
     assert len(fake.begun) == 9
 
 
-def test_members_that_train_together_wait_for_the_generation_before(
-    fake: type[FakeRun], tmp_path: Path
-) -> None:
+def test_members_wait_for_the_generation_before(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out", f"{LEAGUE}turns: together\n")
     go(league, slots=3)
     assert fake.begun[0] == "main-1" and len(fake.begun) == 7
     assert set(fake.begun[1:4]) == {"main-2", "exploiter-2", "scout-2"}
 
 
-def test_what_depends_on_a_run_that_failed_waits_for_another_try(
-    fake: type[FakeRun], tmp_path: Path
-) -> None:
+def test_what_depends_on_a_failure_waits(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     fake.fails = {"exploiter-2": 1}
     go(league)

@@ -27,9 +27,7 @@ def read(text: str) -> LeagueConfig:
     meet=st.builds(MeetConfig, rule=st.sampled_from(["uniform", "pfsp"]), newest=st.just(3)),
     turns=st.sampled_from(["alternate", "together"]),
 )
-def test_a_league_that_is_written_is_read_back(
-    names: set[str], meet: MeetConfig, turns: str
-) -> None:
+def test_a_written_league_is_read_back(names: set[str], meet: MeetConfig, turns: str) -> None:
     members = {name: MemberConfig(fields={"learner.epochs": 2}) for name in sorted(names)}
     league = LeagueConfig.model_validate(
         {"members": members, "generations": 2, "updates": 3, "meet": meet, "turns": turns}

@@ -54,9 +54,7 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_rebuilt_ratings_are_the_saved_ones_to_the_bit(
-    runs: dict[str, RunFolder], mode: str
-) -> None:
+def test_rebuilt_ratings_are_the_saved_ones(runs: dict[str, RunFolder], mode: str) -> None:
     """With past versions, evaluations beside training and a temperature that is not rated."""
     found = rebuild(runs[mode], Skipped())
     assert found.difference == 0.0
@@ -80,9 +78,7 @@ def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> 
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
-def test_a_version_after_a_rollback_begins_as_the_one_whose_weights_it_has(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_after_a_rollback_ratings_are_of_the_weights(tiny_folder: Path, tmp_path: Path) -> None:
     """All groups tie where every answer forfeits, which is an alarm from the third update on."""
     guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
     groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
@@ -110,7 +106,7 @@ def test_of_several_runs_versions_are_named_by_their_run(
     assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
 
 
-def test_how_often_past_versions_were_drawn_is_beside_the_rules_own_probabilities(
+def test_draws_stand_beside_the_rules_probabilities(
     runs: dict[str, RunFolder],
 ) -> None:
     met = rebuild(runs["sync"], Skipped()).met

@@ -160,9 +160,7 @@ VALUES = st.dictionaries(
 
 
 @given(values=VALUES, keep=st.integers(1, 6) | st.floats(0.1, 0.9), sign=st.sampled_from([1, -1]))
-def test_the_best_of_those_with_enough_seeds_go_on(
-    values: dict[str, list[float]], keep: float, sign: int
-) -> None:
+def test_the_best_go_on(values: dict[str, list[float]], keep: float, sign: int) -> None:
     found = decide(4, StopConfig(rungs=[4], keep=keep), values, 3, sign)
     ranked = {name for name, own in values.items() if len(own) >= 2}  # above half of three seeds
     assert found.values.keys() == ranked and set(found.kept) <= ranked
@@ -246,9 +244,7 @@ def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: P
 
 
 @pytest.mark.parametrize("stop", ["", STOP])
-def test_a_metric_that_no_run_makes_is_said_after_the_first(
-    fake: type[FakeRun], tmp_path: Path, stop: str
-) -> None:
+def test_a_metric_of_no_run_is_said(fake: type[FakeRun], tmp_path: Path, stop: str) -> None:
     text = SWEEP.replace(f"metric: {METRIC}", "metric: collect/game") + stop
     for _ in range(2):  # going on with it says the same
         scene = Scene(tmp_path / "s", text)
@@ -261,9 +257,7 @@ def test_a_metric_that_no_run_makes_is_said_after_the_first(
     assert fake.begun == ["learning_rate-0.001-seed1"] and not scene.folder.decisions()
 
 
-def test_a_metric_that_a_later_setting_lacks_stops_nothing(
-    fake: type[FakeRun], tmp_path: Path
-) -> None:
+def test_a_metric_that_one_lacks_stops_nothing(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", SWEEP)
     scene.go()
     first, second = (scene.folder.run(each.name).metrics for each in scene.trials[:2])
@@ -339,9 +333,7 @@ def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     assert [len(each.values) for each in whole.folder.decisions()] == [3, 2]
 
 
-def test_a_run_that_fails_is_told_with_its_last_line_and_tried_again_when_asked(
-    fake: type[FakeRun], tmp_path: Path
-) -> None:
+def test_a_failed_run_is_told_and_tried_again(fake: type[FakeRun], tmp_path: Path) -> None:
     scene, name = Scene(tmp_path / "s", SWEEP), "learning_rate-0.002-seed1"
     fake.fails = {name: 3}
     scene.go()
@@ -392,9 +384,7 @@ goal: max
 """
 
 
-def test_a_league_is_a_setting_measured_by_its_main_and_costs_what_all_cost(
-    fake: type[FakeRun], tmp_path: Path
-) -> None:
+def test_a_league_is_measured_by_its_main(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", LEAGUES)
     scene.go(slots=1)
     alone, rivals, *_ = scene.outcomes()

@@ -129,9 +129,7 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
-def test_no_resume_deletes_a_recorded_game(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_resume_deletes_a_game(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "run"
     found = play(["random", "expert"], place, deals=20)
     file = place / "games/eval-000000.jsonl"
@@ -151,9 +149,7 @@ def test_no_resume_deletes_a_recorded_game(
     assert len(games(place)) == 40
 
 
-def test_rock_paper_and_scissors_are_a_cycle_that_no_rating_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_rating_tells_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "class {}:\n    def __call__(self, observation):\n        return '[{}]'\n"
     moves = ("rock", "paper", "scissors")
     (tmp_path / "moves.py").write_text("".join(says.format(m.title(), m) for m in moves))
@@ -213,9 +209,7 @@ def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str
         check_runs([entrant("one@1"), *map(entrant, others)])
 
 
-def test_joint_policy_correlation_has_who_sits_first_by_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
 
     One bot always cooperates, one never, and one does where it sits first.

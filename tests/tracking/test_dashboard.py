@@ -55,9 +55,7 @@ def render(view: View, width: int, height: int) -> str:
 
 
 @every_row(("width", "height"), SIZES)
-def test_it_fills_the_terminal_and_shows_the_numbers(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, device="two cores")
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -96,9 +94,7 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
 
 
 @every_row(("width", "height"), SIZES)
-def test_what_is_won_from_the_worst_past_version_stands_below_it(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     found = replace(make_exploitability(8, 0.2, 0.2), past=LeastWon(4, -0.1234, 0.05, 6))
     tracker.log_exploitability(found)
@@ -168,9 +164,7 @@ def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, he
 
 
 @every_row(("width", "height"), SIZES)
-def test_ratings_and_scores_may_come_before_the_first_training_game(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, height: int) -> None:
     """As they do after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
@@ -315,7 +309,7 @@ def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker
     return Tracker(config, RunFolder(root), console=console), file
 
 
-def test_on_a_terminal_it_lives_in_its_own_thread_and_gives_the_terminal_back(
+def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(
     tmp_path: Path,
 ) -> None:
     config = make_config(tracking={"dashboard": "auto"})
@@ -342,9 +336,7 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
 
 
 @every_row(("width", "height"), [(80, 24), (200, 60)])
-def test_no_pane_is_empty_before_there_is_anything_to_show(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: int) -> None:
     config = make_config(opponents={"fixed": [{"kind": "random"}]})
     tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")

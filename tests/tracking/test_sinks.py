@@ -121,9 +121,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
         (Ends(), [("all updates made", None), "closed"]),
     ],
 )
-def test_a_sink_sees_what_it_has_a_method_for(
-    tmp_path: Path, sink: Noting, seen: list[Any]
-) -> None:
+def test_a_sink_sees_its_methods_alone(tmp_path: Path, sink: Noting, seen: list[Any]) -> None:
     tracker, folder = track_a_run(tmp_path, [sink])
     assert sink.seen == seen
     assert "cannot be written" not in printed(tracker)
@@ -172,9 +170,7 @@ class Leaving(Broken):
     error = SystemExit
 
 
-def test_a_sink_that_always_fails_is_reported_once_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sink_that_fails_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sinks = [Broken("the first one"), Leaving("the second one")]
     tracker, folder = track_a_run(tmp_path, sinks)
     for sink in sinks:  # each is tried again and again
@@ -236,9 +232,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
         (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
     ],
 )
-def test_what_is_no_sink_is_a_mistake_at_the_start(
-    tmp_path: Path, callback: Any, line: str
-) -> None:
+def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         make_tracker(tmp_path, sinks=own_sinks(make_config(), [callback]))
 
@@ -320,7 +314,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     assert "cannot be written" not in printed(tracker) + printed(resumed)
 
 
-def test_tensorboard_that_is_not_installed_is_a_mistake_in_one_line(
+def test_no_tensorboard_is_a_mistake_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("unstable.tracking.sinks.tensorboard.find_spec", lambda _: None)
