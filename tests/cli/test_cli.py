@@ -324,9 +324,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(project: Path) -> None:
     assert {*project.iterdir()} == before
 
 
-def test_help_shows_fields_meanings_and_defaults(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_shows_fields_meanings_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help", "all"]) == 0
     shown = "".join(capsys.readouterr().out.split())
     assert "--learner.learning_rateAdamW'speaklearningrate(default:0.0001)" in shown

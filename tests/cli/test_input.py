@@ -109,9 +109,7 @@ for number, line in enumerate(sys.stdin):
 """A process of its own for each command line, all forked before `main` has imported anything."""
 
 
-def test_a_mistake_is_one_line_of_every_command_without_a_library(
-    tmp_path: Path,
-) -> None:
+def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"learner:\n  epochs: 1\nlearner:\n  epochs: 2\n")
     lines = [
         ["train", "--config", "x.yaml"],

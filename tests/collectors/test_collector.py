@@ -13,12 +13,7 @@ from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.collectors.players.programs import RandomPlayer
 from unstable.models.adapters import write_adapter
-from unstable.types import (
-    Adapter,
-    GameFailure,
-    GameResult,
-    PlayerId,
-)
+from unstable.types import Adapter, GameFailure, GameResult, PlayerId
 
 
 class Counting:

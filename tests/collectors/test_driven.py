@@ -8,14 +8,7 @@ import httpx
 import pytest
 
 from tests.helpers.collector import specs
-from tests.helpers.driven import (
-    GAME,
-    Door,
-    all_of,
-    driven_actor,
-    kuhn_specs,
-    one_game,
-)
+from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs, one_game
 from tests.helpers.programs import KUHN, own_kuhn
 from unstable.commands.prepare import check_free
 from unstable.config import ConfigError

@@ -80,10 +80,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
 
 
-@every_row(
-    ("groups", "field"),
-    [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")],
-)
+@every_row(("groups", "field"), [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")])
 def test_groups_that_an_algorithm_cannot_use_are_refused(groups: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field} = .*set groups.size"):
         parse({"learner": {"algorithm": {"name": "rloo"}}, "groups": groups})
@@ -189,9 +186,7 @@ async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int)
 
 
 @pytest.mark.parametrize("fork", ["uniform", "uncertain"])
-async def test_branches_share_all_and_differ_after_the_fork(
-    fork: str,
-) -> None:
+async def test_branches_share_all_and_differ_after_the_fork(fork: str) -> None:
     engine = collector(Scripted(), 4, groups={"fork": fork, "size": 3, "by": "branch"})
     results = await results_of(engine.play(branching(20, 3, "TicTacToe-v0")))
     assert len(results) == 20

@@ -33,11 +33,7 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     first, second, third = result.turns
     request = engine.requests[0]
     assert first.answer.sampled.prompt_ids == request["prompt_ids"]
-    assert (request["adapter"], request["temperature"], request["max_tokens"]) == (
-        "main@3",
-        0.7,
-        9,
-    )
+    assert (request["adapter"], request["temperature"], request["max_tokens"]) == ("main@3", 0.7, 9)
     assert (
         first.answer.sampled.token_ids[-1] == STOP and first.answer.sampled.finish_reason == "stop"
     )

@@ -76,9 +76,7 @@ def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     assert "would make" not in printed
 
 
-def test_a_mistake_of_the_config_is_printed_too(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_of_the_config_is_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
     with pytest.raises(ConfigError):
         check(wrong)
@@ -124,9 +122,7 @@ def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFi
     assert "on the processor, embedded engine" in capsys.readouterr().out
 
 
-def test_a_slow_card_is_a_note_a_shared_one_an_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_slow_card_is_a_note_a_shared_one_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
     assert examine(load("default"), [small], lambda _: None) == 0
     printed = capsys.readouterr().out
@@ -183,9 +179,7 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out
 
 
-def test_a_package_run_from_source_asks_for_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_package_run_from_source_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 

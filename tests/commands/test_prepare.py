@@ -127,9 +127,7 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
-def test_an_unknown_algorithm_is_refused_before_loading(
-    algorithm: dict[str, str],
-) -> None:
+def test_an_unknown_algorithm_is_refused_before_loading(algorithm: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
         prepare.check(parse({"learner": {"algorithm": algorithm}}))
 

@@ -172,9 +172,7 @@ def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixtu
     assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
 
 
-async def test_rounding_explains_only_samples_at_a_boundary(
-    tiny_folder: Path,
-) -> None:
+async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -> None:
     """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
     config = run_config(tiny_folder)
     engine, _ = await make_engine(config, tiny_folder / "engine.log")

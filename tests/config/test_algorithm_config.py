@@ -64,10 +64,7 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
             {"name": "grpoo"},
             ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
         ),
-        (
-            {"name": "grpo", "decays": 0.5},
-            ": unknown key 'decays'; did you mean 'decay'?",
-        ),
+        ({"name": "grpo", "decays": 0.5}, ": unknown key 'decays'; did you mean 'decay'?"),
         ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
         (
             {"name": "cispo", "importance": "mask", "importance_floor": 3},

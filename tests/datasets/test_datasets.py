@@ -131,8 +131,7 @@ def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, 
 
 
 @every_row(
-    ("prompts", "start"),
-    [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")],
+    ("prompts", "start"), [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")]
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)

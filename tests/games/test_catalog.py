@@ -107,11 +107,7 @@ class Bot:
         (RulesOpponent(), "Chopsticks-v0", "; choose another opponent"),
         (RulesOpponent(), "Nim-v0", "; choose another opponent, such as expert or random"),
         (ExpertOpponent(), "Codenames-v0", "; choose another opponent, such as rules or random"),
-        (
-            RulesOpponent(),
-            "Nim-v0",
-            "in Nim-v0: it plays only Codenames, Iterated",
-        ),
+        (RulesOpponent(), "Nim-v0", "in Nim-v0: it plays only Codenames, Iterated"),
         (ExpertOpponent(), "PigDice-v0", "'expert' in PigDice-v0: it plays only TicTacToe, "),
         (PythonOpponent(target="nowhere:Bot"), "Nim-v0", "fixed.0.target = 'nowhere:Bot'"),
         (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),

@@ -14,11 +14,7 @@ from unstable.contrib.algorithms.simpo import SimPO, simpo_losses
 from unstable.contrib.algorithms.slic import SLiC, hinge_losses
 from unstable.learners.algorithms.dpo import DPO
 from unstable.learners.algorithms.kto import KTO
-from unstable.learners.preference_losses import (
-    kto_losses,
-    length_regularized,
-    logistic_losses,
-)
+from unstable.learners.preference_losses import kto_losses, length_regularized, logistic_losses
 
 tensor = partial(torch.tensor, dtype=torch.float64)
 

@@ -23,14 +23,7 @@ from unstable.models.base import load_tokenizer
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.types import (
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PackedBatch,
-    PlayerId,
-    Update,
-)
+from unstable.types import GameFailure, GameResult, GameSpec, PackedBatch, PlayerId, Update
 
 
 def losses(folder: RunFolder) -> list[float | None]:

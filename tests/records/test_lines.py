@@ -63,9 +63,7 @@ def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
         game_body(played)
 
 
-def test_a_key_of_this_process_is_in_no_others_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_of_this_process_is_in_no_others_line(monkeypatch: pytest.MonkeyPatch) -> None:
     body = game_body(said("it is key-of-a-service"))
     monkeypatch.setenv("KEY_OF_TEST", "key-of-a-service")
     keep_secret("KEY_OF_TEST")

@@ -75,11 +75,7 @@ quick = 10
     ],
 )
 def test_the_report_names_what_exceeds_its_budget_by_half(
-    seconds: int,
-    slowest: int,
-    over: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    seconds: int, slowest: int, over: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "budget.toml").write_text(BUDGET)
     (tmp_path / "parts").write_text(f"quick {seconds}\n")

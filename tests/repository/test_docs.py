@@ -109,10 +109,7 @@ def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path)
 
 def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
     run = folder / "outputs/datum"
-    samples, rows = (
-        objects(run / "train/000001.jsonl"),
-        objects(run / "metrics.jsonl"),
-    )
+    samples, rows = (objects(run / "train/000001.jsonl"), objects(run / "metrics.jsonl"))
     lengths = [sample["completion_length"] for sample in samples]
     tokens = sum(lengths)
     terms = [

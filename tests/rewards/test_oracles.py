@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import game
 from tests.helpers.endpoint import Reply, Server
-from tests.helpers.judged import (
-    SEATS,
-    TURNS,
-    Entry,
-    counts,
-    judged,
-    judged_by,
-    rewards_of,
-)
+from tests.helpers.judged import SEATS, TURNS, Entry, counts, judged, judged_by, rewards_of
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, JudgeConfig, RewardConfig
 from unstable.rewards.oracles.asking import Asking
@@ -304,12 +296,7 @@ class Echo(Oracle):
     cache=st.sampled_from(["none", "memory"]),
 )
 def test_however_questions_come_each_gets_its_own_answer(
-    numbers: list[int],
-    waits: list[float],
-    fails: set[int],
-    at_once: int,
-    batch: int,
-    cache: str,
+    numbers: list[int], waits: list[float], fails: set[int], at_once: int, batch: int, cache: str
 ) -> None:
     async def ask() -> list[float | None | BaseException]:
         asked = [asking.ask(g, g, 0).value() for g in (game(game_id=n) for n in numbers)]

@@ -41,9 +41,7 @@ assert not is_held()
 
 
 @pytest.mark.slow
-def test_processes_start_beside_any_cluster_as_nice_as_the_run(
-    tmp_path: Path,
-) -> None:
+def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -> None:
     """They hear no hangup, which this process does."""
     place = tmp_path / "a b"
     place.mkdir()

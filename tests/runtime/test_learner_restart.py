@@ -36,9 +36,7 @@ class Mortal:
         self._config, self._folder, *_rest = arguments
         self._dead = False
         options = SimpleNamespace(remote=self._adapter)
-        self.actor = SimpleNamespace(
-            adapter=SimpleNamespace(options=lambda **_: options),
-        )
+        self.actor = SimpleNamespace(adapter=SimpleNamespace(options=lambda **_: options))
 
     async def start(self, _: object) -> int:
         self._learner = LocalLearner(self._config, self._folder)

@@ -218,11 +218,7 @@ async def test_an_adapter_that_was_lost_with_the_learners_node_comes_from_its_ch
 
 @pytest.mark.parametrize(("refuses", "deaths"), [(2, 0), (10**9, 1)])
 async def test_one_that_cannot_be_reached_is_waited_for_and_is_not_dead(
-    refuses: int,
-    deaths: int,
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    refuses: int, deaths: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actors_module, "LOOK_S", 0.01)
     monkeypatch.setattr(actors_module, "UNAVAILABLE_S", 0.2)

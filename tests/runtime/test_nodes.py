@@ -117,9 +117,7 @@ async def test_logs_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "logs/actor-3.log.1").read_bytes() == b"first\n"
 
 
-async def test_a_node_is_there_while_its_agent_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_node_is_there_while_its_agent_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "PAUSE_S", 0.0)
     monkeypatch.setattr(nodes, "PING_S", 0.05)
     answers: list[Any] = []
@@ -242,9 +240,7 @@ def reserved(
     return reserve(placements, {name: node(name) for name in ("a", "b")}), groups
 
 
-def test_ray_keeps_cards_at_each_processs_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_keeps_cards_at_each_processs_node(monkeypatch: pytest.MonkeyPatch) -> None:
     places, groups = reserved(
         monkeypatch, Placement("a", ("0", "1")), Placement("b", ("0",)), Placement("b")
     )
@@ -259,9 +255,7 @@ def test_ray_keeps_cards_at_each_processs_node(
     assert seen == [None, None, ""], "Ray says which cards, and none where there are none"
 
 
-def test_processes_that_share_a_card_are_one_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_that_share_a_card_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Placement("a", ("0",))
     places, groups = reserved(monkeypatch, card, Placement("b", ("0",)), card, card)
     assert groups.made == [({"CPU": 3, "GPU": 1}, "id of a"), ({"CPU": 1, "GPU": 1}, "id of b")]

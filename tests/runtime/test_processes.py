@@ -125,9 +125,7 @@ async def test_an_engine_is_closed_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert closed == ["games", "engine"]
 
 
-async def test_an_engine_that_serves_the_base_is_found(
-    tiny_folder: Path,
-) -> None:
+async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> None:
     """Each actor is judged alone: over all of them, one would be lost in the mean."""
     config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)

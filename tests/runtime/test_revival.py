@@ -47,10 +47,7 @@ async def played(
 
 @pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
 async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
-    dies_after: tuple[int, ...],
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its first game, in the midst of a call, or after the last game of one."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
@@ -83,10 +80,7 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
 
 @pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
 async def test_what_is_dealt_outlives_the_actor_and_comes_once(
-    dies_after: tuple[int, ...],
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is dealt while the process is dead is among it."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])

@@ -71,9 +71,7 @@ async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None
         assert served.seat.counts.in_flight == 0
 
 
-async def test_a_client_that_leaves_a_stream_frees_its_slot(
-    tiny_folder: Path,
-) -> None:
+async def test_a_client_that_leaves_a_stream_frees_its_slot(tiny_folder: Path) -> None:
     """Of the real engine: what waits behind it is answered then."""
     config = served_config(
         model={"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
@@ -130,9 +128,7 @@ async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.Mo
         assert served.seat.counts.asked == 3
 
 
-async def test_half_a_header_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_half_a_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_HEADER_S", 0.3)
     async with endpoint(engine=talkative()) as served, served.client() as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)

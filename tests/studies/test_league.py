@@ -54,9 +54,7 @@ def go(league: League, slots: int = 1) -> None:
 # What runs are given
 
 
-def test_a_run_begins_at_the_last_end_and_meets_its_role(
-    tmp_path: Path,
-) -> None:
+def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     first, second = league.fields(Turn("main", 1)), league.fields(Turn("main", 2))
     assert first["opponents.draw"] == {"self": 0.35, "past": 0.0, "fixed": 0.0}

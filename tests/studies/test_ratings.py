@@ -106,9 +106,7 @@ def test_of_several_runs_versions_are_named_by_their_run(
     assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
 
 
-def test_draws_stand_beside_the_rules_probabilities(
-    runs: dict[str, RunFolder],
-) -> None:
+def test_draws_stand_beside_the_rules_probabilities(runs: dict[str, RunFolder]) -> None:
     met = rebuild(runs["sync"], Skipped()).met
     assert {*met} <= {f"main@{version}" for version in range(5)} and len(met) > 2
     assert sum(drawn for drawn, _ in met.values()) == pytest.approx(sum(e for _, e in met.values()))

@@ -206,10 +206,7 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
 def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
-    assert tracker.view.opponent_shares() == {
-        PlayerId("random"): 0.5,
-        PlayerId.policy(1): 0.5,
-    }
+    assert tracker.view.opponent_shares() == {PlayerId("random"): 0.5, PlayerId.policy(1): 0.5}
     assert tracker.view.legal_moves() == 1.0
 
 
@@ -309,9 +306,7 @@ def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker
     return Tracker(config, RunFolder(root), console=console), file
 
 
-def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(
-    tmp_path: Path,
-) -> None:
+def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "auto"})
     tracker, file = live_tracker(tmp_path, config, terminal=True)
     run_updates(tracker)

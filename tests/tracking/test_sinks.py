@@ -314,9 +314,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     assert "cannot be written" not in printed(tracker) + printed(resumed)
 
 
-def test_no_tensorboard_is_a_mistake_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_tensorboard_is_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstable.tracking.sinks.tensorboard.find_spec", lambda _: None)
     config = make_config(tracking={"tensorboard": True})
     with pytest.raises(ConfigError, match=r"tracking\.tensorboard = true: .* pip install"):

@@ -380,9 +380,7 @@ def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
     assert update_line(row, steps=3, left_s=200).endswith(" · about 3 min 20 s left")
 
 
-def test_the_summary_holds_both_ends_and_says_where_all_lies(
-    tmp_path: Path,
-) -> None:
+def test_the_summary_holds_both_ends_and_says_where_all_lies(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path / "out")
     run_updates(tracker)
     tracker.close()
