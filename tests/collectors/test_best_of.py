@@ -62,16 +62,14 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
 
 
 @every_row(
-    ("texts", "played", "judged"),
-    [
-        (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
-        (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
-        (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
-        (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
-        (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
-        (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
-        (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
-    ],
+    "texts, played, judged",
+    (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
+    (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
+    (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
+    (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
+    (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
+    (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
+    (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
 )
 async def test_the_judges_best_is_played(texts: list[str], played: str, judged: list[str]) -> None:
     values = {"[1]": 0.0, "[2]": 1.0, "[3]": -1.0, "[4]": 0.5, "[5]": 1.0, "[6]": None, "[7]": None}
@@ -245,17 +243,15 @@ JUDGES = {
 
 
 @every_row(
-    ("best_of", "problem"),
-    [
-        ({"answers": 2}, "nothing says which is the best"),
-        ({"judge": JUDGE}, "has nothing to choose from"),
-        ({"answers": 2, "judge": "nobody"}, "is no reward term"),
-        ({"answers": 2, "judge": "length"}, "has to value one turn"),
-        ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
-        ({"answers": 2, "judge": "seats"}, "has to value one turn"),
-        ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
-        ({"answers": 2, "judge": "llm"}, "is no reward term"),
-    ],
+    "best_of, problem",
+    ({"answers": 2}, "nothing says which is the best"),
+    ({"judge": JUDGE}, "has nothing to choose from"),
+    ({"answers": 2, "judge": "nobody"}, "is no reward term"),
+    ({"answers": 2, "judge": "length"}, "has to value one turn"),
+    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
+    ({"answers": 2, "judge": "seats"}, "has to value one turn"),
+    ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
+    ({"answers": 2, "judge": "llm"}, "is no reward term"),
 )
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:

@@ -97,7 +97,7 @@ async def test_whatever_is_raised_costs_one_game() -> None:
         assert "misbehave" in failed.traceback
 
 
-@every_row("what", ["exit", "cancel"])
+@every_row("what", "exit", "cancel")
 async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
     branching = spec(0, "main@0", "counts", branches=2)
     failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
@@ -209,7 +209,7 @@ def unruly(listed: bool, trusted: bool = False) -> Game:
     return game
 
 
-@every_row(("listed", "trusted"), [(True, False), (True, True), (False, True)])
+@every_row("listed, trusted", (True, False), (True, True), (False, True))
 def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool) -> None:
     game = unruly(listed, trusted)
     done, invalid = game.step("[exit]")

@@ -109,7 +109,7 @@ async def test_a_failure_says_what_happened():
     assert "in __call__" in failure.traceback and failure.spec in games
 
 
-@every_row("in_flight", [1, 7])
+@every_row("in_flight", 1, 7)
 async def test_no_game_is_started_once_enough_is_on_its_way(in_flight):
     engine = Scripted(lambda: 2)
     results = await played(collector(engine, in_flight).play(specs(200), enough=60))

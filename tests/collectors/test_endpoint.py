@@ -294,7 +294,7 @@ def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
 
 
 @every_row(
-    "setting", [{"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}]
+    "setting", {"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}
 )
 def test_caps_and_times_are_numbers_that_can_be(setting: dict[str, Any]) -> None:
     (name,) = setting

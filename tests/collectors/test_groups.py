@@ -80,7 +80,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
 
 
-@every_row(("groups", "field"), [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")])
+@every_row("groups, field", ({"size": 1}, "groups.size"), ({"size": 129}, "groups.size"))
 def test_groups_that_an_algorithm_cannot_use_are_refused(groups: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field} = .*set groups.size"):
         parse({"learner": {"algorithm": {"name": "rloo"}}, "groups": groups})
@@ -174,9 +174,9 @@ def grouped(count: int, size: int) -> list[GameSpec]:
     return [replace(spec, member=spec.game_id % size) for spec in specs(count)]
 
 
-@every_row("enough", [1, 7, 20])
-@every_row("size", [2, 3, 5])
-@every_row("in_flight", [1, 4])
+@every_row("enough", 1, 7, 20)
+@every_row("size", 2, 3, 5)
+@every_row("in_flight", 1, 4)
 async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int) -> None:
     play = collector(Scripted(), in_flight).play(grouped(20, size), enough)
     ids = sorted(result.spec.game_id for result in await results_of(play))
@@ -286,7 +286,7 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
     assert draws[0] == draws[1]
 
 
-@every_row("rule", ["uniform", "uncertain"])
+@every_row("rule", "uniform", "uncertain")
 async def test_each_turn_that_is_reached_is_forked_as_often_whatever_follows(rule: str) -> None:
     """Half of the deals give the seat one turn, the other half three."""
     forks, forked, turns = Forks(rule), Counter[tuple[int, int]](), {0: 1, 1: 3}

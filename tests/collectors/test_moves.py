@@ -80,12 +80,10 @@ async def test_only_turns_that_are_trained_on_keep_moves() -> None:
 
 
 @every_row(
-    ("game", "moves", "problem"),
-    [
-        ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
-        ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
-        ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
-    ],
+    "game, moves, problem",
+    ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
+    ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
+    ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
 )
 def test_moves_that_cannot_be_kept_are_a_line(game: dict, moves: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:

@@ -90,7 +90,7 @@ def test_shares_and_lengths_are_as_configured() -> None:
         assert abs(lengths[length] / (6000 - lengths[0]) - 1 / 3) < 0.035
 
 
-@every_row(("by", "player"), [("start", START), ("base", PlayerId("base")), ("random", RANDOM)])
+@every_row("by, player", ("start", START), ("base", PlayerId("base")), ("random", RANDOM))
 def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerId) -> None:
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
@@ -112,7 +112,7 @@ def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> 
         assert replace(spec, opening=0, opener=None) == plain
 
 
-@every_row("by", ["game", "branch"])
+@every_row("by", "game", "branch")
 def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
     schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
@@ -131,15 +131,13 @@ def test_evaluation_has_none() -> None:
 
 
 @every_row(
-    ("openings", "message"),
-    [
-        (
-            {"moves": [4, 1]},
-            "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
-        ),
-        ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
-        ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
-    ],
+    "openings, message",
+    (
+        {"moves": [4, 1]},
+        "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
+    ),
+    ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
+    ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
 )
 def test_a_mistake_is_one_line(openings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -304,7 +302,7 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     ]
 
 
-@every_row("max_tied", [None, 10])
+@every_row("max_tied", None, 10)
 def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int | None) -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):

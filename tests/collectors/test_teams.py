@@ -69,7 +69,7 @@ def team_game(
 # What a game declares
 
 
-@every_row("teams", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []]])
+@every_row("teams", [[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []])
 def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
     with pytest.raises(ConfigError) as raised:
         config(games=[GAME | {"teams": teams}])
@@ -80,15 +80,13 @@ def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) 
 
 
 @every_row(
-    ("seating", "words"),
-    [
-        (
-            "tests.helpers.relay:twice",
-            "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
-        ),
-        ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
-        ("tests.helpers.relay:TEAMS", "not callable"),
-    ],
+    "seating, words",
+    (
+        "tests.helpers.relay:twice",
+        "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
+    ),
+    ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
+    ("tests.helpers.relay:TEAMS", "not callable"),
 )
 def test_a_seating_that_is_none_is_one_line(seating: str, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -175,15 +173,13 @@ def test_a_deal_is_evaluated_from_every_team() -> None:
 
 
 @every_row(
-    ("outcomes", "forfeit", "standings"),
-    [
-        ((1, 1, -1, -1), None, "win win loss loss"),
-        ((0, 0, 0, 0), None, "draw draw draw draw"),
-        ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
-        ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
-        ((-1, -1, 0, 0), 1, "loss loss win win"),
-        ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth
-    ],
+    "outcomes, forfeit, standings",
+    ((1, 1, -1, -1), None, "win win loss loss"),
+    ((0, 0, 0, 0), None, "draw draw draw draw"),
+    ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
+    ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
+    ((-1, -1, 0, 0), 1, "loss loss win win"),
+    ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth,
 )
 def test_a_team_wins_and_loses_together(
     outcomes: tuple[float, ...], forfeit: int | None, standings: str
@@ -198,7 +194,7 @@ def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
         assert {result.standing(seat) for seat in range(10)} == {"draw"}
 
 
-@every_row(("worth", "standing"), [(1.0, "win"), (0.5, "draw"), (0.0, "loss")])
+@every_row("worth, standing", (1.0, "win"), (0.5, "draw"), (0.0, "loss"))
 def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
     together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
     made = config(games=[together], eval={"games": 2})

@@ -142,15 +142,13 @@ class Told:
 
 
 @every_row(
-    ("opens", "said", "ends"),
-    [
-        (True, "hm</think>[4]", None),  # it has stopped in time
-        (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
-        (True, "hm, and hm again, and again", True),
-        (False, "no thought at all, none", False),
-        (False, "<think>hm, and hm, hm", True),
-        (False, "<think>h</think>, [4]", False),
-    ],
+    "opens, said, ends",
+    (True, "hm</think>[4]", None),  # it has stopped in time
+    (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
+    (True, "hm, and hm again, and again", True),
+    (False, "no thought at all, none", False),
+    (False, "<think>hm, and hm, hm", True),
+    (False, "<think>h</think>, [4]", False),
 )
 async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
     engine: Any = Told(said, "[4]")

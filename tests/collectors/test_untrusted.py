@@ -77,7 +77,7 @@ def hostile_run(tmp_path):
     return tracker, game
 
 
-@every_row(("width", "height"), [(80, 24), (120, 40), (160, 50)])
+@every_row("width, height", (80, 24), (120, 40), (160, 50))
 def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, height):
     tracker, _ = hostile_run(tmp_path)
     assert not CONTROL & set(printed(tracker)) and "\\u001b]0;owned" in printed(tracker)

@@ -31,14 +31,12 @@ async def vote(*texts: str) -> tuple[Answer, Recorder]:
 
 
 @every_row(
-    ("texts", "action", "winner", "votes"),
-    [
-        (["[4]", "[2]", "[2]"], "[2]", 1, 2),
-        (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first that was sampled
-        (["[3]", "[2]", "[1]"], "[3]", 0, 1),
-        (["what", "what", "[5]"], "[5]", 2, 1),  # an answer without an action has no vote
-        (["what", "who", "who"], "", 0, 0),
-    ],
+    "texts, action, winner, votes",
+    (["[4]", "[2]", "[2]"], "[2]", 1, 2),
+    (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first that was sampled
+    (["[3]", "[2]", "[1]"], "[3]", 0, 1),
+    (["what", "what", "[5]"], "[5]", 2, 1),  # an answer without an action has no vote
+    (["what", "who", "who"], "", 0, 0),
 )
 async def test_the_majority_plays(texts: list[str], action: str, winner: int, votes: int) -> None:
     answer, engine = await vote(*texts)
@@ -141,7 +139,7 @@ def test_without_a_vote_there_is_no_figure() -> None:
     assert rated_games(config_of(1), 2, [result]) == [result]
 
 
-@every_row("votes", [0, -1, 2.5, "many"])
+@every_row("votes", 0, -1, 2.5, "many")
 def test_votes_are_a_positive_number(votes: object) -> None:
     with pytest.raises(ConfigError, match=r"^eval\.votes[^\n]*$"):
         parse({"eval": {"votes": votes}})

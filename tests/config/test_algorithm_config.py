@@ -58,22 +58,17 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
 
 
 @every_row(
-    ("algorithm", "message"),
-    [
-        (
-            {"name": "grpoo"},
-            ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?",
-        ),
-        ({"name": "grpo", "decays": 0.5}, ": unknown key 'decays'; did you mean 'decay'?"),
-        ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
-        (
-            {"name": "cispo", "importance": "mask", "importance_floor": 3},
-            ".importance_floor = 3.0 keeps nothing below ",
-        ),
-        ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
-        ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
-        ("grpo", " = 'grpo': write keys and values below it"),
-    ],
+    "algorithm, message",
+    ({"name": "grpoo"}, ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?"),
+    ({"name": "grpo", "decays": 0.5}, ": unknown key 'decays'; did you mean 'decay'?"),
+    ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
+    (
+        {"name": "cispo", "importance": "mask", "importance_floor": 3},
+        ".importance_floor = 3.0 keeps nothing below ",
+    ),
+    ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
+    ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
+    ("grpo", " = 'grpo': write keys and values below it"),
 )
 def test_a_mistake_names_its_field(algorithm, message):
     with pytest.raises(ConfigError) as error:
@@ -81,7 +76,7 @@ def test_a_mistake_names_its_field(algorithm, message):
     assert str(error.value).startswith("learner.algorithm" + message)
 
 
-@every_row("name", ALGORITHMS)
+@every_row("name", *ALGORITHMS)
 def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
     def bounds(reward_clip):
         algorithm = {"name": name, "reward_clip": reward_clip}

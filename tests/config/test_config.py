@@ -51,12 +51,12 @@ def test_a_section_of_a_command_is_read_by_that_command_alone(tmp_path: Path) ->
     assert type(trained) is RunConfig and trained.learner == config.learner
 
 
-@every_row("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+@every_row("name", *sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_shipped_config_parses(name: str) -> None:
     assert isinstance(load(name), RunConfig)
 
 
-@every_row("name", ["tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc"])
+@every_row("name", "tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc")
 def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
     config = load(name)
     check_exact_games(config)
@@ -148,7 +148,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@every_row(("data", "message"), WRONG)
+@every_row("data, message", *WRONG)
 def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(data)
@@ -156,11 +156,9 @@ def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: st
 
 
 @every_row(
-    ("overrides", "message"),
-    [
-        ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
-        ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
-    ],
+    "overrides, message",
+    ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
+    ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
 )
 def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
@@ -168,7 +166,7 @@ def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> N
     assert str(error.value) == message
 
 
-@every_row("text", ["- 1", "a: [", "3"])
+@every_row("text", "- 1", "a: [", "3")
 def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
@@ -177,23 +175,21 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@every_row("text", ["Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400"])
+@every_row("text", "Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400")
 @every_row(
     "path",
-    [
-        "learner.learning_rate",
-        "sampling.temperature",
-        "opponents.draw.self",
-        "games.0.invalid_moves.forfeit_reward",
-        "games.0.args.piles",
-        "buffer.rewards.0.weight",
-        "learner.algorithm.kl_reward",
-        "learner.algorithm.reward_clip.1",
-        "eval.temperature",
-        "guard.thresholds.score",
-        "loop.max_time",
-        "seed",
-    ],
+    "learner.learning_rate",
+    "sampling.temperature",
+    "opponents.draw.self",
+    "games.0.invalid_moves.forfeit_reward",
+    "games.0.args.piles",
+    "buffer.rewards.0.weight",
+    "learner.algorithm.kl_reward",
+    "learner.algorithm.reward_clip.1",
+    "eval.temperature",
+    "guard.thresholds.score",
+    "loop.max_time",
+    "seed",
 )
 def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
     base = {"learner.algorithm.reward_clip": [0.0, 1.0]}

@@ -108,7 +108,7 @@ def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
     assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
-@every_row("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
+@every_row("game", TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0"))
 def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
     assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
@@ -131,7 +131,7 @@ def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, 
 
 
 @every_row(
-    ("prompts", "start"), [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")]
+    "prompts, start", (builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)
@@ -374,41 +374,27 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
 
 
 @every_row(
-    ("line", "words"),
-    [
-        ("{", ":3: not JSON"),
-        ("[]", ":3: a list; write an object a line"),
-        ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
-        ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
-        ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
-        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
-        ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
-        ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
-        ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
-        (
-            '{"messages": [{"role": "king", "content": "x"}]}',
-            ":3: messages.0.role = 'king': give s",
-        ),
-        (
-            json.dumps(ask(content=[{"type": "image_url"}])),
-            ":3: messages.0.content: has parts that",
-        ),
-        (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
-        (
-            json.dumps(ask(reasoning_content="x")),
-            ":3: messages.0.reasoning_content: is not trained",
-        ),
-        (
-            '{"messages": [], "tools": [{}]}',
-            ":3: tools: calls of tools are not trained on; leave t",
-        ),
-        ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
-        (
-            json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
-            ":3: messages: has no answer of the assistant to learn; give one",
-        ),
-        (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
-    ],
+    "line, words",
+    ("{", ":3: not JSON"),
+    ("[]", ":3: a list; write an object a line"),
+    ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
+    ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
+    ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
+    ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
+    ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
+    ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
+    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
+    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': give s"),
+    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: has parts that"),
+    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
+    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: is not trained"),
+    ('{"messages": [], "tools": [{}]}', ":3: tools: calls of tools are not trained on; leave t"),
+    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
+    (
+        json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
+        ":3: messages: has no answer of the assistant to learn; give one",
+    ),
+    (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )
 def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"

@@ -113,18 +113,16 @@ LOST = (-1.0, 1.0)
 
 
 @every_row(
-    ("filters", "kept"),
-    [
-        (LearnConfig(), [1, 2, 3, 4, 5]),
-        (LearnConfig(winners=True), [1, 4, 5]),
-        (LearnConfig(versions=(3, 5)), [1, 2, 3, 5]),
-        (LearnConfig(versions=(6, 9)), [4]),
-        (LearnConfig(opponents=["random"]), [1, 2, 3]),
-        (LearnConfig(opponents=["past"]), [4]),
-        (LearnConfig(opponents=["main@2"]), [4]),
-        (LearnConfig(opponents=["self", "past"]), [4, 5]),
-        (LearnConfig(opponents=["random"], winners=True), [1]),
-    ],
+    "filters, kept",
+    (LearnConfig(), [1, 2, 3, 4, 5]),
+    (LearnConfig(winners=True), [1, 4, 5]),
+    (LearnConfig(versions=(3, 5)), [1, 2, 3, 5]),
+    (LearnConfig(versions=(6, 9)), [4]),
+    (LearnConfig(opponents=["random"]), [1, 2, 3]),
+    (LearnConfig(opponents=["past"]), [4]),
+    (LearnConfig(opponents=["main@2"]), [4]),
+    (LearnConfig(opponents=["self", "past"]), [4, 5]),
+    (LearnConfig(opponents=["random"], winners=True), [1]),
 )
 def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_path: Path) -> None:
     games = [

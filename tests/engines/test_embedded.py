@@ -362,21 +362,19 @@ async def test_close_fails_what_is_in_flight_and_gives_the_model_back(family: st
 
 
 @every_row(
-    ("prompt_ids", "request_", "message"),
-    [
-        ([], {}, "prompt is empty"),
-        ([1, VOCAB], {}, "outside the vocabulary"),
-        ([1, -1], {}, "outside the vocabulary"),
-        ([1], {"temperature": -0.1}, "temperature = -0.1"),
-        ([1], {"temperature": float("nan")}, "temperature = nan"),
-        ([1], {"max_tokens": 0}, "max_tokens = 0"),
-        ([1], {"allowed_token_ids": []}, "0 tokens are allowed; give 1 to 1024"),
-        ([1], {"allowed_token_ids": [1] * 1025}, "1025 tokens are allowed"),
-        ([1], {"allowed_token_ids": [1, VOCAB]}, "allowed token id is outside the vocabulary"),
-        ([1], {"allowed_token_ids": [-1]}, "allowed token id is outside the vocabulary"),
-        ([1] * 60, {"max_tokens": 5}, "exceed the engine's 64"),
-        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
-    ],
+    "prompt_ids, request_, message",
+    ([], {}, "prompt is empty"),
+    ([1, VOCAB], {}, "outside the vocabulary"),
+    ([1, -1], {}, "outside the vocabulary"),
+    ([1], {"temperature": -0.1}, "temperature = -0.1"),
+    ([1], {"temperature": float("nan")}, "temperature = nan"),
+    ([1], {"max_tokens": 0}, "max_tokens = 0"),
+    ([1], {"allowed_token_ids": []}, "0 tokens are allowed; give 1 to 1024"),
+    ([1], {"allowed_token_ids": [1] * 1025}, "1025 tokens are allowed"),
+    ([1], {"allowed_token_ids": [1, VOCAB]}, "allowed token id is outside the vocabulary"),
+    ([1], {"allowed_token_ids": [-1]}, "allowed token id is outside the vocabulary"),
+    ([1] * 60, {"max_tokens": 5}, "exceed the engine's 64"),
+    ([1], {"adapter": "main@9"}, "'main@9' is not there"),
 )
 async def test_bad_requests_are_refused_and_disturb_no_one(prompt_ids, request_, message):
     async with serving(make_model(), max_length=64) as engine:

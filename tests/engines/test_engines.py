@@ -144,7 +144,7 @@ def test_what_the_probe_doubts_does_not_end_a_run():
     assert "0.5000 a token, 0.5000 at most, of 1.0000 that an adapter changes" in near[0]
 
 
-@every_row("noise", [1.2, float("nan"), float("inf")])
+@every_row("noise", 1.2, float("nan"), float("inf"))
 def test_an_engine_that_is_as_far_off_as_an_adapter_goes_ends_a_run(noise):
     with pytest.raises(RuntimeError, match="does not serve what is trained"):
         probe_case(noise)
@@ -227,7 +227,7 @@ def test_what_is_in_use_stays_in_memory():
             assert adapters.hits == before + 1
 
 
-@every_row(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (48, 64), (512, 512)])
+@every_row("rank, expected", (1, 8), (8, 8), (9, 16), (48, 64), (512, 512))
 def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
     assert padded_rank(rank) == expected
 

@@ -16,20 +16,18 @@ from unstable.prompts import STYLES, PromptBuilder, write_answer
 
 
 @every_row(
-    ("config", "form"),
-    [
-        (game("bare", forms="bare"), "bare"),
-        (game("bracketed", forms="brackets"), "brackets"),
-        (game("bare", forms="both"), "bare"),
-        (game("bracketed", forms="both"), "brackets"),
-        (game(forms="bare"), "bare"),
-        (game(forms="brackets", text="Answer [1] or [2]."), "brackets"),
-        (game(forms="brackets", text="Say 1, 2 or 3."), "brackets"),
-        (game(forms="both"), "brackets"),
-        (game(forms="bare", text="You know what to say."), "bare"),
-        (game(forms="neither", text="Nothing is right."), "bare"),
-        (game(forms="neither", text="[x] is no move."), "brackets"),
-    ],
+    "config, form",
+    (game("bare", forms="bare"), "bare"),
+    (game("bracketed", forms="brackets"), "brackets"),
+    (game("bare", forms="both"), "bare"),
+    (game("bracketed", forms="both"), "brackets"),
+    (game(forms="bare"), "bare"),
+    (game(forms="brackets", text="Answer [1] or [2]."), "brackets"),
+    (game(forms="brackets", text="Say 1, 2 or 3."), "brackets"),
+    (game(forms="both"), "brackets"),
+    (game(forms="bare", text="You know what to say."), "bare"),
+    (game(forms="neither", text="Nothing is right."), "bare"),
+    (game(forms="neither", text="[x] is no move."), "brackets"),
 )
 def test_the_form_is_found_by_playing(config: GameConfig, form: str) -> None:
     assert settled(config).action_form == form
@@ -46,8 +44,8 @@ def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
     assert str(raised.value).endswith("it takes '[1]'; list it so")
 
 
-@every_row("prompt", ["compact", "answer", "think"])
-@every_row("form", ["bare", "bracketed"])
+@every_row("prompt", "compact", "answer", "think")
+@every_row("form", "bare", "bracketed")
 def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form: str) -> None:
     config = settled(game(form, prompt, forms="bare" if form == "bare" else "brackets"))
     style, play = prompt_style(config), Game(config, 0)
@@ -64,7 +62,7 @@ def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form
         assert not style.read_action("I take [1]").formatted
 
 
-@every_row("parser", ["brackets", "exact", "bare", "boxed"])
+@every_row("parser", "brackets", "exact", "bare", "boxed")
 def test_every_parser_but_raw_gives_the_form(parser: str) -> None:
     text = {"bare": "go home", "boxed": r"\boxed{go home}"}.get(parser, "[go home]")
     style = replace(STYLES["answer"], parser=parser)

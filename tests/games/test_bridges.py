@@ -25,7 +25,7 @@ def test_each_prefix_is_an_entry_point() -> None:
     assert {*registered("environments")} >= {*LIBRARIES, "gem"}
 
 
-@every_row("prefix", LIBRARIES)
+@every_row("prefix", *LIBRARIES)
 def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, LIBRARIES[prefix], None)

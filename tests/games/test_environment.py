@@ -78,13 +78,11 @@ def coin_game(coin: str, **changes) -> Game:
 
 
 @every_row(
-    ("coin", "actions", "pays"),
-    [
-        ("heads", ["[bet]", "[call]"], 2.0),
-        ("tails", ["[bet]", "[call]"], -2.0),
-        ("tails", ["[bet]", "[fold]"], 1.0),
-        ("heads", ["[stay]"], 0.0),
-    ],
+    "coin, actions, pays",
+    ("heads", ["[bet]", "[call]"], 2.0),
+    ("tails", ["[bet]", "[call]"], -2.0),
+    ("tails", ["[bet]", "[fold]"], 1.0),
+    ("heads", ["[stay]"], 0.0),
 )
 def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float) -> None:
     game = coin_game(coin)

@@ -202,7 +202,7 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
         assert game.outcomes == [1]
 
 
-@every_row("env", GAMES)
+@every_row("env", *GAMES)
 def test_moves_are_legal_and_their_shares_add_up(env):
     for game in random_positions(env, 5):
         mix = game.expert_moves()
@@ -210,7 +210,7 @@ def test_moves_are_legal_and_their_shares_add_up(env):
         assert sum(mix.values()) == pytest.approx(1) and min(mix.values()) > 0
 
 
-@every_row("env", GAMES)
+@every_row("env", *GAMES)
 def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
     for game in random_positions(env, 8):
         for action in game.legal_moves():
@@ -221,7 +221,7 @@ def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
                 assert reason.endswith("and wins.") == wins(game, action)
 
 
-@every_row("env", ["TicTacToe-v0", "ConnectFour-v0"])
+@every_row("env", "TicTacToe-v0", "ConnectFour-v0")
 def test_what_a_reason_says_is_so(env):
     said = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
     for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):

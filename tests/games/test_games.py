@@ -204,7 +204,7 @@ def test_the_first_invalid_move_forfeits_by_default():
         assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
 
 
-@every_row(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
+@every_row("env, seats", ("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3))
 def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
     seat = played.seat
@@ -298,15 +298,17 @@ def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
     assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
 
 
-@every_row("target", ["pays_one", "pays_nothing_finite"])
+@every_row("target", "pays_one", "pays_nothing_finite")
 def test_payoffs_are_a_finite_number_a_seat(target):
     with pytest.raises(ValueError, match="must be a number for each seat"):
         counted_up(payoffs=f"{__name__}:{target}")
 
 
 @every_row(
-    ("actions", "chips"),
-    [(["[bet]", "[fold]"], 1), (["[bet]", "[call]"], 2), (["[check]", "[check]"], 1)],
+    "actions, chips",
+    (["[bet]", "[fold]"], 1),
+    (["[bet]", "[call]"], 2),
+    (["[check]", "[check]"], 1),
 )
 def test_kuhn_poker_pays_chips(actions, chips):
     played = game(KUHN, args={"max_rounds": 1})

@@ -39,7 +39,7 @@ PLAYED = [
 ]
 
 
-@every_row(("name", "answers"), PLAYED)
+@every_row("name, answers", *PLAYED)
 def test_a_game_is_gems_move_by_move(name: str, answers: list[str]) -> None:
     for seed in range(3):
         game, rng = Game(config_of(name), seed), random.Random(seed)

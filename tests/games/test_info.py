@@ -73,13 +73,11 @@ def test_it_takes_the_place_of_an_environments_own() -> None:
 
 
 @every_row(
-    ("info", "words"),
-    [
-        ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
-        ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
-        ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
-        ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
-    ],
+    "info, words",
+    ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
+    ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
+    ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
+    ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
 )
 def test_mistakes_in_it_are_one_line(info: str, words: str) -> None:
     config = RunConfig(games=[COUNT.model_copy(update={"info": f"{__name__}:{info}"})])

@@ -129,14 +129,12 @@ def said_to_each(
 
 
 @every_row(
-    ("name", "moves", "seers"),
-    [
-        ("LiarsDice-v0", ["[Bid: 1, 2]", "[Bid: 2, 2]", "[Bid: 3, 5]"], 1),
-        ("LiarsDice-v0-small", ["[Bid: 1, 2]", "[Bid: 2, 2]", "[Bid: 2, 6]"], 1),
-        ("SimpleNegotiation-v0", ["Hi [Offer: 1 Wheat -> 1 Wood]", "[Deny]", "[Deny]"], 1),
-        ("Mastermind-v0", [], 0),
-        ("GuessTheNumber-v0", [], 0),
-    ],
+    "name, moves, seers",
+    ("LiarsDice-v0", ["[Bid: 1, 2]", "[Bid: 2, 2]", "[Bid: 3, 5]"], 1),
+    ("LiarsDice-v0-small", ["[Bid: 1, 2]", "[Bid: 2, 2]", "[Bid: 2, 6]"], 1),
+    ("SimpleNegotiation-v0", ["Hi [Offer: 1 Wheat -> 1 Wood]", "[Deny]", "[Deny]"], 1),
+    ("Mastermind-v0", [], 0),
+    ("GuessTheNumber-v0", [], 0),
 )
 def test_what_is_drawn_is_shown_to_whose_it_is_alone(name, moves, seers):
     """Each draw changed by itself changes what is said to one seat, or, a secret, to none."""
@@ -235,7 +233,7 @@ def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
         assert not any("a Mafia member" in " ".join(views[seat]) for seat in (0, 1, 2))
 
 
-@every_row("name", ["Codenames-v0", "SecretMafia-v0"])
+@every_row("name", "Codenames-v0", "SecretMafia-v0")
 def test_a_team_is_paid_alike_and_the_other_the_contrary(name: str) -> None:
     teams = with_teams(GAMES[name].config).teams
     winners = set()

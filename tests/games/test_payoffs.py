@@ -117,22 +117,20 @@ def test_a_deal_is_one_observation() -> None:
     assert (row.payoff, row.payoff_low, row.payoff_high) == pytest.approx(expected)
 
 
-@every_row(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
+@every_row("forfeit, worth", (0, -13.0), (1, 13.0))
 def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
     result = replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
     assert game_payoffs(2, [result]) == {0: worth}
 
 
 @every_row(
-    ("changes", "stakes"),
-    [
-        ({"env": "TicTacToe-v0"}, None),
-        ({"env": "TicTacToe-v0", "payoff_scale": 4}, 4.0),
-        ({"env": "TicTacToe-v0", "payoffs": "tests.games.test_payoffs:fives"}, 1.0),
-        (LEDUC, 13.0),
-        (LEDUC | {"payoff_scale": 3.25}, 13.0),
-        (KUHN, 2.0),
-    ],
+    "changes, stakes",
+    ({"env": "TicTacToe-v0"}, None),
+    ({"env": "TicTacToe-v0", "payoff_scale": 4}, 4.0),
+    ({"env": "TicTacToe-v0", "payoffs": "tests.games.test_payoffs:fives"}, 1.0),
+    (LEDUC, 13.0),
+    (LEDUC | {"payoff_scale": 3.25}, 13.0),
+    (KUHN, 2.0),
 )
 async def test_stakes_are_the_most_that_can_be_won(changes, stakes):
     results = await evaluated(configured(changes, games=2), 1, RandomPlayer())
@@ -149,7 +147,7 @@ def test_students_quantiles_are_the_tables() -> None:
         assert _student(freedom) == pytest.approx(quantile, rel=0.01)
 
 
-@every_row("values", [[], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64])
+@every_row("values", [], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64)
 def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[float]) -> None:
     assert student_interval(values) is None
     assert student_interval([1.0, 2.0, 3.0, 4.0, 5.0], count=2) is None

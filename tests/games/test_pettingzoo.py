@@ -89,18 +89,16 @@ def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) ->
 
 
 @every_row(
-    ("env", "changes", "said"),
-    [
-        ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
-        ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
-        ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
-        ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
-        ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
-        (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
-        (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
-        (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
-        ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
-    ],
+    "env, changes, said",
+    ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
+    ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
+    ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
+    ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
+    ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
+    (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
+    (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
+    (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
+    ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
 )
 def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
     assert_refused(said, env=f"pettingzoo:{env}", **changes)

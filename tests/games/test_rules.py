@@ -136,7 +136,7 @@ def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> 
     return dealt != before
 
 
-@every_row("name", ["codenames", "mafia"])
+@every_row("name", "codenames", "mafia")
 def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     """An operative the words' sides; the village all other roles, the mafia who has which."""
     chance, changed = random.Random(0), 0
@@ -154,7 +154,7 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     assert changed > 20
 
 
-@every_row("name", ["liars", "three liars", "negotiation", "dilemma"])
+@every_row("name", "liars", "three liars", "negotiation", "dilemma")
 def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
     chance = random.Random(0)
     for game in positions(GAMES[name], games=6):
@@ -186,14 +186,12 @@ def board(*rows: str) -> list[list[str]]:
 
 
 @every_row(
-    ("rows", "mark", "lacking"),
-    [
-        (("....", "....", "....", "...."), "O", 4),
-        (("O...", "O...", "XO..", ".O.."), "O", 1),
-        (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
-        (("OOOO", "XXXX", "....", "...."), "X", 0),
-        (("OXO", "XOX", "OXO"), "O", math.inf),
-    ],
+    "rows, mark, lacking",
+    (("....", "....", "....", "...."), "O", 4),
+    (("O...", "O...", "XO..", ".O.."), "O", 1),
+    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
+    (("OOOO", "XXXX", "....", "...."), "X", 0),
+    (("OXO", "XOX", "OXO"), "O", math.inf),
 )
 def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float) -> None:
     assert stones_lacking(board(*rows), mark) == lacking
@@ -220,16 +218,14 @@ def test_three_players_win_then_block_the_next_then_the_last() -> None:
 
 
 @every_row(
-    ("scores", "total", "action"),
-    [
-        ([0, 0], 20, "[roll]"),
-        ([0, 0], 21, "[hold]"),
-        ([0, 40], 21, "[roll]"),  # the other is ahead: 26
-        ([0, 40], 26, "[hold]"),
-        ([0, 71], 60, "[roll]"),  # it rolls until it wins
-        ([75, 0], 24, "[roll]"),
-        ([75, 0], 25, "[hold]"),
-    ],
+    "scores, total, action",
+    ([0, 0], 20, "[roll]"),
+    ([0, 0], 21, "[hold]"),
+    ([0, 40], 21, "[roll]"),  # the other is ahead: 26
+    ([0, 40], 26, "[hold]"),
+    ([0, 71], 60, "[roll]"),  # it rolls until it wins
+    ([75, 0], 24, "[roll]"),
+    ([75, 0], 25, "[hold]"),
 )
 def test_pig_holds_where_the_rule_says(scores: list[int], total: int, action: str) -> None:
     game = at(GameConfig(env="PigDice-v0"), scores=scores, turn_total=total)
@@ -248,7 +244,7 @@ def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
     assert moves([1, 2, 3], 5, 6) == {"[Call]": 1.0}
 
 
-@every_row(("wanted", "dice"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0)])
+@every_row("wanted, dice", (0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0))
 def test_chances_of_dice_by_counting(wanted: int, dice: int) -> None:
     rolls = list(product(range(1, 7), repeat=dice))
     counted = sum(roll.count(5) >= wanted for roll in rolls) / len(rolls)
@@ -341,23 +337,21 @@ def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
 
 
 @every_row(
-    ("number", "events", "vote"),
-    [
-        (0, [], 1),  # nothing is known: the lowest number but its own
-        (5, [f"Player 2: {GUILTY}"], 4),
-        (5, [f"Player 2: {HARMLESS}"], 1),
-        (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
-        (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
-        (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
-        (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
-        (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
-        (2, [GUILTY], 4),
-        (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
-        (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
-        (1, [], 0),
-        (1, [f"Player 2: {GUILTY}"], 2),
-        (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says
-    ],
+    "number, events, vote",
+    (0, [], 1),  # nothing is known: the lowest number but its own
+    (5, [f"Player 2: {GUILTY}"], 4),
+    (5, [f"Player 2: {HARMLESS}"], 1),
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
+    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
+    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
+    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+    (2, [GUILTY], 4),
+    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+    (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
+    (1, [], 0),
+    (1, [f"Player 2: {GUILTY}"], 2),
+    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says,
 )
 def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> None:
     assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}

@@ -24,16 +24,14 @@ from unstable.types import Observation
 
 
 @every_row(
-    ("env", "seats", "words"),
-    [
-        ("Golf-v0", 3, "raises AttributeError"),
-        ("Golf-v0", 4, "raises AttributeError"),
-        ("Briscola-v0", 3, "turns and has no legal move"),
-        ("Briscola-v0", 4, "raises AttributeError"),
-        ("QuantumTicTacToe-v0", 3, "never comes to move: seat 2, which the env does not make"),
-        ("QuantumTicTacToe-v0", 4, "never comes to move: seats 2, 3, which the env does not make"),
-        ("SpiteAndMalice-v0", 3, "never comes to move: seat 2, which the env does not make"),
-    ],
+    "env, seats, words",
+    ("Golf-v0", 3, "raises AttributeError"),
+    ("Golf-v0", 4, "raises AttributeError"),
+    ("Briscola-v0", 3, "turns and has no legal move"),
+    ("Briscola-v0", 4, "raises AttributeError"),
+    ("QuantumTicTacToe-v0", 3, "never comes to move: seat 2, which the env does not make"),
+    ("QuantumTicTacToe-v0", 4, "never comes to move: seats 2, 3, which the env does not make"),
+    ("SpiteAndMalice-v0", 3, "never comes to move: seat 2, which the env does not make"),
 )
 def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(env, seats, words):
     check_game(GameConfig(env=env, seats=2))
@@ -114,13 +112,13 @@ def config(how: str, listed: bool, seats: int = 2) -> GameConfig:
     return GameConfig(env=f"{__name__}:Counting", args=args, seats=seats, legal_moves=moves)
 
 
-@every_row("listed", [True, False])
-@every_row("how", ["", "touchy"])
+@every_row("listed", True, False)
+@every_row("how", "", "touchy")
 def test_what_noise_raises_is_not_the_games_fault(how: str, listed: bool) -> None:
     assert screen(config(how, listed)) is None
 
 
-@every_row(("listed", "what"), [(True, "the legal move [go]"), (False, "any action")])
+@every_row("listed, what", (True, "the legal move [go]"), (False, "any action"))
 def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_game(config("broken", listed))
@@ -129,7 +127,7 @@ def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> N
     assert "raises ValueError cannot count to three; mend it there" in str(raised.value)
 
 
-@every_row("listed", [True, False])
+@every_row("listed", True, False)
 def test_a_seat_that_never_moves_is_found(listed: bool) -> None:
     with pytest.raises(
         ConfigError, match=r"seats = 2: .* never came to move in \d+ games: seat 1; set it to 1"
@@ -190,7 +188,7 @@ def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[s
     assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")
 
 
-@every_row("env", ["TicTacToe-v1", "Chess-v2-long", "Nope-v1"])
+@every_row("env", "TicTacToe-v1", "Chess-v2-long", "Nope-v1")
 def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_game(GameConfig(env=env), "games.0")
@@ -224,9 +222,7 @@ def test_moves_that_are_listed_twice_count_once() -> None:
     assert moves == Game(GameConfig(env=f"{Liars.__module__}:Liars"), 0).legal_moves()
 
 
-@every_row(
-    ("roll", "ignores"), [("randint", False), ("own", False), ("numpy", False), ("system", True)]
-)
+@every_row("roll, ignores", ("randint", False), ("own", False), ("numpy", False), ("system", True))
 def test_a_game_that_ignores_its_seed_is_said_to(roll: str, ignores: bool) -> None:
     config = GameConfig(env=f"{Liars.__module__}:Liars", args={"roll": roll})
     check_game(config)
@@ -269,7 +265,7 @@ def swapped(env: Any) -> list[float]:
     return as_it_is(env)[::-1]
 
 
-@every_row(("payoffs", "pays"), [("as_it_is", False), ("swapped", True)])
+@every_row("payoffs, pays", ("as_it_is", False), ("swapped", True))
 def test_payoffs_of_seats_that_are_swapped_are_noticed(payoffs: str, pays: bool) -> None:
     config = GameConfig(env="Nim-v0", payoffs=f"{__name__}:{payoffs}")
     check_game(config)

@@ -27,7 +27,7 @@ def has_nltk_data() -> bool:
 without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
 
 
-@every_row(("env", "seats"), WORD_GAMES.items())
+@every_row("env, seats", *WORD_GAMES.items())
 def test_word_games_play(env: str, seats: int) -> None:
     check_game(GameConfig(env=env, seats=seats))
 

@@ -75,7 +75,7 @@ def known(rule: str, **more: Any) -> Curriculum:
     return curriculum
 
 
-@every_row("rule", ["spread", "progress"])
+@every_row("rule", "spread", "progress")
 def test_a_rule_draws_what_its_formula_says(rule: str) -> None:
     curriculum = known(rule, share=0.75)
     envs = curriculum.stats()

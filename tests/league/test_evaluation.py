@@ -81,12 +81,12 @@ def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
     assert (greedy.temperature, greedy.score, greedy.gain) == (0.0, 1.0, 1.0)
 
 
-@every_row(("given", "read"), [(0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0])])
+@every_row("given, read", (0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0]))
 def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float]) -> None:
     assert parse({"eval": {"temperature": given}}).eval.temperature == read
 
 
-@every_row("given", [[], [1.0, 1], -0.5, [0.5, -1], "hot"])
+@every_row("given", [], [1.0, 1], -0.5, [0.5, -1], "hot")
 def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
     with pytest.raises(ConfigError, match=r"^eval\.temperature[^\n]*$"):
         parse({"eval": {"temperature": given}})
@@ -239,18 +239,16 @@ def test_greedy_games_count_by_their_transcripts() -> None:
 
 
 @every_row(
-    ("results", "distinct"),
-    [
-        ([played("ab"), played("ab"), played("ac")], 2),
-        ([played("ab"), played("ab", seat=1)], 2),
-        ([played("ab"), played("ab", temperature=0.5)], 2),
-        # A bot counts as one that plays by chance as soon as it is seen to.
-        ([played("ab", opponent="bot"), played("ab", opponent="bot")], 1),
-        ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
-        ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
-        # What is seen is a part of it: another deal is another game.
-        ([played("ab"), replace(played("ab"), outcomes=[0.0, 0.0])], 2),
-    ],
+    "results, distinct",
+    ([played("ab"), played("ab"), played("ac")], 2),
+    ([played("ab"), played("ab", seat=1)], 2),
+    ([played("ab"), played("ab", temperature=0.5)], 2),
+    # A bot counts as one that plays by chance as soon as it is seen to.
+    ([played("ab", opponent="bot"), played("ab", opponent="bot")], 1),
+    ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
+    ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
+    # What is seen is a part of it: another deal is another game.
+    ([played("ab"), replace(played("ab"), outcomes=[0.0, 0.0])], 2),
 )
 def test_games_are_alike_by_luck_where_anybody_plays_by_chance(results, distinct):
     assert distinct_games(2, results) == distinct
@@ -273,7 +271,7 @@ def sure(score: float, other: float, games: int, times: int = 4000) -> float:
 
 
 @every_row(
-    ("won", "needed"), [(256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)]
+    "won, needed", (256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)
 )
 def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(won, needed):
     """A version that wins all says nothing of how much one varies that wins a little less."""
@@ -289,7 +287,7 @@ def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(won, need
     assert 0.77 < sure(share, other, row.needed) < 0.9
 
 
-@every_row(("differing", "needed"), [(0, 150), (1, 150), (64, 798)])
+@every_row("differing, needed", (0, 150), (1, 150), (64, 798))
 def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(differing, needed):
     results = [
         game(("main@2", "random"), (1.0, -1.0), purpose="eval", game_id=number)

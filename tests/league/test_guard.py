@@ -152,18 +152,16 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
 
 
 @every_row(
-    ("rule", "before", "after"),
-    [
-        ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
-        ("entropy", {"actions": 1.8}, {"actions": 0.15}),
-        ("entropy_fall", {"entropy": 0.8}, {"entropy": 0.35}),
-        ("kl_sampling", {"kl_sampling": 0.01}, {"kl_sampling": 0.03}),  # x 5 tokens
-        ("kl_reference", {"kl_reference": 0.3}, {"kl_reference": 0.7}),
-        ("length", {"length": 5}, {"length": 8}),
-        ("truncation", {"truncation": 0.01}, {"truncation": 0.12}),
-        ("forfeits", {"forfeits": 0.1, "results": 100}, {"forfeits": 0.4, "results": 100}),
-        ("tied", {"tied": 12}, {"tied": 16}),
-    ],
+    "rule, before, after",
+    ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
+    ("entropy", {"actions": 1.8}, {"actions": 0.15}),
+    ("entropy_fall", {"entropy": 0.8}, {"entropy": 0.35}),
+    ("kl_sampling", {"kl_sampling": 0.01}, {"kl_sampling": 0.03}),  # x 5 tokens
+    ("kl_reference", {"kl_reference": 0.3}, {"kl_reference": 0.7}),
+    ("length", {"length": 5}, {"length": 8}),
+    ("truncation", {"truncation": 0.01}, {"truncation": 0.12}),
+    ("forfeits", {"forfeits": 0.1, "results": 100}, {"forfeits": 0.4, "results": 100}),
+    ("tied", {"tied": 12}, {"tied": 16}),
 )
 def test_each_rule_speaks_of_its_figure_and_of_nothing_else(rule, before, after):
     rows = [row(**before)] * 12 + [row(**after)] * 3
@@ -370,7 +368,7 @@ def test_nothing_is_watched_without_an_action() -> None:
     assert watch.best == 0, "which checkpoints/best names all the same"
 
 
-@every_row("cut", [3, 7, 9, 20])
+@every_row("cut", 3, 7, 9, 20)
 def test_what_it_has_seen_is_a_value(cut: int) -> None:
     """Continued from JSON it goes on as if nothing had happened."""
     shares = [0.6, 0.7, 0.7, 0.7, 0.7, 0.7] + [0.3] * 30
@@ -418,22 +416,20 @@ def test_games_are_counted_by_what_was_played_against() -> None:
 
 
 @every_row(
-    ("data", "message"),
-    [
-        ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
-        ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
-        ({"guard": {"thresholds": {"tied": 0}}}, "guard.thresholds.tied = 0"),
-        ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
-        ({"guard": {"factor": 1}}, "guard.factor = 1"),
-        (
-            {"guard": {"action": ["opponents"]}, "opponents": {"fixed": [], "draw": {"fixed": 0}}},
-            "guard.opponents.fixed = 0.25",
-        ),
-        (
-            {"guard": {"action": "opponents", "opponents": {"self": 0, "past": 0, "fixed": 0}}},
-            "guard.opponents = all zero",
-        ),
-    ],
+    "data, message",
+    ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
+    ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
+    ({"guard": {"thresholds": {"tied": 0}}}, "guard.thresholds.tied = 0"),
+    ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
+    ({"guard": {"factor": 1}}, "guard.factor = 1"),
+    (
+        {"guard": {"action": ["opponents"]}, "opponents": {"fixed": [], "draw": {"fixed": 0}}},
+        "guard.opponents.fixed = 0.25",
+    ),
+    (
+        {"guard": {"action": "opponents", "opponents": {"self": 0, "past": 0, "fixed": 0}}},
+        "guard.opponents = all zero",
+    ),
 )
 def test_a_mistake_is_one_line(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:

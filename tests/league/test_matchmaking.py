@@ -90,7 +90,7 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
 ]
 
 
-@every_row(("past", "formula"), RULES)
+@every_row("past, formula", *RULES)
 def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], list[float]]) -> None:
     expected = normal(formula())
     found = probabilities(past) or [1 / len(PAST)] * len(PAST)
@@ -313,19 +313,17 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
 
 
 @every_row(
-    ("past", "problem"),
-    [
-        ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
-        ({"rule": "pfsp", "args": {"k": 1}}, "opponents.past.0.rule = 'pfsp' with args = {'k': 1}"),
-        ({"rule": "pfsp", "args": {"form": "odd"}}, "opponents.past.0.rule = 'pfsp' with args = {"),
-        ({"rule": "pfsp", "args": {"exponent": "x"}}, "opponents.past.0.rule = 'pfsp' with args"),
-        (["uniform", {"rule": "latest", "args": {"newest": 0}}], "opponents.past.1.rule = 'latest"),
-        ("no_such_module:rule", "opponents.past.0.rule = 'no_such_module:rule': cannot import"),
-        ([], "opponents.past = []"),
-        ({"rule": "pfsp", "weight": 0}, "opponents.past.weight = 0"),
-        (3, "opponents.past = 3"),
-        ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
-    ],
+    "past, problem",
+    ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
+    ({"rule": "pfsp", "args": {"k": 1}}, "opponents.past.0.rule = 'pfsp' with args = {'k': 1}"),
+    ({"rule": "pfsp", "args": {"form": "odd"}}, "opponents.past.0.rule = 'pfsp' with args = {"),
+    ({"rule": "pfsp", "args": {"exponent": "x"}}, "opponents.past.0.rule = 'pfsp' with args"),
+    (["uniform", {"rule": "latest", "args": {"newest": 0}}], "opponents.past.1.rule = 'latest"),
+    ("no_such_module:rule", "opponents.past.0.rule = 'no_such_module:rule': cannot import"),
+    ([], "opponents.past = []"),
+    ({"rule": "pfsp", "weight": 0}, "opponents.past.weight = 0"),
+    (3, "opponents.past = 3"),
+    ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
 )
 def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -333,7 +331,7 @@ def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
     assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
 
 
-@every_row("pinned", [["worst"], [-1], "best", [0.5]])
+@every_row("pinned", ["worst"], [-1], "best", [0.5])
 def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
     with pytest.raises(ConfigError, match=r"^opponents\.pinned") as caught:
         config("uniform", pinned=pinned)

@@ -98,7 +98,7 @@ def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
     assert rating(made, "main@0")[0] > 25
 
 
-@every_row("worth", [-1.0, 0.0])
+@every_row("worth", -1.0, 0.0)
 def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     made = registry()
     made.record([game(("main@0", "random"), (worth, 0.0), forfeit=0)])

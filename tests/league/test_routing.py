@@ -29,7 +29,7 @@ def test_one_actor_plays_in_the_schedules_order() -> None:
     assert [group for _, group in dealt(1, 50)] == expected
 
 
-@every_row("num_actors", [2, 4])
+@every_row("num_actors", 2, 4)
 def test_a_past_version_is_mostly_played_on_one_actor(num_actors: int) -> None:
     actors: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for actor, group in dealt(num_actors):

@@ -92,13 +92,11 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
 
 @every_row(
     "spoil",
-    [
-        lambda state: state["now"].update(next_game=10**12),
-        lambda state: state["now"].update(next_game=3),
-        lambda state: state["stretches"].clear(),
-        lambda state: state.update(since=None),
-        lambda state: state["stretches"].reverse(),
-    ],
+    lambda state: state["now"].update(next_game=10**12),
+    lambda state: state["now"].update(next_game=3),
+    lambda state: state["stretches"].clear(),
+    lambda state: state.update(since=None),
+    lambda state: state["stretches"].reverse(),
 )
 def test_a_state_that_is_no_series_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
     schedule = Schedule(config())

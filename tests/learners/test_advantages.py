@@ -114,8 +114,8 @@ def test_samples_count_by_the_spread_of_their_game():
     assert spread_weights(np.array([3.0, 3.0]), roles[:2]) == {"a": 1.0}
 
 
-@every_row("mode", ["center", "zscore"])
-@every_row("size", [1, 3, 10])
+@every_row("mode", "center", "zscore")
+@every_row("size", 1, 3, 10)
 def test_equal_rewards_give_exact_zeros(mode, size):
     # Ten times 0.1 has a mean that is not 0.1.
     assert normalize_by_env(np.full(size, 0.1), ["a"] * size, mode).tolist() == [0.0] * size

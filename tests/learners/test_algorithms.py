@@ -297,21 +297,19 @@ HERE = "tests.learners.test_algorithms:Doubled"
 
 
 @every_row(
-    ("algorithm", "message", "remedy"),
-    [
-        ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
-        ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
-        (
-            {"name": HERE},
-            f"name = '{HERE}' extends GRPO",
-            f"to grpo, learner.algorithm.target to {HERE}",
-        ),
-        (
-            {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
-            "target = 'unstable",
-            "set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo or vrpo",
-        ),
-    ],
+    "algorithm, message, remedy",
+    ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
+    ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
+    (
+        {"name": HERE},
+        f"name = '{HERE}' extends GRPO",
+        f"to grpo, learner.algorithm.target to {HERE}",
+    ),
+    (
+        {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
+        "target = 'unstable",
+        "set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo or vrpo",
+    ),
 )
 def test_a_wrong_class_is_refused_before_loading(model, algorithm, message, remedy):
     missing = model.model_copy(update={"name": "no such model"})

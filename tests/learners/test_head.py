@@ -69,11 +69,11 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
     )
 
 
-@every_row("chunk_rows", [2, 10, 100])
-@every_row("trained", [False, True])
-@every_row("softcap", [None, 1.5])
-@every_row("bias", [False, True])
-@every_row("scale", [1.0, 0.4])
+@every_row("chunk_rows", 2, 10, 100)
+@every_row("trained", False, True)
+@every_row("softcap", None, 1.5)
+@every_row("bias", False, True)
+@every_row("scale", 1.0, 0.4)
 def test_figures_and_gradients_are_the_plain_ones(
     scale: float, bias: bool, softcap: float | None, trained: bool, chunk_rows: int
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:
     assert largest == 2
 
 
-@every_row("trained", [False, True])
+@every_row("trained", False, True)
 def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
     hidden, weight = HIDDEN.bfloat16(), WEIGHT.bfloat16()
     inputs = [hidden.requires_grad_(), weight.requires_grad_(trained)]
@@ -152,9 +152,11 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
 
 
 @every_row(
-    ("kind", "scale", "softcap"),
-    [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
-    + [("falcon_h1", 1.7, None)],
+    "kind, scale, softcap",
+    *(
+        [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
+        + [("falcon_h1", 1.7, None)]
+    ),
 )
 def test_a_head_is_read_of_the_config(kind: str, scale: float, softcap: float | None) -> None:
     head = Head.of(make_family(kind))

@@ -55,7 +55,7 @@ def test_loss_by_hand():
     assert logprobs.grad.tolist() == pytest.approx([-0.2, 0.1, -1.2])
 
 
-@every_row("difference", [-120.0, 120.0])
+@every_row("difference", -120.0, 120.0)
 def test_absurd_ratios_stay_finite(difference):
     logprobs = torch.tensor([min(0.0, difference)], requires_grad=True)
     behaviour = torch.tensor([min(0.0, -difference)])
@@ -138,9 +138,9 @@ def test_importance_weights_by_hand():
     assert sequence_mask(logs, UNITS, 0.5, 2.0).tolist() == [1.0, 0.0, 1.0]
 
 
-@every_row("difference", [-120.0, 120.0])
-@every_row("advantage", [-1.0, 0.0, 1.0])
-@every_row("units", [None, torch.tensor([0, 0])])
+@every_row("difference", -120.0, 120.0)
+@every_row("advantage", -1.0, 0.0, 1.0)
+@every_row("units", None, torch.tensor([0, 0]))
 def test_absurd_ratios_stay_finite_when_clipped(difference, advantage, units):
     logprobs = torch.tensor([min(0.0, difference), 0.0], requires_grad=True)
     old = torch.tensor([min(0.0, -difference), 0.0])

@@ -271,7 +271,7 @@ def test_the_opponents_kl_by_hand():
     assert own[3:6][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[3:6])
 
 
-@every_row("name", ["rloo", "grpo", "gspo", "cispo"])
+@every_row("name", "rloo", "grpo", "gspo", "cispo")
 def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
     """One nat counts the same in the first or the last of ten turns, or in the only one."""
     places = [(0, 0, turn) for turn in range(10)] + [(1, 0, turn) for turn in range(10)]

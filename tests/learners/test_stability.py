@@ -303,7 +303,7 @@ def test_the_largest_atoms_by_hand():
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
-@every_row(("share", "expected"), [(1.0, -0.025), (0.5, -0.025), (0.25, 0.425)])
+@every_row("share, expected", (1.0, -0.025), (0.5, -0.025), (0.25, 0.425))
 def test_the_largest_are_no_fair_choice(share, expected):
     """The figures of docs/algorithms.md: a sure 1, against 3 in three of ten, played equally."""
     rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
@@ -403,7 +403,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner
 ]
 
 
-@every_row(("section", "message", "remedy"), REFUSED)
+@every_row("section, message, remedy", *REFUSED)
 def test_what_has_no_meaning_is_refused_in_one_line(section, message, remedy):
     path = "algorithm." if "name" in section else ""
     with pytest.raises(ConfigError) as error:

@@ -67,7 +67,7 @@ TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's
 ]
 
 
-@every_row(("chosen", "values", "slopes"), TRL)
+@every_row("chosen, values, slopes", *TRL)
 def test_divergences_are_those_of_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
@@ -92,7 +92,7 @@ def plain_divergence(own, other, divergence, beta):
     return kl(own, other) if divergence == "reverse" else kl(other, own)
 
 
-@every_row("divergence", ["reverse", "forward", "jsd"])
+@every_row("divergence", "reverse", "forward", "jsd")
 def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
     aims = {"teacher": Aim(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}

@@ -363,7 +363,7 @@ async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[
     return specs, await distribute(specs, actors, play)
 
 
-@every_row(("count", "num_actors"), [(12, 3), (13, 3), (2, 4), (0, 2), (5, 1)])
+@every_row("count, num_actors", (12, 3), (13, 3), (2, 4), (0, 2), (5, 1))
 async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors: int) -> None:
     specs, shares = await spread_out(count, num_actors)
     assert [share.actor for share in shares] == list(range(num_actors))
@@ -427,7 +427,7 @@ async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> N
     assert deeds == [*DOWN, *UP]
 
 
-@every_row("share", ["off", "split", "auto"])
+@every_row("share", "off", "split", "auto")
 async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
     actors, config, deeds = dozers(share)
     async with sleeping(actors, config):

@@ -32,7 +32,7 @@ def test_convolutions_hold_what_they_reach_back_to() -> None:
     assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
 
 
-@every_row("length", [3, 30])
+@every_row("length", 3, 30)
 def test_a_state_space_model_holds_states_alone(length: int) -> None:
     sizes: dict[str, Any]
     sizes = {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "vocab_size": 50}

@@ -115,7 +115,7 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
 ]
 
 
-@every_row(("name", "spoil", "line"), MISTAKES)
+@every_row("name, spoil, line", *MISTAKES)
 def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)

@@ -59,7 +59,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == tokenizer.eos_token_id
 
 
-@every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", LAST])
+@every_row("template", None, "{{ bos_token }}{{ messages[-1].content }}", LAST)
 def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(template, tmp_path):
     ids = prompt(saved(tmp_path / "with", base_tokenizer(bos=True, template=template)))
     assert ids[0] == 2 and ids.count(2) == 1
@@ -98,23 +98,21 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
 
 
 @every_row(
-    ("asked", "line"),
-    [
-        ("{% raise_exception %}", "is no template in Jinja"),
-        ("{{ raise_exception('no') }}", "cannot be rendered (no"),
-        ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
-        ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
-        ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
-        ("{# no game #}hello", SHOWN),
-        ("{{ messages[0].content | length }}", SHOWN),
-        ("{{ messages[0].content[:5] }}", SHOWN),
-        ("{{ messages[0].content | upper }}", SHOWN),
-        (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
-        ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
-        ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
-        ({"messages": []}, "model.chat_template.messages: is set by unstable"),
-        ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
-    ],
+    "asked, line",
+    ("{% raise_exception %}", "is no template in Jinja"),
+    ("{{ raise_exception('no') }}", "cannot be rendered (no"),
+    ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
+    ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
+    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
+    ("{# no game #}hello", SHOWN),
+    ("{{ messages[0].content | length }}", SHOWN),
+    ("{{ messages[0].content[:5] }}", SHOWN),
+    ("{{ messages[0].content | upper }}", SHOWN),
+    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
+    ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
+    ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
+    ({"messages": []}, "model.chat_template.messages: is set by unstable"),
+    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
 )
 def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)

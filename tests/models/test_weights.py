@@ -69,14 +69,12 @@ def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
 
 
 @every_row(
-    ("there", "cached"),
-    [
-        (["model.safetensors"], True),
-        (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], True),
-        (["model.safetensors.index.json", "a.safetensors"], False),
-        (["pytorch_model.bin"], True),
-        (["config.json"], False),
-    ],
+    "there, cached",
+    (["model.safetensors"], True),
+    (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], True),
+    (["model.safetensors.index.json", "a.safetensors"], False),
+    (["pytorch_model.bin"], True),
+    (["config.json"], False),
 )
 def test_weights_that_are_there_are_not_asked_for(there, cached, tmp_path, monkeypatch):
     for name in there:

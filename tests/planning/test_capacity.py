@@ -69,13 +69,11 @@ def test_it_prints_the_plan_and_what_it_comes_to(capsys: pytest.CaptureFixture[s
 
 
 @every_row(
-    ("name", "cards", "cores"),
-    [
-        ("h200", ["NVIDIA H200"], 16),
-        ("8xH100", ["NVIDIA H100"] * 8, 128),
-        ("4x24gb", ["a card of 24 GB"] * 4, 32),
-        ("1xl4", ["NVIDIA L4"], 8),
-    ],
+    "name, cards, cores",
+    ("h200", ["NVIDIA H200"], 16),
+    ("8xH100", ["NVIDIA H100"] * 8, 128),
+    ("4x24gb", ["a card of 24 GB"] * 4, 32),
+    ("1xl4", ["NVIDIA L4"], 8),
 )
 def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores: int) -> None:
     there = machine_named(name)
@@ -85,7 +83,7 @@ def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores:
     assert there.cuda_problem is None and there.build_problem is None
 
 
-@every_row("name", ["8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1"])
+@every_row("name", "8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1")
 def test_what_is_no_machine_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="--machine = "):
         machine_named(name)

@@ -24,8 +24,12 @@ def planned(there: str, model: str, request_tokens: Any = None, **options: Any) 
 
 
 @every_row(
-    ("there", "actors", "learners"),
-    [("8xh100", 4, 4), ("5xh100", 3, 2), ("3xh100", 2, 1), ("2xh100", 1, 1), ("h200", 1, 1)],
+    "there, actors, learners",
+    ("8xh100", 4, 4),
+    ("5xh100", 3, 2),
+    ("3xh100", 2, 1),
+    ("2xh100", 1, 1),
+    ("h200", 1, 1),
 )
 def test_about_half_of_the_cards_learn(there: str, actors: int, learners: int) -> None:
     chosen = planned(there, "Qwen/Qwen3-8B")
@@ -86,7 +90,7 @@ ROWS = re.findall(
 )
 
 
-@every_row("row", ROWS)
+@every_row("row", *ROWS)
 def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
     there, model, given, actors, learner = row
     chosen = planned(there, model, **parse_options(given.split(), {}))

@@ -28,7 +28,7 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
     )
 
 
-@every_row("dtype", ["float32", "bfloat16"])
+@every_row("dtype", "float32", "bfloat16")
 def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
@@ -93,7 +93,7 @@ def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
     assert plan(config, [machine(1)], NEEDS).engine == "vllm"
 
 
-@every_row("whole", [False, True])
+@every_row("whole", False, True)
 def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
     """Nor the other way round; the embedded engine does."""
     folder = tmp_path / "rival"

@@ -52,8 +52,8 @@ CONFIGS = [
 QWEN_SHAPE = read_shape(ModelConfig(name=str(QWEN)))
 
 
-@every_row("config", CONFIGS)
-@every_row("targets", ["all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj"])
+@every_row("config", *CONFIGS)
+@every_row("targets", "all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj")
 def test_parameters_are_those_of_the_real_model(config, targets):
     model = AutoModelForCausalLM.from_config(config)
     shape = shape_of(config)

@@ -80,12 +80,12 @@ def test_all_compute_in_the_precision_that_each_is_fast_at() -> None:
     assert planned(SMALL, slow, node("driver")).dtype == "float32"
 
 
-@every_row("address", ["local", "auto", "10.0.0.1:6379", "head.example:6379"])
+@every_row("address", "local", "auto", "10.0.0.1:6379", "head.example:6379")
 def test_an_address_is_one_of_three(address: str) -> None:
     assert parse({"cluster": {"address": address}}).cluster.is_joined == (address != "local")
 
 
-@every_row("address", ["ray://10.0.0.1:10001", "10.0.0.1", "head:0", ":6379", "a:b"])
+@every_row("address", "ray://10.0.0.1:10001", "10.0.0.1", "head:0", ":6379", "a:b")
 def test_another_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address.* write (local, auto or )?HOST:PORT"):
         parse({"cluster": {"address": address}})

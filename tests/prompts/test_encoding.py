@@ -129,8 +129,8 @@ TEXTS = {
 }
 
 
-@every_row("kind", KINDS)
-@every_row("text", TEXTS.values())
+@every_row("kind", *KINDS)
+@every_row("text", *TEXTS.values())
 def test_a_prompt_has_the_templates_control_tokens_and_no_other(kind, text):
     tokenizer = tokenizer_of(kind)
     for style in STYLES:
@@ -189,7 +189,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
 GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.catalog.kuhn:KuhnPoker")
 
 
-@every_row("style", STYLES)
+@every_row("style", *STYLES)
 def test_real_games_keep_their_ids(style):
     """With the tokenizer of the shipped start, each turn of a random game of each kind."""
     tokenizer = tokenizer_of(SMOLLM2)

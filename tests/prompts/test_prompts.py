@@ -32,44 +32,42 @@ def style(parser: str, *, reasoning: bool = False) -> PromptStyle:
 
 
 @every_row(
-    ("parser", "text", "action", "formatted"),
-    [
-        ("brackets", "[4]", "[4]", True),
-        ("brackets", "Not [0], rather [Bid: 3, 4].", "[Bid: 3, 4]", True),
-        ("brackets", "[[4]]", "[4]", True),
-        ("brackets", "[4] or [", "[4]", True),
-        ("brackets", "I take [ ]", "I take [ ]", False),
-        ("brackets", " four\n\tplease ", "four please", False),
-        ("boxed", r"So \boxed{4}.", "[4]", True),
-        ("boxed", r"\boxed{[0]} no, \boxed{ [col 4] }", "[col 4]", True),
-        ("boxed", r"\boxed{\text{call}}", r"[\text{call}]", True),
-        ("boxed", r"\boxed{} [4]", r"\boxed{} [4]", False),
-        ("boxed", r"\boxed{4", r"\boxed{4", False),
-        ("raw", " I offer peace. ", "I offer peace.", True),
-        ("raw", "  ", "", False),
-        ("brackets", "<think>maybe [0]</think>[1]", "[1]", True),
-        ("brackets", "maybe [0]</think>[1]", "[1]", True),
-        ("brackets", "[1]<think>or rather [0]", "[1]", True),
-        ("brackets", "<think>maybe [0]", "", False),
-        ("raw", "<think>secret</think> hello", "hello", True),
-        ("exact", " [4]\n", "[4]", True),
-        ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
-        ("exact", "[4]8]6", "", False),
-        ("exact", "I take [4]", "", False),
-        ("exact", "[4][4]", "", False),
-        ("exact", "4", "", False),
-        ("plain", "4", "[4]", True),
-        ("plain", "<think>no</think>[4]\n", "[4]", True),
-        ("plain", "I take [4]", "", False),
-        ("plain", "[4]8]6", "", False),
-        ("plain", "4\n4", "", False),
-        ("bare", " 0 2 ", "[0 2]", True),
-        ("bare", "check", "[check]", True),
-        ("bare", "[4]", "", False),
-        ("bare", "4]", "", False),
-        ("bare", "4\n5", "", False),
-        ("bare", "", "", False),
-    ],
+    "parser, text, action, formatted",
+    ("brackets", "[4]", "[4]", True),
+    ("brackets", "Not [0], rather [Bid: 3, 4].", "[Bid: 3, 4]", True),
+    ("brackets", "[[4]]", "[4]", True),
+    ("brackets", "[4] or [", "[4]", True),
+    ("brackets", "I take [ ]", "I take [ ]", False),
+    ("brackets", " four\n\tplease ", "four please", False),
+    ("boxed", r"So \boxed{4}.", "[4]", True),
+    ("boxed", r"\boxed{[0]} no, \boxed{ [col 4] }", "[col 4]", True),
+    ("boxed", r"\boxed{\text{call}}", r"[\text{call}]", True),
+    ("boxed", r"\boxed{} [4]", r"\boxed{} [4]", False),
+    ("boxed", r"\boxed{4", r"\boxed{4", False),
+    ("raw", " I offer peace. ", "I offer peace.", True),
+    ("raw", "  ", "", False),
+    ("brackets", "<think>maybe [0]</think>[1]", "[1]", True),
+    ("brackets", "maybe [0]</think>[1]", "[1]", True),
+    ("brackets", "[1]<think>or rather [0]", "[1]", True),
+    ("brackets", "<think>maybe [0]", "", False),
+    ("raw", "<think>secret</think> hello", "hello", True),
+    ("exact", " [4]\n", "[4]", True),
+    ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
+    ("exact", "[4]8]6", "", False),
+    ("exact", "I take [4]", "", False),
+    ("exact", "[4][4]", "", False),
+    ("exact", "4", "", False),
+    ("plain", "4", "[4]", True),
+    ("plain", "<think>no</think>[4]\n", "[4]", True),
+    ("plain", "I take [4]", "", False),
+    ("plain", "[4]8]6", "", False),
+    ("plain", "4\n4", "", False),
+    ("bare", " 0 2 ", "[0 2]", True),
+    ("bare", "check", "[check]", True),
+    ("bare", "[4]", "", False),
+    ("bare", "4]", "", False),
+    ("bare", "4\n5", "", False),
+    ("bare", "", "", False),
 )
 def test_actions(parser, text, action, formatted):
     assert style(parser).read_action(text) == (action, formatted)
@@ -116,13 +114,13 @@ def test_reasoning_is_removed(secret, answer):
     assert cleaned == split_thought(answer)[1]
 
 
-@every_row("parser", BUILT_IN)
+@every_row("parser", *BUILT_IN)
 def test_long_answers_are_parsed_at_once(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
         style(parser).read_action(piece * 20_000)
 
 
-@every_row("style", STYLES.values())
+@every_row("style", *STYLES.values())
 def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
     prompt = builder(style.name).build(
         observation(notice="Not so.", brief="In brief.", position="X12")
@@ -325,10 +323,8 @@ def test_users_styles():
 
 @every_row(
     "refusal",
-    [
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
-        "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
-    ],
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
+    "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
 )
 def test_a_system_text_without_a_place_in_the_template_comes_before_the_users(refusal: str) -> None:
     """Gemma's first templates and Mistral's refuse a system message, and others leave it out."""

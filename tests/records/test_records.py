@@ -326,7 +326,7 @@ def test_what_is_no_game_is_refused_with_its_place() -> None:
 # Lines
 
 
-@every_row("found", [1, 3, 0, "1", None, [1]])
+@every_row("found", 1, 3, 0, "1", None, [1])
 def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, found: Any) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n\n{{"format":2,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
@@ -347,8 +347,10 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
 
 
 @every_row(
-    ("line", "complaint"),
-    [('{"a":', "not JSON"), ("[1]", "a list; write an object a line"), ("3", "a int")],
+    "line, complaint",
+    ('{"a":', "not JSON"),
+    ("[1]", "a list; write an object a line"),
+    ("3", "a int"),
 )
 def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
@@ -372,13 +374,11 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
 
 
 @every_row(
-    ("make", "why"),
-    [
-        (lambda path: path.symlink_to(path.with_name("other")), "a link"),
-        (lambda path: path.symlink_to("/dev/full"), "a link"),
-        (os.mkfifo, "a device, a pipe or the like"),
-        (Path.mkdir, "a folder"),
-    ],
+    "make, why",
+    (lambda path: path.symlink_to(path.with_name("other")), "a link"),
+    (lambda path: path.symlink_to("/dev/full"), "a link"),
+    (os.mkfifo, "a device, a pipe or the like"),
+    (Path.mkdir, "a folder"),
 )
 def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
     path = tmp_path / "report.html"
@@ -611,7 +611,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         assert json.loads(json_line(read)) == {"format": 2, **record}
 
 
-@every_row("advantages", [[], [0.1], [0.1, 0.2, 0.3]])
+@every_row("advantages", [], [0.1], [0.1, 0.2, 0.3])
 def test_every_sample_has_an_advantage_of_its_own(advantages: list[float]) -> None:
     batch = Batch(version=4, groups=(Group(trajectories=(trajectory(8, 0, 30, 2),)),))
     with pytest.raises(ValueError, match="argument 2"):
@@ -648,8 +648,8 @@ def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@every_row("replace", [False, True])
-@every_row("error", [KeyError, KeyboardInterrupt])
+@every_row("replace", False, True)
+@every_row("error", KeyError, KeyboardInterrupt)
 def test_a_raise_leaves_nothing(tmp_path: Path, replace: bool, error: type[BaseException]) -> None:
     folder = tmp_path / "new"
     with pytest.raises(error), new_folder(folder, replace=replace) as scratch:
@@ -772,7 +772,7 @@ def test_two_at_once_leave_one_whole_copy(tmp_path: Path, replace: bool) -> None
     assert len(list(tmp_path.iterdir())) == 30
 
 
-@every_row(("umask", "mode"), [(0o022, 0o755), (0o077, 0o700), (0o027, 0o750)])
+@every_row("umask, mode", (0o022, 0o755), (0o077, 0o700), (0o027, 0o750))
 def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode: int) -> None:
     """Others may read a run's folder, though scratch folders are for their owner alone."""
     former = os.umask(umask)
@@ -786,7 +786,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
     assert modes == [mode, mode]
 
 
-@every_row("key", ["spec", "outcomes", "payoffs"])
+@every_row("key", "spec", "outcomes", "payoffs")
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]
@@ -794,8 +794,8 @@ def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
         read_game("here:3", row)
 
 
-@every_row("content", [b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo"])
-@every_row("block", [1, 3, 2**20])
+@every_row("content", b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo")
+@every_row("block", 1, 3, 2**20)
 def test_a_file_is_whole_to_its_last_line(content: bytes, block: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert whole_size(tmp_path / "file", block) == content.rfind(b"\n") + 1

@@ -40,7 +40,7 @@ def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: flo
     assert name.count("/") == 4
 
 
-@every_row("name", ["eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", ""])
+@every_row("name", "eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", "")
 def test_other_names_are_no_evaluations(name: str) -> None:
     assert EvalKey.parse(name) is None
 

@@ -189,15 +189,13 @@ def test_thinned_points_keep_the_mean_and_the_end() -> None:
 
 @every_row(
     "changes, paths",
-    [
-        ({}, []),
-        ({"loop.steps": 3, "seed": 4}, ["loop.steps", "seed"]),
-        (
-            {"learner.algorithm.name": "grpo", "learner.algorithm.clip_low": 0.3, "groups.size": 4},
-            ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
-        ),
-        ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
-    ],
+    ({}, []),
+    ({"loop.steps": 3, "seed": 4}, ["loop.steps", "seed"]),
+    (
+        {"learner.algorithm.name": "grpo", "learner.algorithm.clip_low": 0.3, "groups.size": 4},
+        ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
+    ),
+    ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
 )
 def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[str]) -> None:
     assert [each.path for each in differences(load("default", changes))] == paths
@@ -240,11 +238,9 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
 
 @every_row(
     "make, message",
-    [
-        (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
-        (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
-        (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
-    ],
+    (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
+    (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
+    (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
 )
 def test_what_is_no_run_is_one_line(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str

@@ -109,11 +109,9 @@ def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
 
 @every_row(
     "players, trained, against, kinds, seat",
-    [
-        (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
-        (("random", "main@1"), (1,), "random", ["random"], 1),
-        (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
-    ],
+    (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
+    (("random", "main@1"), (1,), "random", ["random"], 1),
+    (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
 )
 def test_opponents_are_seen_from_the_policys_seat(
     players: tuple[str, ...],
@@ -167,7 +165,7 @@ def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) ->
 # Positions
 
 
-@every_row("env", ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0"])
+@every_row("env", "TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0")
 def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
     chance = Random(4)
     for seed in range(6):

@@ -205,7 +205,7 @@ WRONG = [
 ]
 
 
-@every_row(("args", "why"), WRONG)
+@every_row("args, why", *WRONG)
 def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=rf"^judges.strict.{why}") as error:
         parse({"judges": {"strict": {"kind": "llm", "args": args}}})

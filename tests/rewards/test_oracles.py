@@ -226,24 +226,22 @@ def plain(result: GameResult, seat: int) -> float:
 
 
 @every_row(
-    ("entry", "line"),
-    [
-        (
-            judged_by(f"{__name__}:plain", on_failure="zero"),
-            r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
-        ),
-        (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
-        (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
-        (
-            (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
-            r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
-        ),
-        (
-            judged_by(f"{__name__}:plain", judged="turn"),
-            r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
-        ),
-        (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
-    ],
+    "entry, line",
+    (
+        judged_by(f"{__name__}:plain", on_failure="zero"),
+        r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
+    ),
+    (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
+    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
+    (
+        (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
+        r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
+    ),
+    (
+        judged_by(f"{__name__}:plain", judged="turn"),
+        r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
+    ),
+    (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
 )
 def test_what_a_judge_cannot_be_is_said_in_one_line(entry: Entry, line: str) -> None:
     with pytest.raises(ConfigError, match=f"^{line}"):

@@ -52,16 +52,14 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
 
 
 @every_row(
-    ("term", "args", "expected"),
-    [
-        ("length", {}, [0, 5, 7, 12]),
-        ("length", {"free": 6}, [0, 0, 1, 6]),
-        ("length", {"of": "thought"}, [0, 3, 4, 9]),
-        ("length", {"of": "action", "free": 2}, [0, 0, 1, 1]),
-        ("overlong", {"most": 10, "buffer": 4}, [0, 0, -0.25, -1]),
-        ("overlong", {"most": 9, "buffer": 8}, [0, -0.5, -0.75, -1]),
-        ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
-    ],
+    "term, args, expected",
+    ("length", {}, [0, 5, 7, 12]),
+    ("length", {"free": 6}, [0, 0, 1, 6]),
+    ("length", {"of": "thought"}, [0, 3, 4, 9]),
+    ("length", {"of": "action", "free": 2}, [0, 0, 1, 1]),
+    ("overlong", {"most": 10, "buffer": 4}, [0, 0, -0.25, -1]),
+    ("overlong", {"most": 9, "buffer": 8}, [0, -0.5, -0.75, -1]),
+    ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
 )
 def test_terms_of_length(term: str, args: dict[str, Any], expected: Sequence[float]) -> None:
     """Of four turns: a program's, and answers of 5, 7 and 12 sampled tokens, 3, 4 and 9 a thought.
@@ -87,13 +85,11 @@ def _answer(count: int) -> Completion:
 
 
 @every_row(
-    ("term", "args", "line"),
-    [
-        ("length", {"of": "though"}, "args.of"),
-        ("length", {"most": 3}, "args: unknown key 'most'"),
-        ("overlong", {"most": 3}, "args.buffer"),
-        ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
-    ],
+    "term, args, line",
+    ("length", {"of": "though"}, "args.of"),
+    ("length", {"most": 3}, "args: unknown key 'most'"),
+    ("overlong", {"most": 3}, "args.buffer"),
+    ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
 )
 def test_wrong_arguments_are_named(term: str, args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
@@ -138,11 +134,9 @@ def given(result: GameResult, turn: Turn) -> Any:
 
 
 @every_row(
-    ("value", "number"),
-    [
-        *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
-        *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
-    ],
+    "value, number",
+    *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
+    *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
 )
 def test_a_value_becomes_a_number_where_it_comes_in(
     value: Any, number: float | None, monkeypatch: pytest.MonkeyPatch
@@ -160,12 +154,10 @@ def test_a_value_becomes_a_number_where_it_comes_in(
 
 
 @every_row(
-    ("term", "message"),
-    [
-        ("outcom", "did you mean 'outcome'?"),
-        ("no_such_module:f", "cannot import no_such_module"),
-        (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
-    ],
+    "term, message",
+    ("outcom", "did you mean 'outcome'?"),
+    ("no_such_module:f", "cannot import no_such_module"),
+    (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
 )
 def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:

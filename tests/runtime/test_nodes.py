@@ -43,14 +43,12 @@ def node(name: str = "10.0.0.2", **changes: Any) -> Node:
 
 
 @every_row(
-    ("here", "there", "line"),
-    [
-        ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
-        ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
-        ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
-        ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
-        ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
-    ],
+    "here, there, line",
+    ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
+    ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
+    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
 )
 def test_a_different_node_is_told(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
     (told,) = differences(node(**there), found(**here))
@@ -266,14 +264,12 @@ def test_processes_that_share_a_card_are_one_group(monkeypatch: pytest.MonkeyPat
 
 
 @every_row(
-    ("names", "auth", "changes", "refused"),
-    [
-        (("10.0.0.1", "10.0.0.2"), "token", {}, False),
-        (("10.0.0.1", "10.0.0.2"), "disabled", {}, True),
-        (("10.0.0.1", "10.0.0.2"), "", {}, True),
-        (("10.0.0.1",), "", {"insecure": True}, False),
-        (("127.0.0.1", "127.0.0.1#a1b2c3"), "", {}, False),
-    ],
+    "names, auth, changes, refused",
+    (("10.0.0.1", "10.0.0.2"), "token", {}, False),
+    (("10.0.0.1", "10.0.0.2"), "disabled", {}, True),
+    (("10.0.0.1", "10.0.0.2"), "", {}, True),
+    (("10.0.0.1",), "", {"insecure": True}, False),
+    (("127.0.0.1", "127.0.0.1#a1b2c3"), "", {}, False),
 )
 def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
     names: tuple[str, ...], auth: str, changes: dict[str, Any], refused: bool

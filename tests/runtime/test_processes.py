@@ -158,7 +158,7 @@ async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> Non
         await probe(*[right] * 7, deaf)
 
 
-@every_row(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
+@every_row("cards, most", (("0", "0", "1"), 2), ((None, None, None), 3))
 def test_engines_of_one_card_start_in_turn(cards: tuple[str | None, ...], most: int) -> None:
     """Each measures what is free there; on the processor all start at once."""
     at_once: set[int] = set()

@@ -14,8 +14,8 @@ from unstable.solving.table import TableRow, policy_of, read_tables, tabulated, 
 from unstable.solving.tree import Tree, grow
 
 
-@every_row(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
-@every_row("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
+@every_row("legal, forfeits", (1.0, True), (0.8, True), (0.8, False))
+@every_row("game", KUHN, GameConfig(env=f"{Liars.__module__}:Liars"))
 def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
     """One seat draws one of three policies before the game; the other plays a fourth."""
     tree = kuhn() if game is KUHN else grow(game)
@@ -58,8 +58,8 @@ def test_an_open_game_has_no_average() -> None:
         averaged(tree, [drawn(tree, 0)], forfeits=True)
 
 
-@every_row("ending", [".csv", ".json"])
-@every_row("env", ["kuhn", "Nim-v0", "average"])
+@every_row("ending", ".csv", ".json")
+@every_row("env", "kuhn", "Nim-v0", "average")
 def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str) -> None:
     tree = grow(GameConfig(env=env, args={"piles": [1, 2]})) if env == "Nim-v0" else kuhn()
     policy = drawn(tree, 3, legal=0.9)
@@ -94,14 +94,12 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
 
 
 @every_row(
-    ("name", "text", "words"),
-    [
-        ("a.txt", "", "ends with .csv or .json"),
-        ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
-        ("a.json", "{", "is not a JSON list"),
-        ("a.json", "[1]", "is not a JSON list"),
-        ("none.json", None, "No such file"),
-    ],
+    "name, text, words",
+    ("a.txt", "", "ends with .csv or .json"),
+    ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
+    ("a.json", "{", "is not a JSON list"),
+    ("a.json", "[1]", "is not a JSON list"),
+    ("none.json", None, "No such file"),
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
     if text is not None:

@@ -74,7 +74,7 @@ MISTAKES = [
 ]
 
 
-@every_row(("old", "new", "said"), MISTAKES)
+@every_row("old, new, said", *MISTAKES)
 def test_a_mistake_is_one_line(old: str, new: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(LEAGUE.replace(old, new))

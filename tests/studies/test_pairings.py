@@ -121,7 +121,7 @@ def test_a_budget_goes_where_intervals_are_widest() -> None:
     assert all(count == sides[pair[::-1]] for pair, count in sides.items()), "both ways"
 
 
-@every_row("budget", [24, 25, 31])
+@every_row("budget", 24, 25, 31)
 def test_small_budgets_are_spent_as_far_as_deals_go(budget: int) -> None:
     run, plan = config(TWO), design(*STRENGTH, budget=budget)
     assert least_budget(run, plan) == 6 * 2 * FIRST_DEALS == 24

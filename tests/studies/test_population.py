@@ -92,18 +92,16 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, ord
 
 
 @every_row(
-    ("role", "restart", "last", "anew"),
-    [
-        ("main", None, Tally(9, 0, 1), False),
-        ("main", None, None, True),  # it has not played yet
-        ("exploiter", None, Tally(0, 0, 9), True),
-        ("exploiter", "never", Tally(9, 0, 0), False),
-        ("exploiter", "won", Tally(6, 2, 2), True),  # 0.7
-        ("exploiter", "won", Tally(6, 1, 3), False),
-        ("league_exploiter", None, Tally(8, 0, 2), True),
-        ("league_exploiter", None, Tally(2, 0, 8), False),
-        ("league_exploiter", None, Tally(), False),
-    ],
+    "role, restart, last, anew",
+    ("main", None, Tally(9, 0, 1), False),
+    ("main", None, None, True),  # it has not played yet
+    ("exploiter", None, Tally(0, 0, 9), True),
+    ("exploiter", "never", Tally(9, 0, 0), False),
+    ("exploiter", "won", Tally(6, 2, 2), True),  # 0.7
+    ("exploiter", "won", Tally(6, 1, 3), False),
+    ("league_exploiter", None, Tally(8, 0, 2), True),
+    ("league_exploiter", None, Tally(2, 0, 8), False),
+    ("league_exploiter", None, Tally(), False),
 )
 def test_who_begins_from_the_start(role, restart, last, anew):
     member = MemberConfig.model_validate({"role": role, "restart": restart})

@@ -32,7 +32,7 @@ def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
     ]
 
 
-@every_row("every", [2, 3])
+@every_row("every", 2, 3)
 def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(number % every == 0)]) for number in range(200))
@@ -66,12 +66,10 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
 
 
 @every_row(
-    ("dropped", "said"),
-    [
-        ([0, 0, 100, 100, 100, 100, 100, 400, 900], [8]),
-        ([50, 50, 200, 400, 500, 550, 600], [4]),
-        ([0, 0, 0, 10, 20, 40], []),
-    ],
+    "dropped, said",
+    ([0, 0, 100, 100, 100, 100, 100, 400, 900], [8]),
+    ([50, 50, 200, 400, 500, 550, 600], [4]),
+    ([0, 0, 0, 10, 20, 40], []),
 )
 def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: list[int]) -> None:
     stale = Stale(CONFIG)

@@ -54,7 +54,7 @@ def render(view: View, width: int, height: int) -> str:
     return console.file.getvalue()
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, device="two cores")
     run_updates(tracker)
@@ -77,7 +77,7 @@ def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, heig
     assert "board 2" in text
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
@@ -93,7 +93,7 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
     assert "0.912–0.950 → 0.320" in wide_pane(read)
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     found = replace(make_exploitability(8, 0.2, 0.2), past=LeastWon(4, -0.1234, 0.05, 6))
@@ -120,7 +120,7 @@ def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Pat
     assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -145,7 +145,7 @@ def wide_pane(view: View) -> str:
     return console.file.getvalue()
 
 
-@every_row(("width", "height"), [(40, 10), (120, 12), (30, 40)])
+@every_row("width, height", (40, 10), (120, 12), (30, 40))
 def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -157,13 +157,13 @@ def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height:
     assert shown[3] == "4 games, 2 failed" and shown[4] == "random 0.60"
 
 
-@every_row(("width", "height"), [*SIZES, (20, 5), (300, 100)])
+@every_row("width, height", *SIZES, (20, 5), (300, 100))
 def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))
     assert len(render(tracker.view, width, height).splitlines()) == height
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, height: int) -> None:
     """As they do after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
@@ -330,7 +330,7 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
         assert "\x1b[?1049h" not in file.getvalue() and "update 1/3" in file.getvalue()
 
 
-@every_row(("width", "height"), [(80, 24), (200, 60)])
+@every_row("width, height", (80, 24), (200, 60))
 def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: int) -> None:
     config = make_config(opponents={"fixed": [{"kind": "random"}]})
     tracker = make_tracker(tmp_path, config)

@@ -111,15 +111,13 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
 
 
 @every_row(
-    ("sink", "seen"),
-    [
-        (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
-        (Samples(), [(1, 5), (2, 5)]),
-        (Rated(), [[f"main@{version}", "random"] for version in range(3)]),
-        (Evaluations(), [(0, [0.5]), (1, [0.6]), (2, [0.6])]),
-        (Rows(), [(0, 0), (1, 2), (2, 2)]),
-        (Ends(), [("all updates made", None), "closed"]),
-    ],
+    "sink, seen",
+    (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
+    (Samples(), [(1, 5), (2, 5)]),
+    (Rated(), [[f"main@{version}", "random"] for version in range(3)]),
+    (Evaluations(), [(0, [0.5]), (1, [0.6]), (2, [0.6])]),
+    (Rows(), [(0, 0), (1, 2), (2, 2)]),
+    (Ends(), [("all updates made", None), "closed"]),
 )
 def test_a_sink_sees_its_methods_alone(tmp_path: Path, sink: Noting, seen: list[Any]) -> None:
     tracker, folder = track_a_run(tmp_path, [sink])
@@ -224,13 +222,11 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
 
 
 @every_row(
-    ("callback", "line"),
-    [
-        (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
-        (3, r"callbacks\.0 = '3': not callable; give a subclass of unstable\.Sink"),
-        (no_sink, r"callbacks\.0 = .*: makes a int; give a subclass of unstable\.Sink"),
-        (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
-    ],
+    "callback, line",
+    (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
+    (3, r"callbacks\.0 = '3': not callable; give a subclass of unstable\.Sink"),
+    (no_sink, r"callbacks\.0 = .*: makes a int; give a subclass of unstable\.Sink"),
+    (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
 )
 def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
     with pytest.raises(ConfigError, match=line):

@@ -567,8 +567,7 @@ def test_the_room_loads_neither_torch_nor_wandb() -> None:
 
 
 @every_row(
-    ("value", "text"),
-    [(None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")],
+    "value, text", (None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert number(value) == text
