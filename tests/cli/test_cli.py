@@ -356,8 +356,7 @@ def test_help_is_short_and_deep_where_it_is_asked_to_be(capsys: pytest.CaptureFi
         (["learn", "--help", "learn"], ["--learn.epochs"]),
     ):
         assert run(words) == 0
-        shown = capsys.readouterr().out
-        found = re.findall(r"^ +(--\S+)", shown, re.M)
+        found = re.findall(r"^ +(--\S+)", capsys.readouterr().out, re.M)
         assert set(fields_shown) <= set(found)
         assert len({re.sub(r"\..*", "", option) for option in found}) == 1
     with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
@@ -429,8 +428,7 @@ def test_printed_config_runs_again(project: Path) -> None:
     printed = in_process(project, *arguments).stdout
     assert "auto" not in yaml.safe_load(printed)["loop"].values()
     (project / "printed.yaml").write_text(printed)
-    again = in_process(project, "config", "--config", "printed.yaml").stdout
-    assert again == printed
+    assert in_process(project, "config", "--config", "printed.yaml").stdout == printed
 
 
 def test_options_are_paths_and_yaml_values() -> None:

@@ -146,8 +146,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     changes["eval"] = {**nim()["eval"], "opponents": ["chosen"]}
     config = prepare(parse(nim(**changes))).config
     assert list(config.candidate_judges) == ["opponents.fixed.0"]
-    folder = RunFolder(tmp_path / "run")
-    actor = make_actor(config, folder)
+    actor = make_actor(config, RunFolder(tmp_path / "run"))
     try:
         await actor.collector.start()
         await actor.engine.load(_start(config))
@@ -175,8 +174,7 @@ async def test_a_service_chooses_in_evaluation(tiny_folder: Path, tmp_path: Path
     finally:
         server.close()
     assert games_of(results)
-    counts = asked.counts["best_of.eval"]
-    assert counts["calls"] >= 1
+    assert asked.counts["best_of.eval"]["calls"] >= 1
     items = [item for request in server.bodies for item in request["items"]]
     assert items and {len(item["turns"]) for item in items} == {1}
     assert {item["env"] for item in items} == {spec.env for spec in specs}

@@ -76,8 +76,7 @@ async def test_an_evaluation_gets_half_the_places_however_many_groups_are_played
     shared = collector(Scripted(), in_flight=6)
     training = [asyncio.create_task(played(shared.play(specs(20)))) for _ in range(12)]
     await asyncio.sleep(0)
-    evaluated = await played(shared.play(specs(30, purpose="eval")))
-    assert len(evaluated) == 30
+    assert len(await played(shared.play(specs(30, purpose="eval")))) == 30
     beside = shared.stats()["games"] - 30
     assert 15 <= beside <= 60, "as many games as the evaluation's; were calls equal, 240"
     for task in training:

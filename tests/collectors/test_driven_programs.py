@@ -73,8 +73,7 @@ class Caller(Scripted):
         self.tokenizer = tiny_tokenizer()
 
     async def generate(self, prompt_ids, *, adapter, max_tokens, seed, **_) -> Completion:
-        asked = self.tokenizer.decode(prompt_ids)
-        last = asked.rpartition("<|user|>")[2]
+        last = self.tokenizer.decode(prompt_ids).rpartition("<|user|>")[2]
         said = "5" if "tool_response" in last else CALL if seed % 2 else "100000"
         ids = [*self.tokenizer.encode(said, add_special_tokens=False), 0]
         assert len(ids) <= max_tokens
@@ -100,8 +99,7 @@ async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_
         eval={"every": 0},
         loop={"mode": "sync", "steps": 1},
     )
-    config = context.config
-    actor = LocalActor(config, context.folder, Caller(), tiny_tokenizer())
+    actor = LocalActor(context.config, context.folder, Caller(), tiny_tokenizer())
     await actor.collector.start()
     context.actors[:] = [actor]
     assert await train(context) == "all updates made"

@@ -200,8 +200,7 @@ async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
         assert failures and {each.spent for each in failures} == {"remote"}
         assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error
     assert server.asked == 3
-    path = RunFolder(tmp_path).endpoint("remote")
-    (row,) = lines(path)
+    (row,) = lines(RunFolder(tmp_path).endpoint("remote"))
     assert row == {"format": 2, "calls": 3, "tokens": 300}
 
 

@@ -286,8 +286,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
 
 def test_a_game_on_file_knows_its_teams() -> None:
     result = team_game()
-    row = game_record(result, [], 2, 0)
-    assert read_game("here", row).spec == result.spec
+    assert read_game("here", game_record(result, [], 2, 0)).spec == result.spec
 
 
 # Play
@@ -364,8 +363,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     assert sizes == {2, 4}
     trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
-    rows = read_rows(context.folder.metrics)
-    assert rows[0]["eval/Relay/random/sampled/games"] == 4
+    assert read_rows(context.folder.metrics)[0]["eval/Relay/random/sampled/games"] == 4
     rated = {row.player.name: row.games for row in context.registry.ratings()}
     compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
     assert sum(rated.values()) == 2 * len(compared)

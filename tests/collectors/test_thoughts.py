@@ -109,10 +109,8 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
         scored = expected[:BUDGET] + expected[BUDGET + len(ending) :]
         assert tokens.logprobs == pytest.approx(scored, abs=1e-4)
         assert "Time is up.</think>" in turn.answer.text
-        secret = turn.answer.text.partition("Time is up.")[0]
-        assert secret not in turn.answer.action
-    record = game_record(result, [], 0, None)
-    assert read_game("a line", record).turns == result.turns
+        assert turn.answer.text.partition("Time is up.")[0] not in turn.answer.action
+    assert read_game("a line", game_record(result, [], 0, None)).turns == result.turns
     rewards = Rewards([])
     opened = [sample for each in rewards.trajectories(result) for sample in each.samples]
     assert sum(sample.tokens.thought for sample in opened) >= 6 * BUDGET
@@ -214,8 +212,7 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
 
 def test_prompts_with_earlier_thoughts_are_made_again_to_the_id():
     """As an audit does: by the recorded answers alone, in an env that is played again."""
-    made = prompts(budget=BUDGET, keep=60, ending=".")
-    result = play(made)
+    result = play(prompts(budget=BUDGET, keep=60, ending="."))
     game = Game(FREE, result.spec.seed)
     for index, turn in enumerate(result.turns):
         own = [t.answer.text for t in result.turns[:index] if t.seat == turn.seat]

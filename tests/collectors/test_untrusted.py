@@ -152,12 +152,10 @@ class Loud(textarena.Env):
 
 def test_what_a_game_says_is_cut_and_counted():
     game = Game(GameConfig(env=f"{__name__}:Loud"), 0)
-    seen = game.observe()
-    assert seen.rules == "r" * MAX_CHARACTERS
+    assert game.observe().rules == "r" * MAX_CHARACTERS
     assert game.take_cut() == 2 * (10**6 - MAX_CHARACTERS)
     game.step("[1]")
-    events = game.observe().events
-    assert events == ["g" * MAX_CHARACTERS]
+    assert game.observe().events == ["g" * MAX_CHARACTERS]
     assert game.take_cut() > 13 * 10**6 and game.take_cut() == 0
 
 

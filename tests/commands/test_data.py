@@ -145,8 +145,7 @@ def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: 
         assert len(getattr(after, name)) == len(getattr(before, name)) > 0
     places = [place.offset for place, _ in scan_games(run)]
     assert [place.offset for place, _ in scan_games(folder)] == places
-    numbers = range(10**6)
-    assert read_advantages(folder, numbers) == read_advantages(run)
+    assert read_advantages(folder, range(10**6)) == read_advantages(run)
 
 
 def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:

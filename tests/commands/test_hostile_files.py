@@ -353,8 +353,7 @@ def test_a_failing_run_writes_and_shows_no_key(
     server.replies = [says(f"[4] {CANARY}")] * 6 + [
         Reply(401, {"error": {"message": f"wrong key {CANARY}", "header": f"Bearer {CANARY}"}})
     ]
-    text = RUN.format(model=tiny_folder, url=server.url)
-    (tmp_path / "run.yaml").write_text(text)
+    (tmp_path / "run.yaml").write_text(RUN.format(model=tiny_folder, url=server.url))
     done = subprocess.run(
         [sys.executable, "-c", "from unstable.cli import main; main()", "train"]
         + ["--config", "run.yaml", "--run_dir", "run"],

@@ -71,8 +71,7 @@ def test_a_runs_games_are_judged_and_only_once(
     turns = {(g.spec.game_id, turn.index, turn.seat) for g in games for turn in g.trained_turns}
     assert {place for place in found if place[1] is not None} == turns
     assert all({"each", "length"} == set(found[place]) for place in turns)
-    shown = capsys.readouterr().out
-    (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", shown)
+    (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", capsys.readouterr().out)
     assert int(row) == len(seats)
 
     assert run(command) == 0
@@ -133,8 +132,7 @@ def test_the_runs_engine_judges_again(trained: RunFolder) -> None:
 def test_a_correlation_and_its_interval() -> None:
     # r = 1 / sqrt(3) of 28 pairs: tanh(atanh(r) ± 1.96 / 5).
     first = [1.0, -1.0, 1.0, -1.0] * 7
-    second = [1.0, -1.0, 1.0, 1.0] * 7
-    found = correlation(first, second)
+    found = correlation(first, [1.0, -1.0, 1.0, 1.0] * 7)
     assert found is not None
     assert found.mean == pytest.approx(0.5774, abs=1e-4)
     assert found.low == pytest.approx(0.2604, abs=1e-4)

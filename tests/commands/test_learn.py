@@ -81,8 +81,7 @@ async def test_an_update_on_recorded_games_is_the_one_that_was_made_of_them(
         assert update.metrics.get("learn/staleness_max") is None and update.lines is None
         made = offline.learner.snapshot().adapter
         online = read_adapter(folder.checkpoint(version + 1), "online")
-        difference = largest_difference(made.weights, online.weights)
-        assert difference < 1e-6
+        assert largest_difference(made.weights, online.weights) < 1e-6
         before = read_adapter(folder.checkpoint(version), "before")
         assert largest_difference(made.weights, before.weights) > 1e-4
 
@@ -107,8 +106,7 @@ def test_epochs_losses_and_evaluations_are_on_file(run: RunFolder, tmp_path: Pat
         "unstable learn run",
     )
     found = read_rows(new.metrics)
-    last = found[-1]["version"]
-    assert last == load(str(new.config)).loop.steps == 4
+    assert found[-1]["version"] == load(str(new.config)).loop.steps == 4
     assert [row["offline/epoch"] for row in found[1:]] == [0.5, 1.0, 1.5, 2.0]
     measured = [row["version"] for row in found if row.get("offline/held_out_loss") is not None]
     assert measured == [0, 2, 4]  # the ends of epochs

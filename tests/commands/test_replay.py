@@ -174,8 +174,7 @@ def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixtu
 
 async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -> None:
     """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
-    config = run_config(tiny_folder)
-    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    engine, _ = await make_engine(run_config(tiny_folder), tiny_folder / "engine.log")
     options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
     prompt_ids = [7, 8, 9]
     completion = await engine.generate(prompt_ids, seed=1, **options)
@@ -190,8 +189,7 @@ async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -
     misses = {
         token_id: await explained(token_id, "bfloat16") for token_id in (right - 1, right + 1)
     }
-    far = (right + 66) % 132
-    assert await explained(far, "bfloat16") is None
+    assert await explained((right + 66) % 132, "bfloat16") is None
     beginning, every_token = [*prompt_ids, now.token_ids[0]], [[t] for t in range(132)]
     scores = [each[0] for each in await engine.score(beginning, every_token, adapter=None)]
     number = float(uniforms(np.array([1], dtype=np.uint64), np.array([1]))[0])
@@ -204,8 +202,7 @@ async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -
 
 
 async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder: Path) -> None:
-    config = run_config(tiny_folder)
-    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    engine, _ = await make_engine(run_config(tiny_folder), tiny_folder / "engine.log")
     options: Any = {"adapter": None, "temperature": 0.7, "max_tokens": 8}
     begun = await engine.generate([7, 8, 9], seed=1, **options)
     inserted = Segment(token_ids=[5, 6], scored=False)
@@ -243,8 +240,7 @@ def test_a_game_with_thoughts_that_were_ended_is_audited(
     template = model / "chat_template.jinja"
     template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>{% endif %}")
     sampling = {"max_tokens": 24, "thoughts": {"budget": 8, "keep": 40, "ending": "Now."}}
-    folder = make_run(tmp_path / "run", model, sampling=sampling)
-    records = rows(folder, "train")
+    records = rows(make_run(tmp_path / "run", model, sampling=sampling), "train")
     segments = [len(t["sampled"]["segments"]) for r in records for t in r["turns"] if t["sampled"]]
     assert segments.count(3) > len(segments) / 2
     for record in records[:2]:
@@ -394,8 +390,7 @@ def test_a_mistake_is_one_line(copied: RunFolder) -> None:
         with pytest.raises(ConfigError) as error:
             run(["replay", *arguments])
         answers.append(str(error.value))
-    expected = [line for _, line in MISTAKES]
-    rows = [*zip(answers, expected, strict=True)]
+    rows = [*zip(answers, [line for _, line in MISTAKES], strict=True)]
     assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
     assert not (copied.root.parent / "outputs").exists()
 

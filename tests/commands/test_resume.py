@@ -319,8 +319,7 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     for version in scored:
         games = lines(context.folder.games("eval", version))
         assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
-    counted = context.registry.state().results
-    assert counted == recounted(context)
+    assert context.registry.state().results == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
     assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
         spec.game_id for spec in context.schedule.ahead(context.current)
@@ -401,8 +400,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
     part.write_bytes(part.read_bytes()[:-100])
     point = find_point(folder, "--resume")
     assert (point.version, point.broken) == (3, (4,))
-    context = await resumed(tiny_folder, run_dir, **settings("sync"))
-    await train(context)
+    await train(await resumed(tiny_folder, run_dir, **settings("sync")))
     assert weights(folder, 4) == weights(whole, 4)
     assert rows(folder) == rows(whole)
 

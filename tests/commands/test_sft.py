@@ -156,8 +156,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     folder = sft(config, "unstable sft --config mine.yaml")
     assert folder.config.read_text().startswith("# unstable sft --config mine.yaml\n")
     examples = lines(folder.examples)
-    train = sum(not example["held_out"] for example in examples)
-    steps = math.ceil(train / 2)
+    steps = math.ceil(sum(not example["held_out"] for example in examples) / 2)
     rows = lines(folder.metrics)
     versions = [row["version"] for row in rows]
     assert versions == sorted([*range(2 * steps + 1), steps, 2 * steps])
@@ -238,8 +237,7 @@ def test_a_checkpoint_that_is_damaged_is_made_again(tiny_folder: Path, tmp_path:
     whole = sft(make_config(tiny_folder, tmp_path / "whole", eval={"games": 2}))
     shutil.copytree(whole.root, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
-    last = folder.versions()[-1]
-    (folder.checkpoint(last) / "learner.pt").write_bytes(b"{}")
+    (folder.checkpoint(folder.versions()[-1]) / "learner.pt").write_bytes(b"{}")
     resume(folder.root)
     assert folder.versions() == whole.versions()
     assert timeless(folder.metrics) == timeless(whole.metrics)
@@ -320,8 +318,7 @@ def test_winners_turns_of_a_recorded_run_are_taught(tiny_folder: Path, tmp_path:
 
 async def recorded_games() -> list[dict[str, Any]]:
     won = await recorded_game("[4]", "[0]", "I say [1]", "[8]", "[7]")
-    lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
-    return [won, lost]
+    return [won, await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")]
 
 
 def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:

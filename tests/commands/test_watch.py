@@ -55,8 +55,7 @@ def make_run(root: Path, **sections: Any) -> RunFolder:
 
 
 def changed(folder: RunFolder, **values: Any) -> None:
-    status = json.loads(folder.status.read_text())
-    folder.status.write_text(json.dumps(status | values))
+    folder.status.write_text(json.dumps(json.loads(folder.status.read_text()) | values))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -130,8 +129,7 @@ def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, A
 
 def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "record", lambda self: 1 / 0)
-    folder = make_run(tmp_path / "run")
-    status = json.loads(folder.status.read_text())
+    status = json.loads(make_run(tmp_path / "run").status.read_text())
     assert status["view"] is None and status["phase"]["name"] == "playing"
 
 
@@ -212,8 +210,7 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
 
 def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "first", tracking={"dashboard": "off", "tags": ["kl", "first try"]})
-    second = make_run(tmp_path / "second")
-    changed(second, state="failed", reason="no memory")
+    changed(make_run(tmp_path / "second"), state="failed", reason="no memory")
     (tmp_path / "no run").mkdir()
     found = {Path(each.path).name: each for each in runs(tmp_path)}
     assert found.keys() == {"first", "second"}

@@ -362,8 +362,7 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
         {"messages": [SYSTEM, hello, ASKED, SAID, MORE[0]]},
         {"prompt": [SYSTEM, hello, ASKED, SAID, MORE[0]], "completion": [MORE[1]]},
     ]
-    path = write(tmp_path / "own.jsonl", *rows)
-    found = jsonl_examples(path, TICTACTOE, builder())
+    found = jsonl_examples(write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder())
     assert [each.answer for each in found] == ["two", "four", "four", "two", "four"]
     first, second, *others = found
     assert [each.key for each in others] == [second.key, first.key, second.key]

@@ -80,8 +80,7 @@ def test_a_group_is_whole_when_all_its_games_are_there(tmp_path: Path) -> None:
 
 def test_trajectories_come_back_as_they_were_judged(tmp_path: Path) -> None:
     games = group(7, [1, 2])
-    source = write(tmp_path / "train-000000.jsonl", games)
-    (whole,) = index_of([source]).groups([0], 1)
+    (whole,) = index_of([write(tmp_path / "train-000000.jsonl", games)]).groups([0], 1)
     played = [each for result in games for each in REWARDS.trajectories(result)]
     assert [each.opened() for each in whole] == played
 
@@ -104,8 +103,7 @@ def test_branches_are_a_group_and_a_game_that_lost_one_is_none(tmp_path: Path) -
 
 def test_ids_of_two_runs_differ(tmp_path: Path) -> None:
     sources = [write(tmp_path / f"train-{n}.jsonl", group(7, [1, 2])) for n in range(2)]
-    index = index_of(sources)
-    groups = list(index.groups([1, 0], 1))
+    groups = list(index_of(sources).groups([1, 0], 1))
     assert [(group[0].group_id, group[0].game_id) for group in groups] == [(15, 4), (7, 1)]
 
 

@@ -44,8 +44,7 @@ PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabular
 
 def adapter(name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes answers much, as the start-up probe's do."""
-    chosen = MODEL.lora.model_copy(update={"rank": rank})
-    made = probe_adapters(SHAPE, chosen)[seed % 2]
+    made = probe_adapters(SHAPE, MODEL.lora.model_copy(update={"rank": rank}))[seed % 2]
     if seed < 2:
         return Adapter(name=name, weights=made.weights, config=made.config)
     tensors = {
@@ -239,8 +238,7 @@ async def test_an_evicted_adapter_comes_back_right(engine, scorer):
     before = engine.stats()
     async with serving(engine, *adapters):
         for each in [*adapters, adapters[0]]:
-            answer = await ask(engine, adapter=each.name)
-            assert_of(scorer, answer, each)
+            assert_of(scorer, await ask(engine, adapter=each.name), each)
     moved = {name: value - before[name] for name, value in engine.stats().items()}
     assert moved["adapter_requests"] == len(adapters) + 1
     assert moved["adapter_hits"] == 0, "each was dropped just before its turn"

@@ -53,8 +53,7 @@ def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form
     assert ("square brackets" in asked) == (form == "bracketed" and prompt == "think")
     builder = PromptBuilder(tiny_tokenizer(), style, {}, 4096)
     for move in play.legal_moves():
-        answer = write_answer(builder, move)
-        assert builder.style.read_action(answer) == (move, True)
+        assert builder.style.read_action(write_answer(builder, move)) == (move, True)
         assert not play.step(move).invalid
     if prompt != "think":
         for text in ("[1]", "1"):

@@ -126,8 +126,7 @@ def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_use
 def test_events_are_left_out_only_where_a_board_shows_more():
     def events(env, **changes):
         played = game(env, **changes)
-        moves = played.legal_moves()
-        played.step(moves[0])
+        played.step(played.legal_moves()[0])
         return played.observe().events
 
     assert len(events("ConnectFour-v0-blind")) == 1

@@ -311,8 +311,7 @@ PLAYED_CORE = {
 def test_every_game_is_played_to_its_end_or_refused_as_the_page_says(name: str) -> None:
     refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
     try:
-        config = settled(config_of(name))
-        check_game(config)
+        check_game(settled(config_of(name)))
     except ConfigError as error:
         assert refused.get(name, "not on the page") in str(error)
         return

@@ -437,8 +437,7 @@ def test_codenames_passes_on_what_it_does_not_understand_and_takes_any_clue() ->
         assert state.current_player_id == mover and state.error_count == 0 and not state.done
     state = original(name, "[qqqq 1]", "[qqqq]")
     assert state.current_player_id == 2 and state.error_count == 0
-    board = original(name).observations[0][-1][1].split("\n")[1:]
-    word = board[0].split()[0]
+    word = original(name).observations[0][-1][1].split("\n")[1:][0].split()[0]
     for clue in (word, word[:2], f"{word}s"):
         state = original(name, f"[{clue} 1]")
         assert state.done and state.rewards == {0: -1, 1: -1, 2: 1, 3: 1}

@@ -53,8 +53,7 @@ async def evaluated(config: RunConfig, version: int, player: object) -> list[Gam
     ("env", "player"), [(LEDUC, ExpertPlayer()), (KUHN, ExpertPlayer()), (DILEMMA, RulesPlayer())]
 )
 async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player: object) -> None:
-    config = configured(env)
-    results = await evaluated(config, 3, player)
+    results = await evaluated(configured(env), 3, player)
     (row,) = evaluation_scores(3, results)
     action_values = [
         result.payoffs[seat]

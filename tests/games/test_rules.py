@@ -124,8 +124,7 @@ def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(confi
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
         assert game.rule_moves() == mix, "it draws nothing"
         for action in list(mix)[:3]:
-            following = game.copied()
-            assert not following.step(action).invalid
+            assert not game.copied().step(action).invalid
 
 
 def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:

@@ -70,8 +70,7 @@ def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
     config = parse({"eval": {"games": 2, "temperature": [1.0, 0.0]}})
 
     def play(version: int, outcomes: list[list[float]]) -> list[GameResult]:
-        specs = evaluation_games(config, version)
-        pairs = zip(specs, outcomes, strict=True)
+        pairs = zip(evaluation_games(config, version), outcomes, strict=True)
         return [replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
 
     win, loss = [1.0, -1.0], [-1.0, 1.0]  # of seat 0, where the version sits in every other game

@@ -92,8 +92,7 @@ def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
 def test_entropy_below_a_share_of_the_start() -> None:
     start = [0.4, 0.5, 0.3, 0.4, 9.0]  # whose median is 0.4
     assert below_start(course([*start, 0.09, 0.09, 0.11]), 0.25) is None
-    found = below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25)
-    assert found == (0.09, 0.1, 7)
+    assert below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25) == (0.09, 0.1, 7)
 
 
 def test_entropy_that_falls_suddenly() -> None:
@@ -106,8 +105,7 @@ def test_entropy_that_falls_suddenly() -> None:
 
 
 def test_answers_that_grow_over_their_least() -> None:
-    found = grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5)
-    assert found == (7, 6, 9)
+    assert grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5) == (7, 6, 9)
     assert grown(course([4.0, 4, 4, 4, 4, 5, 5.9, 9]), 1.5) is None
 
 
@@ -215,8 +213,7 @@ def test_a_constant_run_never_alarms(values: dict[str, Any], share: float) -> No
 
 def test_figures_that_are_missing_are_no_alarm() -> None:
     assert alarms(guard(), [{}, dict.fromkeys(row())] * 10) == []
-    none = figures(dict.fromkeys(row()), 1)
-    assert none == {}
+    assert figures(dict.fromkeys(row()), 1) == {}
 
 
 def noisy(chance: np.random.Generator, **true: float) -> Row:
@@ -355,8 +352,7 @@ def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
     assert mean_low([few]) == pytest.approx(few.low)
     watch.score([few, score(4, 0.75, games=8, opponent="b")])
     assert watch.best == 2, "more, but of few games"
-    greedy = [make_score(5, score=0.95, temperature=0.0)]
-    watch.score(greedy)
+    watch.score([make_score(5, score=0.95, temperature=0.0)])
     assert watch.best == 2, "another temperature is another player"
     assert guard().needed == frozenset()
 

@@ -81,8 +81,7 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     schedule.forget(3)
     state = schedule.state()
     assert 380 < state.stretches[0].first <= 400
-    again = schedule.drawn_again(range(500))
-    assert again == drawn[state.stretches[0].first :]
+    assert schedule.drawn_again(range(500)) == drawn[state.stretches[0].first :]
     ScheduleState.model_validate_json(state.model_dump_json())
     monkeypatch.setattr(series, "MOST_AGAIN", 50)
     monkeypatch.setattr(series, "LONGEST_STRETCH", 20)

@@ -162,8 +162,7 @@ def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
     planned = {linear.name for linear in shape.lora_linears("all-linear")}
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
     adapter = TrainedLora(peft_model).export("one")
-    found = {lora_layer(key) for key in load(adapter.weights)}
-    assert found == planned
+    assert {lora_layer(key) for key in load(adapter.weights)} == planned
     assert not any(word in name for name in planned for word in ("router", "expert_gate"))
     assert not adapter.config["target_parameters"]
     size = sum(p.numel() for p in peft_model.parameters() if p.requires_grad)

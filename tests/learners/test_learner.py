@@ -247,8 +247,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
 def test_a_given_adapter_is_where_training_starts(model, tmp_path):
     teacher = make_learner(model)
     teacher.update(mixed_batch(0))
-    adapter = teacher.save(tmp_path / "000001")
-    student = make_learner(model, adapter=adapter, seed=5)
+    student = make_learner(model, adapter=teacher.save(tmp_path / "000001"), seed=5)
     assert student.version == 0
     assert torch.equal(trained(student), trained(teacher))
     assert not torch.equal(trained(make_learner(model, seed=5)), trained(teacher))

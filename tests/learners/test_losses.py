@@ -186,8 +186,7 @@ def test_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it(rows):
     penalties.sum().backward()
     assert (penalties >= 0).all()
     assert kl_penalties(reference, reference).tolist() == [0.0] * len(rows)
-    differences = (logprobs - reference).detach()
-    assert (logprobs.grad * differences >= 0).all()
+    assert (logprobs.grad * (logprobs - reference).detach() >= 0).all()
 
 
 def plain_logprobs(hidden, head, targets, temperatures):
@@ -197,8 +196,7 @@ def plain_logprobs(hidden, head, targets, temperatures):
 
 
 def test_a_sure_tokens_small_gradient_survives_bfloat16():
-    generator = torch.Generator().manual_seed(0)
-    head = torch.randn(300, 64, generator=generator).bfloat16()
+    head = torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     hidden = (0.2 * head[:4]).requires_grad_()  # two of the targets are all but certain
     targets, temperatures = torch.arange(4), torch.ones(4)
     logprobs, *_ = selected_logprobs(hidden, Head(head), targets, temperatures)

@@ -400,8 +400,7 @@ def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, 
     large.save_pretrained(tmp_path)
     del large
     asked = ModelConfig(name=str(tmp_path), dtype="float32", adapter=AdapterConfig(rank=1))
-    alike = pair.run(loading_bytes, model, asked)
-    assert max(alike) < 0.75 * 4 * elements
+    assert max(pair.run(loading_bytes, model, asked)) < 0.75 * 4 * elements
     cast = pair.run(loading_bytes, model, asked.model_copy(update={"dtype": "bfloat16"}))
     assert min(cast) > 0.9 * 2 * elements
 

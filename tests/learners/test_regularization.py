@@ -132,8 +132,7 @@ def test_a_weight_is_in_reward_a_move(model, gradients, aggregation):
     """A cost of c in each token is, on policy, a move's reward less by c x its length."""
     for weight in (0.0, 0.5):
         algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}
-        learner = make_learner(model, algorithm=algorithm, batch_size=16)
-        learner.update(mixed(0))
+        make_learner(model, algorithm=algorithm, batch_size=16).update(mixed(0))
     found = gradients[1] - gradients[0]
     # Turns of one token: the loss of a turn is -(A log pi + weight x entropy) / normalizer.
     batch = mixed(0)

@@ -209,8 +209,7 @@ def test_a_reference_that_is_a_mean_follows(model):
 
 def test_steps_end_once_the_policy_is_too_far(model):
     options = {"algorithm": NO_CRITIC, "epochs": 4, "steps_per_batch": 2, "micro_batch_size": 4}
-    whole = make_learner(model, **options)
-    metrics = whole.update(mixed_batch()).metrics
+    metrics = make_learner(model, **options).update(mixed_batch()).metrics
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
     for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
         learner = make_learner(model, max_kl=limit, **options)
@@ -321,8 +320,7 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
     learner = make_learner(model, algorithm={"name": name, "top_advantage_fraction": 0.5})
     batch = mixed_batch()
     update = learner.update(batch)
-    sizes = np.abs(update.advantages)
-    places = np.argsort(-sizes, kind="stable")[:4]
+    places = np.argsort(-np.abs(update.advantages), kind="stable")[:4]
     if not whole:
         other = make_learner(model, algorithm={"name": name})
         kept = np.isin(np.arange(8), places)

@@ -198,8 +198,7 @@ def test_a_run_learns_from_an_expert_and_the_next_from_who_has(tmp_path: Path) -
 
     taught = run("expert", actors={"num": 1, "games_in_flight": 128})
     gained(taught, 0.7)
-    teacher = {"adapter": str(taught.checkpoint(4))}
-    algorithm = {"name": "distill", "teacher": teacher}
+    algorithm = {"name": "distill", "teacher": {"adapter": str(taught.checkpoint(4))}}
     learned = run(
         "pupil",
         actors={"num": 1, "games_in_flight": 128},

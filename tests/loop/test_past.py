@@ -118,8 +118,7 @@ def test_the_least_won_from_own_measured_past_is_exact_and_shown(
     least = least_won(tree, policies[3], {version: policies[version] for version in range(3)})
     found = {part: rows[3][f"exploit/Kuhn/past_{part}"] for part in LeastWon._fields}
     assert found == least._asdict() and least.compared == 3
-    high = rows[3]["exploit/Kuhn/high"]
-    assert -high - 1e-9 <= least.low <= least.high
+    assert -rows[3]["exploit/Kuhn/high"] - 1e-9 <= least.low <= least.high
 
     assert f"from version {least.member}, the least of 3 before it" in capsys.readouterr().out
     context.tracker.close()

@@ -52,8 +52,7 @@ def packed(adapter: Adapter, path: Path, model: ModelConfig, card: str = "# how"
 
 
 def test_a_zip_gives_back_what_was_packed(adapter, model, tmp_path):
-    path = packed(adapter, tmp_path / "a.zip", model)
-    unpack(path, tmp_path / "lora")
+    unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora")
     again = read_adapter(tmp_path / "lora", "again")
     before, after = load(adapter.weights), load(again.weights)
     assert before.keys() == after.keys()

@@ -176,8 +176,7 @@ def test_broken_files_are_one_line(content, file, model, folder):
 
 
 def test_half_of_the_weights_is_one_line(model, folder):
-    whole = (folder / WEIGHTS_FILE).read_bytes()
-    (folder / WEIGHTS_FILE).write_bytes(whole[:-4])
+    (folder / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes()[:-4])
     with pytest.raises(ConfigError, match="cannot be read .*; save it again$"):
         check(as_start(model, folder))
 

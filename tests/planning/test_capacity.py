@@ -93,8 +93,7 @@ def test_engines_answer_more_turns_than_are_trained() -> None:
     """Of games against past versions one seat's; of evaluations against a program one seat's."""
     one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
     only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
-    alone = load("default", one | none | {"opponents.draw": only})
-    assert played_turns(alone) == 100
+    assert played_turns(load("default", one | none | {"opponents.draw": only})) == 100
     half = load("default", one | none | {"opponents.draw": only | {"self": 0.5, "past": 0.5}})
     assert played_turns(half) == pytest.approx(100 / 0.75)
     assert games_at_once(half, sync=True) == pytest.approx(100 / 8 / 0.75)

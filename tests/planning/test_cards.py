@@ -37,8 +37,7 @@ def test_about_half_of_the_cards_learn(there: str, actors: int, learners: int) -
 
 
 def test_numbers_that_are_given_stay() -> None:
-    options = {"actors.num": 7, "learner.num": 1}
-    given = planned("8xh100", "Qwen/Qwen3-8B", **options)
+    given = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 7, "learner.num": 1})
     assert (len(given.actors), len(given.learners)) == (7, 1)
     rest = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 6})
     assert (len(rest.actors), len(rest.learners)) == (6, 2)

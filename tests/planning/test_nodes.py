@@ -30,8 +30,7 @@ def test_one_node_is_itself() -> None:
 
 
 def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
-    options = LARGE | {"learner.num": 2}
-    chosen = planned(options, node("a", 2), node("driver", 4))
+    chosen = planned(LARGE | {"learner.num": 2}, node("a", 2), node("driver", 4))
     assert chosen.learners == (Placement("driver", ("2",)), Placement("driver", ("3",)))
     places = ((name, card) for name in ("a", "driver") for card in "01")
     assert chosen.actors == tuple(Placement(name, (card,)) for name, card in places)
@@ -40,8 +39,7 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
 
 
 def test_ranks_are_packed_on_a_node_that_has_room_for_them() -> None:
-    options = LARGE | {"learner.num": 3}
-    chosen = planned(options, node("a", 4), node("driver", 1))
+    chosen = planned(LARGE | {"learner.num": 3}, node("a", 4), node("driver", 1))
     assert {rank.node for rank in chosen.learners} == {"a"}
     assert len(chosen.actors) == 2
     spread = planned(LARGE | {"learner.num": 5}, node("a", 4), node("driver", 2))

@@ -69,8 +69,7 @@ def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> N
     assert chosen.micro_batch_tokens is not None
     assert chosen.micro_batch_tokens < 16 * 2064
     little = machine(memory_bytes=5_200_000_000, free_bytes=5_000_000_000, bfloat16=False)
-    tight = planned(little, SMALL)
-    assert 1 <= tight.games_in_flight < 32
+    assert 1 <= planned(little, SMALL).games_in_flight < 32
 
 
 def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
@@ -170,8 +169,7 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
     (machine(4), {"learner.num": 2}, 6),  # for both ranks together,
 )
 def test_the_learner_has_the_threads_that_play_leaves(here, options, threads):
-    chosen = planned(here, SMALL | options)
-    assert chosen.learner_threads == threads
+    assert planned(here, SMALL | options).learner_threads == threads
 
 
 def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:

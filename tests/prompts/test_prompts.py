@@ -292,8 +292,7 @@ def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
         else:
             assert now == [*before, texts[count - 1]]
     for first, second in zip(steps[1:], steps[2:], strict=False):
-        grown = sum(len(text) + 1 for text in texts[first:second])
-        assert grown + 2 * 33 >= room // 2
+        assert sum(len(text) + 1 for text in texts[first:second]) + 2 * 33 >= room // 2
 
 
 def build_length(events: list[str]) -> int:

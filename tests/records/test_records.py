@@ -561,8 +561,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         Group(trajectories=(trajectory(3, 1, 40, 2),)),
     )
     batch = Batch(version=7, groups=groups)
-    advantages = [0.5, -0.5, 0.25, 1.0, -1.0]
-    rows = sample_lines(batch, advantages).splitlines()
+    rows = sample_lines(batch, [0.5, -0.5, 0.25, 1.0, -1.0]).splitlines()
     records = [json.loads(row) for row in rows]
     assert {record.pop("format") for record in records} == {2}
     places = [(r["group"], r["game"], r["seat"], r["turn"], r["advantage"]) for r in records]

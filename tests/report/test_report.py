@@ -89,8 +89,7 @@ def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
         tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
         return next(table for table in tables if table["title"] == "Evaluations")
 
-    plain = table(run)
-    assert "pay-off" not in plain["columns"]
+    assert "pay-off" not in table(run)["columns"]
     row = dict(run.rows[-1])
     name = "eval/TicTacToe-v0/random/sampled/payoff"
     row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
@@ -147,8 +146,7 @@ def test_a_curve_has_the_points_that_are_zero(run: Run) -> None:
 
 
 def test_runs_are_compared_curve_by_curve(run: Run) -> None:
-    other = replace(run, name="other")
-    both = sections([run, other], [survey(run), survey(run)])
+    both = sections([run, replace(run, name="other")], [survey(run), survey(run)])
     titles = [chart["title"] for each in both for chart in each["charts"]]
     (score,) = (c for each in both for c in each["charts"] if c["title"].startswith("Score"))
     assert {point["series"] for point in score["spec"]["data"]["values"]} == {run.name, "other"}
@@ -182,8 +180,7 @@ def test_many_versions_stand_in_groups() -> None:
 
 
 def test_thinned_points_keep_the_mean_and_the_end() -> None:
-    points = [{"x": x, "y": float(x)} for x in range(1000)]
-    few = thinned(points, most=100)
+    few = thinned([{"x": x, "y": float(x)} for x in range(1000)], most=100)
     assert len(few) == 100 and few[-1] == {"x": 999, "y": 994.5}
 
 
@@ -212,8 +209,7 @@ def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
 
 
 def test_data_cannot_end_its_script_element() -> None:
-    hostile = "</script><script>alert(1)</script><!--\u2028\x1b"
-    text = as_data({"text": hostile})
+    text = as_data({"text": "</script><script>alert(1)</script><!--\u2028\x1b"})
     assert "<" not in text and "\x1b" not in text
     assert json.loads(text)["text"].startswith("</script><script>alert(1)")
 

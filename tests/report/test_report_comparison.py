@@ -129,8 +129,7 @@ def colours(chart: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
     first = make_run(tmp_path, "first", ratings("policy"))
-    second = make_run(tmp_path, "second", ratings("policy", "random"))
-    charts = shown(first, second)
+    charts = shown(first, make_run(tmp_path, "second", ratings("policy", "random")))
     alone = charts["Ratings: random"]
     assert {point["series"] for point in alone["spec"]["data"]["values"]} == {"second"}
     for chart in (charts["Ratings: policy"], alone):

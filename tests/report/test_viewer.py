@@ -150,8 +150,7 @@ def test_pieces_are_the_text(ids: list[int]) -> None:
 @given(st.text("aé✓𝄞 ", max_size=8))
 def test_a_character_of_several_tokens_is_the_last_ones(text: str) -> None:
     ids = list(text.encode())
-    texts = TokenStrings(lambda ids: bytes(ids).decode(errors="replace"))
-    strings = texts.strings(ids)
+    strings = TokenStrings(lambda ids: bytes(ids).decode(errors="replace")).strings(ids)
     assert len(strings) == len(ids) and "".join(strings) == text
     assert [string for string in strings if string] == list(text)
 

@@ -71,8 +71,7 @@ def test_a_second_start_installs_nothing(clone: Path) -> None:
     assert first.stdout == "started train\n", first.stderr
     count = len(installs.read_text().splitlines())
     assert count > 0
-    second = start(clone, "run.sh", "python3")
-    assert second.stdout == "started train\n"
+    assert start(clone, "run.sh", "python3").stdout == "started train\n"
     assert len(installs.read_text().splitlines()) == count
     (clone / "constraints.txt").write_text("torch==0\n")
     start(clone, "run.sh", "python3")

@@ -55,8 +55,7 @@ async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) ->
 
 
 async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) -> None:
-    rewards = rewards_of(term(server, TURNS))
-    await judged(rewards, [game(("main@1", "main@0"), turns=3)])
+    await judged(rewards_of(term(server, TURNS)), [game(("main@1", "main@0"), turns=3)])
     items = [item for body in server.bodies for item in body["items"]]
     assert [item["turn"] for item in items] == [0, 2]
     assert [turn["seat"] for turn in items[1]["turns"]] == [0, 1, 0]
@@ -122,8 +121,7 @@ async def test_one_item_that_fails_costs_no_other() -> None:
 
 async def test_null_is_no_reward(server: Server) -> None:
     server.replies = [Reply(body={"values": [None]})]
-    rewards = rewards_of(term(server), RewardConfig())
-    assert await judged(rewards, [game()]) == {0: 1.0}
+    assert await judged(rewards_of(term(server), RewardConfig()), [game()]) == {0: 1.0}
 
 
 async def test_equal_content_is_asked_once_by_all_processes(server: Server, tmp_path: Path) -> None:

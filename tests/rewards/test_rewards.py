@@ -36,8 +36,7 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
             RewardConfig(term="length", weight=-0.25),
         ]
     )
-    result = game(outcomes=(-1.0, 0.0), turns=3, forfeit=0)
-    (trajectory,) = rewards.trajectories(result)
+    (trajectory,) = rewards.trajectories(game(outcomes=(-1.0, 0.0), turns=3, forfeit=0))
     legal, refused = trajectory.samples
     assert trajectory.rewards == {"outcome": Reward(-1.0, -2.0)}
     assert legal.rewards == {

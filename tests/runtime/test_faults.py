@@ -137,8 +137,7 @@ def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -
 
 def fill(disk: Path) -> None:
     """Leave no room for a checkpoint."""
-    free = shutil.disk_usage(disk).free
-    (disk / "filler").write_bytes(bytes(max(0, free - 300_000)))
+    (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 300_000)))
 
 
 REWARD = """

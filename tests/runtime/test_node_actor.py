@@ -121,8 +121,7 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
 
 
 async def test_a_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: Path) -> None:
-    config = config_of(tiny_folder, loop={"mode": "async"})
-    nodes = Nodes(config, RunFolder(tmp_path))
+    nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
     calls = await rounds(nodes, 1, None)
     for number, games in enumerate(calls):

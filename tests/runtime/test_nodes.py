@@ -285,8 +285,7 @@ def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
 
 def test_what_an_endpoint_costs_is_counted_on_one_machine() -> None:
     endpoint = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
-    free = parse({"opponents": {"fixed": [endpoint]}})
-    assert survey.counted_here(free) is None
+    assert survey.counted_here(parse({"opponents": {"fixed": [endpoint]}})) is None
     capped = parse({"opponents": {"fixed": [endpoint | {"max_calls": 9}]}})
     assert "opponents.fixed.0: max_calls" in str(survey.counted_here(capped))
 
@@ -308,8 +307,7 @@ def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
 
 def test_what_is_used_of_a_node_is_what_ray_has_to_give() -> None:
     own = machine(2)
-    busy = replace(own.gpus[0], free_bytes=1)
-    own = replace(own, gpus=(busy, own.gpus[1]))
+    own = replace(own, gpus=(replace(own.gpus[0], free_bytes=1), own.gpus[1]))
     left = nodes._given_by_ray(own, {"CPU": 3.0, "GPU": 1.0}, "a")
     assert (left.cores, [gpu.id for gpu in left.gpus], left.node) == (3, ["1"], "a")
     raw = [

@@ -177,8 +177,7 @@ async def test_a_successor_waits_for_memory(free: list[float], found: bool) -> N
         assert gpus == ("0", "1")
         if not free:
             return []
-        now = next(looks, free[-1])
-        return [0.97, now]
+        return [0.97, next(looks, free[-1])]
 
     wait_s = 60.0 if found else 0.0
     assert await until_free(("0", "1"), 0.9, read, wait_s=wait_s, look_s=0) == found

@@ -26,8 +26,7 @@ from unstable.models.base import load_tokenizer
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with a run of three versions."""
     folder = tmp_path_factory.mktemp("serve")
-    made = make_run(folder / "run", served_config(), [0, 3, 12])
-    made.best.symlink_to("000003")
+    make_run(folder / "run", served_config(), [0, 3, 12]).best.symlink_to("000003")
     return folder
 
 

@@ -221,8 +221,7 @@ async def test_a_dead_engine_is_said_to_all_and_to_who_serves(is_streamed: bool)
         await until(lambda: engine.running == 1)
         await asyncio.sleep(0.1)
         engine.error = EngineDiedError("it was killed")
-        error = await asked
-        assert "the engine has died" in str(error)
+        assert "the engine has died" in str(await asked)
         with pytest.raises(openai.InternalServerError) as later:
             await client.chat.completions.create(**ASKED)
         assert later.value.status_code == 503

@@ -29,8 +29,7 @@ def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
                 own = policy if node.seat == seat else other
                 given = own.get(node.information_set)
                 mixed[node.information_set] = own[node.key] if given is None else given
-            values = PolicyValues(tree, mixed, forfeits)
-            return values.of(tree.root)[0]
+            return PolicyValues(tree, mixed, forfeits).of(tree.root)[0]
 
         assert value(mean) == pytest.approx(sum(map(value, parts)) / 3)
 
@@ -67,8 +66,7 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str
         policy = averaged(tree, [policy, drawn(tree, 4)], forfeits=True)
     path = tmp_path / f"policy{ending}"
     write_tables(path, {"A": tabulated(tree, policy), "B": []})
-    read = read_tables(path)
-    again = policy_of(tree, read["A"], "--policy")
+    again = policy_of(tree, read_tables(path)["A"], "--policy")
     for forfeits in (True, False):
         assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
     with pytest.raises(ConfigError, match=f"policy{ending}' exists"):

@@ -194,8 +194,7 @@ def test_turns_are_taken_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
 
 
 def test_members_wait_for_the_generation_before(fake: type[FakeRun], tmp_path: Path) -> None:
-    league = made(tmp_path / "out", f"{LEAGUE}turns: together\n")
-    go(league, slots=3)
+    go(made(tmp_path / "out", f"{LEAGUE}turns: together\n"), slots=3)
     assert fake.begun[0] == "main-1" and len(fake.begun) == 7
     assert set(fake.begun[1:4]) == {"main-2", "exploiter-2", "scout-2"}
 

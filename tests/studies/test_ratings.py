@@ -93,8 +93,7 @@ def test_of_several_runs_versions_are_named_by_their_run(
 ) -> None:
     roots = [folder.root for folder in runs.values()]
     found = ratings(roots, 1.0, as_json=True)
-    printed = capsys.readouterr().out
-    assert json.loads(printed) == json.loads(json.dumps(found))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found))
     names = {row["player"] for row in found["players"]}
     assert {"sync/main@5", "async/main@5", "random", "base"} <= names and "main@5" not in names
     assert found["reference"] == "random" and list(found["draws"]) == ["TicTacToe-v0"]

@@ -173,8 +173,7 @@ def test_the_best_go_on(values: dict[str, list[float]], keep: float, sign: int) 
 
 def test_decisions_one_after_another() -> None:
     stop = StopConfig(rungs=[2, 5], keep=0.5, needs=1)
-    values = {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}
-    first = decide(2, stop, values, 2, 1)
+    first = decide(2, stop, {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}, 2, 1)
     means = {"b": 0.8, "c": 0.8, "a": 0.1}
     assert first == RungDecision(rung=2, values=means, kept=("b", "c"))  # a tie: file's order
     assert next_rung(stop, []) == 2 and next_rung(stop, [first]) == 5
@@ -236,8 +235,7 @@ def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: P
         version = outcome.rows[-1]["version"]
         assert (outcome.state, version) == (("stopped", stopped[0]) if stopped else ("done", 8))
         # What was not needed was not run: an update at most beyond the rung, which had begun.
-        made = scene.folder.run(outcome.name).versions()[-1]
-        assert made <= version + 2
+        assert scene.folder.run(outcome.name).versions()[-1] <= version + 2
         values = {each.name: dict(each.values(METRIC)) for each in scene.outcomes()}
     names = [trial.name for trial in scene.trials if trial.setting.name == first.kept[0]]
     assert first.values[first.kept[0]] == sum(values[name][2] for name in names) / 2

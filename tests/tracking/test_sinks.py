@@ -200,8 +200,7 @@ def test_a_sink_that_the_config_names_is_made_with_config_and_folder(tmp_path: P
     config = make_config(tracking={"dashboard": "off", "sinks": f"{__name__}:Plain"})
     check_sinks(config)
     assert not [*tmp_path.iterdir()]
-    tracker = make_tracker(tmp_path, config, sinks=own_sinks(config))
-    run_updates(tracker)
+    run_updates(make_tracker(tmp_path, config, sinks=own_sinks(config)))
     assert (tmp_path / "of 3 updates.txt").read_text() == "0 1 2 "
 
 

@@ -220,8 +220,7 @@ def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Pat
     assert second["eval/TicTacToe-v0/random/sampled/score"] is None
     assert second["learn/loss"] is None
     tracker.close()
-    resumed = make_tracker(tmp_path)
-    resumed.end_update(2)
+    make_tracker(tmp_path).end_update(2)
     assert set(read_rows(tmp_path / "metrics.jsonl")[2]) == set(second)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
@@ -249,8 +248,7 @@ def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
 
 def test_every_name_written_is_declared(tmp_path: Path) -> None:
     config = make_config(games=[{"env": "TicTacToe-v0"}, {"env": "Sokoban-v0", "seats": 1}])
-    tracker = make_tracker(tmp_path, config)
-    run_updates(tracker)
+    run_updates(make_tracker(tmp_path, config))
     names = read_rows(tmp_path / "metrics.jsonl")[-1]
     assert [name for name in names if metric(name) is None] == []
     assert any(name.startswith("collect/versus/alone/") for name in names)
@@ -280,8 +278,7 @@ def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
 
 
 def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    run_updates(tracker)
+    run_updates(make_tracker(tmp_path))
     for row in read_rows(tmp_path / "metrics.jsonl"):
         names = [name for name in row if name.startswith("time/") and name != "time/total"]
         assert sum(row[name] or 0.0 for name in names) == pytest.approx(row["time/total"], abs=0.05)
@@ -371,8 +368,7 @@ def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: P
 
 
 def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    run_updates(tracker, updates=1)
+    run_updates(make_tracker(tmp_path), updates=1)
     row = read_rows(tmp_path / "metrics.jsonl")[-1]
     none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
     line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
