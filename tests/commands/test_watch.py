@@ -1,6 +1,5 @@
 """A run seen from outside: `unstable watch`, `unstable runs`, names, tags, the best version."""
 
-import io
 import json
 import re
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.helpers.screens import Screen
 from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
@@ -34,10 +32,7 @@ PANES = ("collection", "last game", "ratings", "learner", "evaluation")
 
 
 def render(view: View, width: int, height: int) -> str:
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(Dashboard(view), width, height)
 
 
 def make_run(root: Path, **sections: Any) -> RunFolder:

@@ -23,6 +23,7 @@ from tests.helpers.tracking import (
     make_trajectories,
     printed,
     run_updates,
+    shown,
     take_in,
 )
 from unstable.config import RunConfig
@@ -48,10 +49,13 @@ GPU = {
 
 
 def render(view: View, width: int, height: int) -> str:
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(Dashboard(view), width, height)
+
+
+def read_again(view: View) -> View:
+    """The view that another process makes of the status file."""
+    record = json.loads(json.dumps(view.record()))
+    return View.read(record, view.config, view.summary, lambda: 0.0)
 
 
 @every_row("width, height", *SIZES)
@@ -88,9 +92,7 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
         tracker.log_exploitability(make_exploitability(version, low, low, env="a/b:Nim"))
         tracker.end_update(version)
     assert re.search(r" 2 +0\.912–0\.950 → 0\.320\b", render(tracker.view, width, height))
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert "0.912–0.950 → 0.320" in wide_pane(read)
+    assert "0.912–0.950 → 0.320" in wide_pane(read_again(tracker.view))
 
 
 @every_row("width, height", *SIZES)
@@ -102,9 +104,7 @@ def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int
     run_updates(tracker)
     expected = r"wins, worst past +@4 +−0\.123–0\.050"
     assert re.search(expected, render(tracker.view, width, height))
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert re.search(expected, wide_pane(read))
+    assert re.search(expected, wide_pane(read_again(tracker.view)))
 
 
 def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
@@ -133,16 +133,11 @@ def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, he
     assert re.search(r"worst, main@1 +0\.42 +0\.20–0\.50", shown)
     assert re.search(r"worst, spar@0 +0\.31 +0\.12–0\.48", shown), "it stays as it was"
     assert len(shown.splitlines()) == height
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert "worst, spar@0" in wide_pane(read)
+    assert "worst, spar@0" in wide_pane(read_again(tracker.view))
 
 
 def wide_pane(view: View) -> str:
-    console = Console(width=80, file=io.StringIO())
-    console.print(evaluation_pane(view, 80, 10))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(evaluation_pane(view, 80, 10), 80)
 
 
 @every_row("width, height", (40, 10), (120, 12), (30, 40))
@@ -178,19 +173,14 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
+    tracker.view.notice = "the games' file cannot be written"
     monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
-        assert "cannot be shown" in text
+        assert "cannot be shown" in text and tracker.view.notice in text
         assert "─ learner ─" in text
     failures = [record for record in caplog.records if "cannot be drawn" in record.message]
     assert len(failures) == 1
-
-
-def test_a_notice_is_shown(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    tracker.view.notice = "the games' file cannot be written"
-    assert tracker.view.notice in render(tracker.view, 120, 40)
 
 
 def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
@@ -287,10 +277,7 @@ def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> 
 
 
 def pane(view: View, width: int, height: int) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(machine_pane(view, width, height))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(machine_pane(view, width, height), width)
 
 
 def test_a_screenshot_is_an_svg(tmp_path: Path) -> None:
@@ -335,10 +322,7 @@ def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: in
     config = make_config(opponents={"fixed": [{"kind": "random"}]})
     tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(tracker.view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = render(tracker.view, width, height)
     for words in ("shown as soon as", "after the first games", "random", "first figures"):
         assert words in text
     assert "each 4 updates, from" in text or width < 100

@@ -1,7 +1,6 @@
 """What the tracker writes is what happened, and no sink can stop a run."""
 
 import dataclasses
-import io
 import json
 import math
 import re
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from rich.console import Console
 
 from tests.helpers.builders import completion, sampled
 from tests.helpers.records import as_played
@@ -30,11 +28,12 @@ from tests.helpers.tracking import (
     make_trajectories,
     printed,
     run_updates,
+    shown,
     take_in,
 )
 from unstable.config import ConfigError, parse
 from unstable.records.folder import RunFolder
-from unstable.records.games import read_game, sample_lines
+from unstable.records.games import read_game
 from unstable.records.reading import read_rows
 from unstable.records.text import duration, number
 from unstable.tracking.metrics import EngineMetrics
@@ -43,7 +42,7 @@ from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import MetricsFile
 from unstable.tracking.summary import summary
 from unstable.tracking.text import sparkline, update_line
-from unstable.types import Batch, Group, Reward, Segment, Update
+from unstable.types import Segment, Update
 from unstable.types.metrics import EvalKey, VersusKey, metric
 
 ROOT = Path(__file__).parents[2]
@@ -181,31 +180,6 @@ def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert game["players"] == ["main@1", "random"]
     assert [seat.get("group_id") for seat in game["seats"]] == [50, None]
     assert as_played(read_game("a line", game)) == as_played(result)
-    for turn, record in zip(result.turns, game["turns"], strict=True):
-        rewards = record["rewards"]
-        expected = {
-            "outcome": {"raw": 1.0, "weighted": 1.0},
-            "format": {"raw": 1.0, "weighted": 0.1},
-        }
-        assert rewards == (expected if turn.seat == 0 else None)
-
-
-def test_samples_are_read_back_as_trained(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    [trajectory] = make_trajectories(make_game(5, turns=5))
-    batch = Batch(version=4, groups=(Group(trajectories=(trajectory,)),))
-    lines_of_them = sample_lines(batch, [0.1, -0.2, 0.3])
-    tracker.log_samples(Update(version=5, metrics={}, advantages=[], lines=lines_of_them))
-    records = lines(tmp_path / "train" / "000005.jsonl")
-    assert [record["advantage"] for record in records] == [0.1, -0.2, 0.3]
-    for sample, record in zip(batch.samples, records, strict=True):
-        (segment,) = record["sampled"]["segments"]
-        assert record["sampled"]["prompt_ids"] == sample.tokens.prompt_ids
-        assert segment["token_ids"] == sample.tokens.token_ids
-        assert segment["logprobs"] == sample.tokens.logprobs
-        assert record["reward"] == sample.reward
-        assert record["staleness"] == 3
-        assert {k: Reward(**v) for k, v in record["rewards"].items()} == sample.rewards
 
 
 def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Path) -> None:
@@ -438,10 +412,7 @@ def left_folder(tmp_path: Path) -> RunFolder:
 
 
 def summarized(folder: RunFolder) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    console.print(summary(folder, "interrupted"))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(summary(folder, "interrupted"), 200)
 
 
 def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(left_folder: RunFolder) -> None:
@@ -554,14 +525,6 @@ logging.getLogger("unstable.loop.train").info("from us")
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
 
 
-def test_the_room_loads_neither_torch_nor_wandb() -> None:
-    script = (
-        "import sys, unstable.tracking.tracker\n"
-        "print([m for m in ('torch', 'wandb', 'textarena', 'ray') if m in sys.modules])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"
-
-
 @every_row(
     "value, text", (None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")
 )
@@ -570,12 +533,8 @@ def test_numbers(value: float | None, text: str) -> None:
 
 
 def test_durations_and_sparklines() -> None:
-    assert [duration(s) for s in (0.4, 59.4, 59.6, 3599.6)] == [
-        "0 s",
-        "59 s",
-        "1 min 00 s",
-        "1 h 00 min",
-    ]
+    durations = [duration(seconds) for seconds in (0.4, 59.4, 59.6, 3599.6)]
+    assert durations == ["0 s", "59 s", "1 min 00 s", "1 h 00 min"]
     assert sparkline([], 5) == sparkline([None], 5) == ""
     assert sparkline([1.0, 1.0], 5) == "▄▄"
     assert sparkline([-4.77e-18, 3e-17, 0.0], 5) == "▄▄▄"  # of centred advantages
