@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.screens import Screen
-from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
+from tests.helpers.tracking import make_config, make_tracker, printed, run_updates, shown
 from unstable.cli import run
 from unstable.commands.finished import checkpoint_of
 from unstable.commands.runs import runs
