@@ -248,16 +248,13 @@ def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
     assert anchor.mu == 25 and anchor.games == 16
 
 
-def test_a_team_is_one_side_however_many_seats_it_has() -> None:
+def test_a_team_is_one_side_and_is_not_rated_against_itself() -> None:
     """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
     made = registry()
     players = ("random", "main@2", "random", "random", "random", "random")
     made.record([team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN)])
     (row,) = [row for row in made.ratings() if row.player == POLICY]
     assert (row.games, row.wins) == (1, 1) and row.mu > 25
-
-
-def test_a_team_that_meets_itself_is_not_rated() -> None:
     made = registry()
     made.record([team_game(("main@2",) * 4)])
     assert [row.games for row in made.ratings()] == [0]

@@ -116,14 +116,11 @@ def test_columns_are_documented() -> None:
     assert named == [list(GAME_COLUMNS), [*TURN_KEYS, *TURN_COLUMNS, *behind]]
 
 
-def test_mistakes_are_one_line(run: RunFolder, tmp_path: Path) -> None:
+def test_mistakes_are_one_line_and_arrays_small(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no metrics and no games; give a run's folder"):
         unstable.read(tmp_path)
     with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
         unstable.read(run, "excel")  # type: ignore[arg-type]
-
-
-def test_arrays_are_small(run: RunFolder) -> None:
     ids = unstable.read(run, "pandas").turns["prompt_ids"]
     assert {each.dtype for each in ids} == {np.dtype(np.int32)}
 

@@ -200,13 +200,10 @@ def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
         load("default", {**base, **given})
 
 
-def test_a_batch_need_not_be_a_multiple_of_anything() -> None:
+def test_loading_names_what_is_shipped_and_takes_ragged_batches() -> None:
     """Batches are ragged anyway: they hold whole groups."""
     options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
     assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
-
-
-def test_a_missing_file_names_what_is_shipped() -> None:
     with pytest.raises(ConfigError, match="did you mean 'default'"):
         load("defualt")
 

@@ -68,7 +68,9 @@ def branched(game_id: int, branches: int, turns: int = 4) -> GameResult:
     return replace(parent, spec=spec, branches=made)
 
 
-def test_a_group_is_whole_when_all_its_games_are_there(tmp_path: Path) -> None:
+def test_a_group_is_whole_when_all_its_games_are_there_and_comes_back_as_judged(
+    tmp_path: Path,
+) -> None:
     games = [*group(7, [1, 2]), *group(8, [3]), *group(9, [4, 5], turns=6)]
     games[1], games[2] = games[2], games[1]  # another group's game may lie between
     index = index_of([write(tmp_path / "train-000000.jsonl", games)])
@@ -76,9 +78,6 @@ def test_a_group_is_whole_when_all_its_games_are_there(tmp_path: Path) -> None:
     assert index.counts.incomplete == 1 and index.counts.games == 5
     assert list(index.sizes) == [4, 6]
     assert index.counts.samples == 10 and index.counts.largest == 2
-
-
-def test_trajectories_come_back_as_they_were_judged(tmp_path: Path) -> None:
     games = group(7, [1, 2])
     (whole,) = index_of([write(tmp_path / "train-000000.jsonl", games)]).groups([0], 1)
     played = [each for result in games for each in REWARDS.trajectories(result)]
@@ -138,7 +137,7 @@ def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_p
     assert len(of_self) == (5 in kept) * (1 if filters.winners else 2)  # two seats, one has won
 
 
-def test_a_group_that_filters_leave_alone_compares_nothing(tmp_path: Path) -> None:
+def test_filters_and_judges_let_games_through(tmp_path: Path) -> None:
     games = [*group(7, [1]), *group(7, [2], outcomes=LOST), *group(8, [3, 4])]
     source = write(tmp_path / "train-000000.jsonl", games)
     winners = LearnConfig(winners=True)
@@ -146,9 +145,6 @@ def test_a_group_that_filters_leave_alone_compares_nothing(tmp_path: Path) -> No
     compared = index_of([source], winners, least=2)
     assert found(compared) == [[(3, 0), (4, 0)]]
     assert compared.counts.filtered == 1
-
-
-def test_a_judge_lets_seats_of_games_through(tmp_path: Path) -> None:
     games = [game(("main@5", "main@5"), game_id=each) for each in (1, 2)]
     source = write(tmp_path / "train-000000.jsonl", games)
     assert found(index_of([source._replace(judged=frozenset({(1, 1), (2, 0)}))])) == [

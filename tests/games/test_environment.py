@@ -97,15 +97,12 @@ def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float
     assert game.payoffs == [pays, -pays] and game.outcomes == [pays / 2, -pays / 2]
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_goes_its_own_way_and_errors_are_the_movers_forfeits() -> None:
     game = coin_game("heads")
     other = game.copied()
     other.step("[bet]")
     assert game.seat == 0 and game.legal_moves() == ["[bet]", "[stay]"]
     assert other.seat == 1 and other.legal_moves() == ["[call]", "[fold]"]
-
-
-def test_refusals_and_errors_are_the_movers_forfeits() -> None:
     game = coin_game("heads", invalid_moves=InvalidMovesConfig(allowed=1))
     assert game.step("[raise]") == (False, True)
     assert game.observe().notice == "bet, stay, call or fold"

@@ -69,12 +69,9 @@ def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
     return found
 
 
-def test_tic_tac_toe_is_never_lost_against_any_reply():
+def test_tic_tac_toe_is_never_lost_and_wild_tic_tac_toe_won():
     assert outcomes_against_all_replies("TicTacToe-v0", 0) == {0, 1}
     assert outcomes_against_all_replies("TicTacToe-v0", 1) == {0, 1}
-
-
-def test_the_first_player_wins_wild_tic_tac_toe_against_any_reply():
     assert outcomes_against_all_replies("WildTicTacToe-v0", 0) == {1}
 
 

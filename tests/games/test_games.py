@@ -136,7 +136,7 @@ def test_events_are_left_out_only_where_a_board_shows_more():
     assert events(COUNT_UP, legal_moves=moves, events="none") != []  # it has no board
 
 
-def test_cards_are_private():
+def test_cards_are_private_and_talk_reaches_the_other_seats():
     played = game(KUHN)
     cards = {}
     for action in ("[check]", "[bet]"):
@@ -145,6 +145,11 @@ def test_cards_are_private():
         assert len([event for event in observation.events if "Your card" in event]) == 1
         played.step(action)
     assert cards[0] != cards[1] and set(cards) == {0, 1}
+    played = game("SimpleNegotiation-v0")
+    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
+    events = played.observe().events
+    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
+    assert "made the following offer" in events[1] and len(events) == 2
 
 
 def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
@@ -156,14 +161,6 @@ def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
     assert observation.board == ""
     assert observation.events[:2] == ["You: hello", "Player 1: hi there"]
     assert observation.events[-1] == "--- Starting Round 2 ---"
-
-
-def test_talk_reaches_the_other_seats():
-    played = game("SimpleNegotiation-v0")
-    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
-    events = played.observe().events
-    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
-    assert "made the following offer" in events[1] and len(events) == 2
 
 
 def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
@@ -223,14 +220,11 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     assert played.forfeit == after.seat
 
 
-def test_only_refusals_in_a_row_count():
+def test_refusals_in_a_row_and_a_step_cap_end_a_game():
     played = game(COUNT_UP, 1, invalid_moves=InvalidMovesConfig(allowed=1))
     for action in ("garbage", "[1]", "garbage", "[1]", "garbage", "[1]", "garbage"):
         assert not played.step(action).done
     assert played.step("garbage").done and played.forfeit == 0
-
-
-def test_a_step_cap_ends_what_would_never_end():
     for env, seats in (("PublicGoodsGame-v0", 3), ("Poker-v0", 2)):
         policy = InvalidMovesConfig(allowed=10_000)
         played = game(env, seats, max_turns=40, invalid_moves=policy)
@@ -342,11 +336,8 @@ class Drawn(ta.Env):
         return self.state.step()
 
 
-def test_the_first_row_of_a_board_stays_where_it_is():
+def test_rows_of_a_board_are_aligned():
     assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
-
-
-def test_breakthroughs_rows_are_aligned():
     rows = game("Breakthrough-v0-small").observe().board.splitlines()
     assert len({row.index("|") for row in rows[:-1]}) == 1
 

@@ -185,7 +185,7 @@ def test_what_betting_has_not_come_to_is_refused():
             assert "must be one of [" in game.reason
 
 
-def test_kuhn_poker_is_drawn_in_one_way_too():
+def test_kuhn_poker_is_drawn_in_one_way_and_begins_anew():
     """Three cards shuffled: one of 3, then one of 2, so six deals as likely; each has five ends."""
     ends = [
         node
@@ -195,9 +195,6 @@ def test_kuhn_poker_is_drawn_in_one_way_too():
     deals = Counter(tuple(node.env.state.game_state["player_cards"].values()) for node in ends)
     assert len(deals) == 6 and set(deals.values()) == {5}
     assert {node.asked for node in ends} == {(3, 2)}
-
-
-def test_kuhn_poker_begins_anew():
     env = KuhnPoker(max_rounds=1)
     cards = []
     for _ in range(3):

@@ -220,15 +220,12 @@ def history(state: Any, player: int) -> str:
     return f"Until now: {state.history_str()}"
 
 
-def test_a_game_without_text_is_played_with_a_users() -> None:
+def test_games_without_text_have_a_users_and_large_ones_are_not_grown() -> None:
     name = "python_iterated_prisoners_dilemma"
     game = Game(config_of(name, args={"text": f"{__name__}:history"}), 0)
     while not game.done:
         assert game.observe().board.startswith("Until now:")
         game.step(game.legal_moves()[0])
-
-
-def test_large_games_are_not_grown() -> None:
     for name in ("chess", "go", "backgammon", "leduc_poker(players=4)"):
         assert not can_be_solved(config_of(name))
     assert can_be_solved(config_of("leduc_poker"))

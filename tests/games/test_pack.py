@@ -392,15 +392,12 @@ def test_textarena_has_no_leduc_to_play() -> None:
     assert not [name for name in ENV_REGISTRY if "leduc" in name.lower()]
 
 
-def test_pig_ends_when_the_dice_pass_after_its_last_turn() -> None:
+def test_dice_games_differ_from_their_rules() -> None:
     rules = original("PigDice-v0").observations[0][0][1]
     assert "100 points wins" in rules and "turns" not in rules
     assert not original("PigDice-v0", *["[hold]"] * 100).done
     state = original("PigDice-v0", *["[hold]"] * 101)
     assert state.done and state.rewards == {0: 0, 1: 0}
-
-
-def test_liars_dice_takes_more_than_there_are_and_the_next_seat_begins() -> None:
     state = original("LiarsDice-v0", "[Bid: 999, 2]")
     assert state.current_player_id == 1 and state.error_count == 0
     state = original("LiarsDice-v0", "[Bid: 1, 5]", "[Bid: 3, 2]")

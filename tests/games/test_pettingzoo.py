@@ -271,17 +271,11 @@ def alike(env: Any, seat: int, number: int) -> str:
     return ["take", "take\n", ""][number]
 
 
-def test_names_that_are_alike_have_their_numbers() -> None:
+def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2", args={"actions": f"{__name__}:alike"}), 0)
     assert game.legal_moves() == ["take #0", "take #1", "#2"]
-
-
-def test_chess_is_shown_as_it_shows_itself() -> None:
     board = Game(config_of("chess_v6"), 0).observe().board
     assert board.startswith("r n b q k b n r\np p p p p p p p\n")
-
-
-def test_a_mask_in_infos_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2"), 0)
     env: Any = game.env
     env.env.unwrapped.infos["player_0"] = {"action_mask": [1, 0, 1]}

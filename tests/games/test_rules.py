@@ -63,12 +63,9 @@ GAMES = {
 by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
-def test_every_rule_bot_is_tried() -> None:
+def test_every_rule_bot_is_tried_and_every_vetted_game_has_a_bot() -> None:
     bots = {game_info(config).name for config in GAMES.values()}
     assert bots == {*registered("rules")} and bots < {info.name for info in KNOWN}
-
-
-def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> None:
     several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
     assert len(several) > 12
     for config in several:
@@ -198,15 +195,12 @@ def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float
     assert stones_lacking(turned, mark) == lacking
 
 
-def test_tak_wins_then_blocks() -> None:
+def test_rule_bots_win_then_block() -> None:
     config = GAMES["tak"]
     wins = at(config, board=board("O.XX", "O..X", "O..X", "...."))
     assert wins.rule_moves() == {"[12]": 1.0}
     blocks = at(config, board=board("...X", "O..X", "...X", "O..."))
     assert blocks.rule_moves() == {"[15]": 1.0}
-
-
-def test_three_players_win_then_block_the_next_then_the_last() -> None:
     config = GAMES["three players"]
     both = board("AAA..", "BBB..", "CCC..", ".....", ".....")
     assert at(config, board=both).rule_moves() == {"[3]": 1.0}
@@ -278,7 +272,7 @@ def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
     return game
 
 
-def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
+def test_a_clue_is_for_the_nearest_words_of_its_own_or_neutral_ones() -> None:
     board = {"apple": "R", "map": "A", "axe": "R", "zoo": "R", "ship": "N", "year": "B"}
     game = codenames(board, ["anger", "mouse", "zone"])
     assert game.rule_moves() == {"[anger 2]": 1.0}
@@ -287,9 +281,6 @@ def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
         game.step(action)
         assert not game.done
     assert game.seat == 2
-
-
-def test_where_no_clue_is_for_an_own_word_one_leads_to_a_neutral_word() -> None:
     board = {"p": "R", "origin": "A", "river": "N", "sand": "B"}
     game = codenames(board, ["onion", "queen", "rider", "song"])
     assert game.rule_moves() == {"[queen 1]": 0.5, "[rider 1]": 0.5}
@@ -356,16 +347,13 @@ def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> Non
     assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}
 
 
-def test_nights_of_secret_mafia() -> None:
+def test_nights_of_secret_mafia_and_what_the_detective_says() -> None:
     found = f"Player 2: {HARMLESS}"
     assert mafia(1, "Night-Mafia") == mafia(4, "Night-Mafia") == {"[0]": 1.0}
     assert mafia(1, "Night-Mafia", found) == mafia(4, "Night-Mafia", found) == {"[2]": 1.0}
     assert mafia(3, "Night-Doctor", found) == {"[2]": 1.0}
     assert len(mafia(3, "Night-Doctor")) == 5
     assert set(mafia(2, "Night-Detective", HARMLESS)) == {"[1]", "[3]", "[4]", "[5]"}
-
-
-def test_the_detective_says_what_it_found_and_nobody_else_does() -> None:
     said = {f"{GUILTY} {HARMLESS}": 1.0}
     assert mafia(2, "Day-Discussion", GUILTY, HARMLESS) == said
     for number in (0, 1, 3):

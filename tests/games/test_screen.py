@@ -135,13 +135,10 @@ def test_a_seat_that_never_moves_is_found(listed: bool) -> None:
         check_game(config("alone", listed))
 
 
-def test_the_screening_is_bounded_in_time() -> None:
+def test_the_screening_is_bounded_in_time_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.monotonic()
     check_game(config("slow", listed=True))
     assert time.monotonic() - start < 10
-
-
-def test_what_a_game_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     check_game(config("", listed=True))
     assert capsys.readouterr().out == ""
 
@@ -153,14 +150,11 @@ def test_common_games_are_screened_fast() -> None:
     assert time.process_time() - start < 6
 
 
-def test_an_action_at_which_stratego_raises_is_its_movers_fault() -> None:
+def test_faults_of_textarenas_games_are_survived() -> None:
     game = Game(GameConfig(env="Stratego-v0"), seed=0)
     game.observe()
     step = game.step("[E2 F2]")  # from a lake
     assert step.done and game.forfeit == 0 and game.raised
-
-
-def test_an_env_that_mixes_up_the_order_of_its_messages_plays() -> None:
     check_game(GameConfig(env="Countdown-v0", seats=1))
 
 

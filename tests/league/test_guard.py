@@ -89,22 +89,16 @@ def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
 # Rules, by hand
 
 
-def test_entropy_below_a_share_of_the_start() -> None:
+def test_rules_of_entropy_and_length_on_courses_by_hand() -> None:
     start = [0.4, 0.5, 0.3, 0.4, 9.0]  # whose median is 0.4
     assert below_start(course([*start, 0.09, 0.09, 0.11]), 0.25) is None
     assert below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25) == (0.09, 0.1, 7)
-
-
-def test_entropy_that_falls_suddenly() -> None:
     flat = [0.4] * 10
     assert fallen(course([0.4] * 9 + [0.1] * 3), 0.5) is None  # too short to know
     assert fallen(course([*flat, 0.1, 0.4, 0.4]), 0.5) is None  # one alone
     assert fallen(course([*flat, 0.4, 0.1, 0.15]), 0.5) == (0.15, 0.2, 12)
     slowly = [0.4 * 0.94**k for k in range(60)]  # half in eleven updates
     assert all(fallen(course(slowly[: k + 1]), 0.5) is None for k in range(60))
-
-
-def test_answers_that_grow_over_their_least() -> None:
     assert grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5) == (7, 6, 9)
     assert grown(course([4.0, 4, 4, 4, 4, 5, 5.9, 9]), 1.5) is None
 
@@ -323,7 +317,7 @@ def alarms_and_actions(watch: Guard, rows: Iterable[Row]) -> list[Alarm]:
     return found
 
 
-def test_an_alarm_of_an_evaluation_is_due_at_the_next_update() -> None:
+def test_a_rollback_needs_an_evaluation_and_comes_at_the_next_update() -> None:
     watch = guard(action=["rollback"])
     for version, share in enumerate([0.6, 0.8, 0.6, 0.1, 0.1, 0.1]):
         watch.score([score(version, share)])
@@ -331,9 +325,6 @@ def test_an_alarm_of_an_evaluation_is_due_at_the_next_update() -> None:
     assert watch.take_actions(6) == ["rollback"]
     assert watch.best == 1
     assert watch.take_actions(7) == []
-
-
-def test_without_an_evaluation_nothing_is_rolled_back() -> None:
     watch = guard(action=["rollback", "learning_rate"])
     alarms(watch, failing()[:7])
     assert watch.take_actions(7) == ["learning_rate"]

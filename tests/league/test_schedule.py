@@ -158,7 +158,7 @@ def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     assert players(only_past, second, [first]) == {first, second}
 
 
-def test_one_and_three_seats() -> None:
+def test_one_and_three_seats_and_a_fixed_models_temperature() -> None:
     alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
     assert all([s.player for s in spec.seats] == [POLICY] for spec in draw(alone, 20))
     three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
@@ -166,9 +166,6 @@ def test_one_and_three_seats() -> None:
         trained = [seat for seat in spec.seats if seat.trained]
         assert len(spec.seats) == 3
         assert len(trained) in (1, 3)
-
-
-def test_a_fixed_models_own_temperature_is_used() -> None:
     fixed = [{"kind": "checkpoint", "path": "somewhere", "temperature": 0.3}]
     opponents = {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}
     for spec in draw(Schedule(config(opponents=opponents)), 10):

@@ -150,12 +150,9 @@ def test_group_relative_by_hand():
     assert group_relative(rewards, groups, envs, "batch") == pytest.approx(2 * np.array(centered))
 
 
-def test_rounding_is_no_deviation():
+def test_rounding_is_no_deviation_and_a_trajectory_counts_once():
     found = deviation_by(np.array([1.0, 1.0 + 1e-15, 3.0, 5.0]), [0, 0, 1, 1])
     assert found.tolist() == [1e-6, 1e-6, 1.0, 1.0]
-
-
-def test_a_trajectory_counts_once_however_many_turns_it_has():
     # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
     samples = [make_sample([1], [2], 0.1, game_id=game, group_id=4) for game in (0, 0, 0, 1)]
     samples += [make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5)]

@@ -332,24 +332,18 @@ def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tm
         learner.update(mixed_batch(2))
 
 
-def test_nothing_that_is_not_finite_is_published(model, tmp_path):
+def test_what_is_not_finite_or_of_another_version_is_refused(model, tmp_path):
     learner = make_learner(model)
     with torch.no_grad():
         learner.optimizer.parameters[0][0, 0] = math.nan
     with pytest.raises(FloatingPointError, match="'main@0' is not given out"):
         learner.save(tmp_path / "0")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_start_that_is_not_finite_is_refused(model):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = math.inf
     with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
         make_learner(model, adapter=dataclasses.replace(adapter, weights=save(tensors)))
-
-
-def test_a_batch_of_another_version_is_refused(model):
     with pytest.raises(AssertionError):
         make_learner(model).update(mixed_batch(1))
 

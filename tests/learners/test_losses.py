@@ -120,17 +120,13 @@ def test_clipped_loss_by_hand():
     assert without.item() == pytest.approx(-sum(gains) + 2.0)
 
 
-def test_clipped_weight_loss_by_hand():
+def test_importance_weights_and_their_clipped_loss_by_hand():
     logprobs = torch.tensor([-1.0, -2.0, -3.0]).requires_grad_()
     given = logprobs, torch.tensor([9.0, 0.1, 1.0]), torch.tensor([1.0, -1.0, 2.0])
     loss = clipped_weight_loss(*given, clip_low=0.5, clip_high=4.0, normalizer=2.0)
     loss.backward()
     assert loss.item() == pytest.approx(-(5 * -1 + 0.5 * -1 * -2 + 1 * 2 * -3) / 2)
     assert logprobs.grad.tolist() == pytest.approx([-2.5, 0.25, -1.0])  # a clip stops none
-
-
-def test_importance_weights_by_hand():
-
     logs = torch.log(torch.tensor([4.0, 0.1, 0.25]))
     assert truncated_weights(logs, 2.0).tolist() == pytest.approx([2.0, 0.1, 0.25])
     assert masked_weights(logs, 0.2, 2.0).tolist() == pytest.approx([0.0, 0.0, 0.25])

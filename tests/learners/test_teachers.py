@@ -244,15 +244,12 @@ def test_a_resumed_learner_goes_on_to_the_bit(model, tmp_path, teacher, case):
     assert_resumes_to_the_bit(learner, lambda version: with_moves(mixed(version)), tmp_path, 1, 2)
 
 
-def test_a_position_without_moves_is_left_out(model):
+def test_positions_without_moves_and_advantages_are_left_out(model, teacher):
     learner = make_learner(model, algorithm={"name": "distill"}, batch_size=16)
     before = trained(learner)
     metrics = learner.update(mixed(0)).metrics  # of which nobody kept the moves
     assert metrics["learn/optimizer_steps"] == 0 and metrics["learn/expert_entropy"] is None
     assert torch.equal(trained(learner), before)
-
-
-def test_what_is_distilled_has_no_advantages(model, teacher):
     for case in ("adapter", "expert"):
         learner = make_learner(model, algorithm=cases(teacher)[case], batch_size=16)
         assert not any(learner.update(with_moves(mixed(0))).advantages)

@@ -164,14 +164,11 @@ def test_a_rollback_takes_back_all_weights(folders, tmp_path):
     assert learner.snapshot().adapter.weights == saved.weights and learner.version == 2
 
 
-def test_weights_of_another_shape_are_refused(folders):
+def test_what_does_not_fit_or_is_not_finite_leaves_all_weights(folders):
     learner = make_learner(whole(folders[False]))
     odd = random_whole(tiny_model(vocab=VOCAB, layers=1), "odd", seed=0)
     with pytest.raises(ConfigError, match=r"does not fit the model: model.layers.1.*missing"):
         learner.policy.trained.load(odd)
-
-
-def test_a_step_that_would_not_be_finite_leaves_all_weights(folders):
     learner = make_learner(whole(folders[False]), learning_rate=1e38, grad_clip=1e30)
     before = trained(learner)
     report = learner.update(batch())

@@ -412,14 +412,11 @@ def dozers(share: str) -> tuple[Any, RunConfig, list[str]]:
 DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "wakes", "wakes"]
 
 
-async def test_actors_sleep_together_for_the_learners_turn() -> None:
+async def test_actors_sleep_for_the_learners_turn_and_wake_if_it_fails() -> None:
     actors, config, deeds = dozers("sleep")
     async with sleeping(actors, config):
         deeds.append("learning")
     assert deeds == [*DOWN, "learning", *UP]
-
-
-async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> None:
     actors, config, deeds = dozers("sleep")
     with pytest.raises(FloatingPointError, match="nan"):
         async with sleeping(actors, config):

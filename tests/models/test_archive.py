@@ -137,18 +137,12 @@ def refused(path: Path, words: str, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"inside", "a.zip"}
 
 
-def test_a_link_is_refused(tmp_path):
+def test_links_false_sizes_and_other_files_are_refused(tmp_path):
     path = write(tmp_path / "a.zip", WHOLE, mode=stat.S_IFLNK | 0o777)
     refused(path, "its adapter_model.safetensors is a link", tmp_path)
-
-
-def test_a_member_that_is_larger_than_it_says_is_refused(tmp_path):
     path = write(tmp_path / "a.zip", [*WHOLE[:3], ("README.md", bytes(1000))])
     path.write_bytes(path.read_bytes().replace((1000).to_bytes(4, "little"), bytes([9, 0, 0, 0])))
     refused(path, "cannot be unpacked (Bad CRC-32", tmp_path)
-
-
-def test_what_is_no_zip_is_refused(tmp_path):
     path = tmp_path / "a.zip"
     path.write_bytes(b"not a zip")
     refused(path, "cannot be unpacked (File is not a zip file)", tmp_path)
@@ -205,12 +199,9 @@ def test_a_start_is_of_its_games(games, is_used, adapter, model, tmp_path, monke
     assert prepare(config).config.model.init == start
 
 
-def test_the_shipped_start_says_what_it_was_made_for(tmp_path):
+def test_a_start_says_its_games_and_needs_a_base(tmp_path, adapter, model):
     unpack(preparing.LORA_FOLDER.with_suffix(".zip"), tmp_path / "lora")
     assert made_for(tmp_path / "lora") == ["TicTacToe-v0"]
-
-
-def test_a_folder_that_names_no_base_is_not_used(adapter, model, tmp_path):
     unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora")
     (tmp_path / "lora/base.json").unlink()
     assert misfit(tmp_path / "lora", model) == "it has no base.json that names its base"

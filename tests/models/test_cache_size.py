@@ -18,12 +18,9 @@ from unstable.models.cache_size import CacheSize, cache_size
 HIDDEN, LAYERS, HEADS = 32, 2, 4
 
 
-def test_attention_holds_keys_and_values() -> None:
+def test_attention_holds_keys_and_convolutions_their_reach() -> None:
     config = GPT2Config(n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS, vocab_size=50)
     assert cache_size(config) == CacheSize(token=2 * LAYERS * HIDDEN, request=0)
-
-
-def test_convolutions_hold_what_they_reach_back_to() -> None:
     sizes: dict[str, Any] = {"num_attention_heads": HEADS, "num_key_value_heads": 2}
     kinds = ["conv", "conv", "full_attention"]
     config = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)

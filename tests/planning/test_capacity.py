@@ -32,13 +32,10 @@ def at(nodes: int, gpus: int, **options: Any) -> Capacity:
     return found
 
 
-def test_more_cards_and_nodes_do_more() -> None:
+def test_more_cards_do_more_until_the_driver_bounds_them() -> None:
     assert at(1, 1).updates_h < at(1, 2).updates_h < at(1, 8).updates_h
     wide = {"learner.batch_size": 8192}
     assert at(1, 8, **wide).games_s < at(4, 8, **wide).games_s
-
-
-def test_the_driver_bounds_what_all_others_could_do() -> None:
     small = {"model.name": "smollm2-135m", "sampling.max_prompt_tokens": 32}
     fast = at(8, 8, **small, **{"learner.batch_size": 65_536, "sampling.max_tokens": 1})
     assert fast.bound == "the driver" and fast.driver == 1.0

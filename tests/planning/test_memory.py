@@ -79,12 +79,9 @@ def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
     assert shape_of(config).parameters == 134_515_008
 
 
-def test_a_model_without_a_config_is_one_line(tmp_path: Any) -> None:
+def test_a_model_without_a_config_or_of_another_kind_is_one_line(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="model.name = .* cannot be read"):
         read_shape(ModelConfig(name=str(tmp_path)))
-
-
-def test_a_model_of_another_kind_is_one_line(tmp_path: Any) -> None:
     T5Config().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="is no causal language model") as raised:
         read_shape(ModelConfig(name=str(tmp_path)))

@@ -24,12 +24,9 @@ def node(name: str, cards: int = 0, **changes: Any) -> Machine:
     return machine(cards, node=name, **changes)
 
 
-def test_one_node_is_itself() -> None:
+def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     one = node("a", 2)
     assert together([one]) is one and one.each == (one,)
-
-
-def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     chosen = planned(LARGE | {"learner.num": 2}, node("a", 2), node("driver", 4))
     assert chosen.learners == (Placement("driver", ("2",)), Placement("driver", ("3",)))
     places = ((name, card) for name in ("a", "driver") for card in "01")

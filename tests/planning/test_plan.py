@@ -233,15 +233,12 @@ def old(cards: int) -> Machine:
     return replace(here, gpus=tuple(replace(gpu, bfloat16=False) for gpu in here.gpus))
 
 
-def test_on_an_old_card_only_the_learner_runs() -> None:
+def test_old_cards_and_float32_leave_vllm_out() -> None:
     chosen = planned(old(2), SMALL)
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
     assert (chosen.actors, chosen.learners) == (at(()) * 4, at(("0",)))
     assert any("bfloat16 alone, which GPU 0 (NVIDIA L4) cannot" in note for note in chosen.notes)
     assert planned(machine(2), SMALL).dtype == "bfloat16"
-
-
-def test_float32_leaves_vllm_out_where_it_may_be_left_out() -> None:
     chosen = planned(machine(2), SMALL | {"model.dtype": "float32"})
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
     assert any("set model.dtype to bfloat16" in note for note in chosen.notes)

@@ -130,13 +130,10 @@ def test_what_changes_comes_last_and_is_short(name):
     assert len(second) - shared <= (90 if name == "Three" else 25)
 
 
-def test_a_game_without_the_form_is_put_in_full():
+def test_games_without_the_form_and_other_styles_have_no_position():
     blind = GameConfig(env="ConnectFour-v0", args={"is_open": False}, prompt="compact")
     other = GameConfig(env="Othello-v0", prompt="compact")
     for config in (blind, other):
         assert prompt_style(config).name == "answer"
         assert Game(config, 0).observe().position == ""
-
-
-def test_other_styles_pay_nothing():
     assert Game(GameConfig(env="Nim-v0", prompt="answer"), 0).observe().position == ""

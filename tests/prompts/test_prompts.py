@@ -77,13 +77,10 @@ def only_digits(text: str) -> str | None:
     return text if text.isdigit() else None
 
 
-def test_a_users_parser():
+def test_a_users_parser_and_reasoning_without_an_action():
     own = style(f"{__name__}:only_digits")
     assert own.read_action("<think>no</think> 4 ") == ("4", True)
     assert own.read_action("four") == ("four", False)
-
-
-def test_reasoning_without_an_action_is_nobodys_business():
     reasons = style("boxed", reasoning=True)
     assert reasons.read_action("I hold the king, so") == ("", False)
     assert reasons.read_action(r"I hold the king: \boxed{bet}") == ("[bet]", True)

@@ -405,15 +405,12 @@ def test_lines_are_split_where_they_were_written_and_nowhere_else(tmp_path: Path
     assert objects(tmp_path / "x.jsonl") == records
 
 
-def test_json_has_no_word_for_what_is_not_finite() -> None:
+def test_a_line_holds_half_a_character_and_nothing_that_is_not_finite() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_line({"a": float("nan")})
     with pytest.raises(ValueError):
         json_line({"a": [1.0, -float("inf")]})
     assert json.loads(json_line({"a": "NaN and -Infinity"}))["a"] == "NaN and -Infinity"
-
-
-def test_a_line_holds_half_a_character_spelled_out() -> None:
     assert json_line({"a": "x\ud800\x7f"}) == b'{"format":2,"a":"x\\ud800\\u007f"}\n'
 
 

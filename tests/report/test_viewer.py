@@ -215,12 +215,9 @@ def test_hidden_games_have_an_equilibriums_mix() -> None:
     assert sum(first.mix.values()) == pytest.approx(1)
 
 
-def test_a_game_that_goes_otherwise_ends_the_replay() -> None:
+def test_a_replay_ends_where_it_differs_and_users_games_have_none() -> None:
     config = GameConfig(env="TicTacToe-v0", invalid_moves={"allowed": 0})
     assert len(replay(config, 3, ["[4]", "[4]", "[1]"])) == 3
-
-
-def test_games_of_users_are_not_played_again() -> None:
     assert is_known(GameConfig(env="Nim-v0"))
     assert not is_known(GameConfig(env="tests.helpers.unruly:Unruly"))
 

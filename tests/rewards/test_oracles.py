@@ -114,12 +114,9 @@ async def some_fail(results: Sequence[GameResult], seats: Sequence[int]) -> list
     return [OSError("three") if length == 3 else length for length in lengths]
 
 
-async def test_one_item_that_fails_costs_no_other() -> None:
+async def test_null_is_no_reward_and_an_item_that_fails_costs_no_other(server: Server) -> None:
     found = await judged(rewards_of(RewardConfig(term=f"{__name__}:some_fail")), games(5))
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
-
-
-async def test_null_is_no_reward(server: Server) -> None:
     server.replies = [Reply(body={"values": [None]})]
     assert await judged(rewards_of(term(server), RewardConfig()), [game()]) == {0: 1.0}
 
@@ -205,16 +202,13 @@ async def unsteady(result: GameResult, seat: int, seen: list[int]) -> float:
     raise OSError("down")
 
 
-async def test_a_function_may_judge_many_at_a_time() -> None:
+async def test_a_function_may_judge_many_and_fails_by_the_same_policy() -> None:
     name = f"{__name__}:whole_games"
     rewards = rewards_of(RewardConfig(term=name))
     assert await judged(rewards, games(4)) == {n: n + 1.0 for n in range(4)}
     assert counts(rewards, name) == {"asked": 4, "calls": 1}
     turns = rewards_of(RewardConfig(term=f"{__name__}:of_turns"))
     assert await judged(turns, games(3)) == {0: 0.0, 1: 0.0, 2: 1.0}
-
-
-async def test_a_function_has_the_same_policy_where_it_fails() -> None:
     entry = judged_by(f"{__name__}:unsteady", args={"seen": []}, on_failure="zero")
     assert await judged(rewards_of(entry), [game()]) == {0: 0.0}
 

@@ -96,15 +96,12 @@ def test_wrong_arguments_are_named(term: str, args: dict[str, Any], line: str) -
     assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_term_of_the_users_may_leave_a_turn_out() -> None:
+def test_a_turn_may_be_left_out_and_only_trained_seats_count() -> None:
     term = f"{__name__}:first_turn_bonus"
     rewards = Rewards([RewardConfig(term=term, weight=3.0, args={"size": 2.0})])
     (trajectory,) = rewards.trajectories(game())
     assert [sample.rewards for sample in trajectory.samples] == [{term: Reward(2.0, 6.0)}, {}]
     assert [sample.reward for sample in trajectory.samples] == [6.0, 0]
-
-
-def test_only_trained_seats_give_trajectories() -> None:
     rewards = Rewards([RewardConfig()])
     assert len(rewards.trajectories(game(("main@1", "main@1")))) == 2
     assert len(rewards.trajectories(game(("main@1", "main@0")))) == 1

@@ -43,15 +43,12 @@ def _all(tree: Tree):
             yield node
 
 
-def test_one_policys_average_is_itself() -> None:
+def test_one_policys_average_is_itself_and_an_open_game_has_none() -> None:
     policy = drawn(kuhn(), 1)
     mean = averaged(kuhn(), [policy, policy], forfeits=True)
     found, expected = (assess(kuhn(), each, forfeits=True) for each in (mean, policy))
     assert found.best == pytest.approx(expected.best)
     assert found.values == pytest.approx(expected.values)
-
-
-def test_an_open_game_has_no_average() -> None:
     tree = grow(GameConfig(env="Nim-v0", args={"piles": [1, 2]}))
     with pytest.raises(ConfigError, match="in which every seat sees all has no average"):
         averaged(tree, [drawn(tree, 0)], forfeits=True)

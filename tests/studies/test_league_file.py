@@ -35,16 +35,13 @@ def test_a_written_league_is_read_back(names: set[str], meet: MeetConfig, turns:
     assert read(dump_league(league)) == league
 
 
-def test_roles_have_their_own_draws_and_restarts() -> None:
+def test_roles_have_their_draws_and_members_their_fields() -> None:
     text = LEAGUE.replace("main: {}", "main: {}, e: {role: exploiter}, l: {role: league_exploiter}")
     members = read(text).members
     assert [each.restarts for each in members.values()] == ["never", "each", "won"]
     assert [each.shares.self > 0 for each in members.values()] == [True, False, False]
     own = read(text.replace("role: exploiter}", "role: exploiter, restart: won, draw: {self: 1}}"))
     assert own.members["e"].restarts == "won" and own.members["e"].shares.self == 1
-
-
-def test_a_members_fields_go_before_those_that_all_have() -> None:
     league = read(
         "members: {a: {fields: {learner.learning_rate: 1e-3}}, b: {}}\n"
         "common: {learner.learning_rate: 2.0e-3, x: 1}\ngenerations: 1\nupdates: 3\n"

@@ -62,14 +62,11 @@ def test_side_by_side_they_meet_what_the_generation_before_has_made() -> None:
     assert names(needed(own, Turn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
 
 
-def test_exploiters_meet_the_newest_of_those_that_are_named() -> None:
+def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
     y = {"role": "exploiter", "against": ["b", "x"]}
     own = league("", members={"a": {}, "b": {}, "x": {"role": "exploiter"}, "y": y})
     assert met_by(own, "x", 2) == "a-2 b-2"
     assert met_by(own, "y", 2) == "b-2 x-2"
-
-
-def test_a_pool_may_hold_the_newest_versions_of_each_alone() -> None:
     own = league("ml", meet={"newest": 1})
     assert met_by(own, "m", 3) == "m-2 l-2"
     assert met_by(own, "l", 3) == "l-2 m-3"

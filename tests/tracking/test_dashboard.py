@@ -193,11 +193,18 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
         assert len(lines) == height and all(len(line) <= width for line in lines)
 
 
-def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
+def test_frequencies_are_shares_and_names_no_markup(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
     assert tracker.view.opponent_shares() == {PlayerId("random"): 0.5, PlayerId.policy(1): 0.5}
     assert tracker.view.legal_moves() == 1.0
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("[red]bot", 20.0)])
+    game = make_game(0, ("main@0", "[red]bot"))
+    take_in(tracker, game, make_trajectories(game), version=0)
+    text = render(tracker.view, 120, 40)
+    assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
+    assert "against [red]bot (-1)" in text
 
 
 def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
@@ -208,16 +215,6 @@ def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
     view.row_started = view.started + 540
     assert view.seconds_left(view.started + 550) == pytest.approx(2 * 40 - 10)
     assert view.seconds_left(view.started + 9000) == 0.0
-
-
-def test_names_are_no_markup(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    tracker.log_ratings([make_rating("[red]bot", 20.0)])
-    game = make_game(0, ("main@0", "[red]bot"))
-    take_in(tracker, game, make_trajectories(game), version=0)
-    text = render(tracker.view, 120, 40)
-    assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
-    assert "against [red]bot (-1)" in text
 
 
 def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,16 +455,13 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
     assert "version 2 · 8 training games" in summarized(left_folder)
 
 
-def test_rows_of_another_format_are_an_error_at_the_start(left_folder: RunFolder) -> None:
+def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
     row = json.dumps({"format": 1, "version": 2})
     left_folder.metrics.write_text(METRICS + row + "\n")
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
         make_tracker(left_folder.root)
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
         summarized(left_folder)
-
-
-def test_ratings_of_another_format_are_an_error_that_stops_no_run(left_folder: RunFolder) -> None:
     left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": 3}))
     with pytest.raises(ConfigError, match=r"ratings\.json: format = 3 .*release"):
         summarized(left_folder)
