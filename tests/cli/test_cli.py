@@ -27,6 +27,7 @@ from tests.helpers.cli import (
     written,
 )
 from tests.helpers.locally import locally
+from tests.helpers.mistakes import line_of
 from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, main, parse_options, run
 from unstable.cli.commands import app
@@ -167,9 +168,7 @@ def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
         ([f"{tmp_path}@x"], f"RUN_DIR[@VERSION] = '{tmp_path}@x': give a version's number, such"),
         ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
     ):
-        with pytest.raises(ConfigError) as caught:
-            run(["eval", *arguments])
-        assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+        assert line_of(run, ["eval", *arguments]).startswith(problem)
 
 
 USERS_MODULE = '''

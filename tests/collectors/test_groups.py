@@ -15,6 +15,7 @@ from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks, play_branches
@@ -92,8 +93,7 @@ def test_grouped_algorithms_refuse_a_policy_that_changes_in_mid_game() -> None:
 
 
 def test_dropping_tied_groups_of_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^groups.drop_tied = true"):
-        parse({"groups": {"drop_tied": True}})
+    refused(r"^groups.drop_tied = true", parse, {"groups": {"drop_tied": True}})
 
 
 # The buffer

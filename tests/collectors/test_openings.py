@@ -14,6 +14,7 @@ from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context, played
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
@@ -140,9 +141,7 @@ def test_evaluation_has_none() -> None:
     ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
 )
 def test_a_mistake_is_one_line(openings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse({"openings": openings})
-    assert str(error.value) == message
+    assert line_of(parse, {"openings": openings}) == message
 
 
 def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:

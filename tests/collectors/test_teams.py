@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from tests.helpers import builders
 from tests.helpers.builders import brief
 from tests.helpers.loop import lines, make_context, played
+from tests.helpers.mistakes import line_of
 from tests.helpers.records import game_record
 from tests.helpers.relay import GAME, ROLES, TEAMS
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games, prepare
-from unstable.config import ConfigError, GameConfig, RunConfig, dump, parse
+from unstable.config import GameConfig, RunConfig, dump, parse
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.league import guard
@@ -71,9 +72,8 @@ def team_game(
 
 @every_row("teams", [[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []])
 def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
-    with pytest.raises(ConfigError) as raised:
-        config(games=[GAME | {"teams": teams}])
-    assert str(raised.value) == (
+    said = line_of(config, games=[GAME | {"teams": teams}])
+    assert said == (
         f"games.0.teams = {teams}: each seat from 0 to 3 must be in one team, once; "
         "set teams, or seats to their number"
     )
@@ -89,10 +89,9 @@ def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) 
     ("tests.helpers.relay:TEAMS", "not callable"),
 )
 def test_a_seating_that_is_none_is_one_line(seating: str, words: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        check_game(GameConfig(**GAME | {"seating": seating}), "games.0")
-    assert str(raised.value).startswith(f"games.0.seating = '{seating}': ")
-    assert words in str(raised.value) and "\n" not in str(raised.value)
+    said = line_of(check_game, GameConfig(**GAME | {"seating": seating}), "games.0")
+    assert said.startswith(f"games.0.seating = '{seating}': ")
+    assert words in said
 
 
 def test_a_known_games_teams_are_in_the_resolved_config() -> None:

@@ -6,13 +6,14 @@ from msgspec.structs import replace
 from tests.helpers.builders import game, turn
 from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.constrained import serving, sharp_model
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import flat, game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.model import VotingPlayer
-from unstable.config import ConfigError, GameConfig, RunConfig, parse
+from unstable.config import GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
 from unstable.league.schedule import Schedule
@@ -141,7 +142,5 @@ def test_without_a_vote_there_is_no_figure() -> None:
 
 @every_row("votes", 0, -1, 2.5, "many")
 def test_votes_are_a_positive_number(votes: object) -> None:
-    with pytest.raises(ConfigError, match=r"^eval\.votes[^\n]*$"):
-        parse({"eval": {"votes": votes}})
-    with pytest.raises(ConfigError, match="unknown key 'votes'"):
-        parse({"sampling": {"votes": 5}})
+    refused(r"^eval\.votes[^\n]*$", parse, {"eval": {"votes": votes}})
+    refused("unknown key 'votes'", parse, {"sampling": {"votes": 5}})

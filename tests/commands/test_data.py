@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import unstable
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.tracking import lines
 from unstable.config import ConfigError
 from unstable.loop.train import train
@@ -117,8 +118,7 @@ def test_columns_are_documented() -> None:
 
 
 def test_mistakes_are_one_line_and_arrays_small(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no metrics and no games; give a run's folder"):
-        unstable.read(tmp_path)
+    refused("holds no metrics and no games; give a run's folder", unstable.read, tmp_path)
     with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
         unstable.read(run, "excel")  # type: ignore[arg-type]
     ids = unstable.read(run, "pandas").turns["prompt_ids"]
@@ -148,8 +148,7 @@ def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: 
 def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a": 1}\n{"a": ')
-    with pytest.raises(ConfigError, match=r"mine\.jsonl:2: not JSON"):
-        list(read_lines(path))
+    refused(r"mine\.jsonl:2: not JSON", list, read_lines(path))
 
 
 def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> None:
@@ -180,8 +179,7 @@ def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> 
     folder = copied(run, tmp_path / "run")
     path = folder.game_files()[-1].path
     path.write_text(path.read_text().replace('{"format":2', '{"format":1', 1))
-    with pytest.raises(ConfigError, match=r"jsonl:1: format = 1: .* repeat the run"):
-        list(scan_games(folder))
+    refused(r"jsonl:1: format = 1: .* repeat the run", list, scan_games(folder))
 
 
 def test_games_that_were_only_played_are_read(run: RunFolder, tmp_path: Path) -> None:

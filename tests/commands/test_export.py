@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.helpers.cli import in_process, unstable
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run, prompts_of
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter
 from unstable.cli import run
 from unstable.commands.export import export
@@ -141,8 +142,7 @@ def test_an_adapter_on_the_embedding_cannot_be_merged(config: RunConfig, adapter
     layer = "base_model.model.lm_head.lora_{}.weight"
     tensors = {layer.format("A"): torch.ones(4, 32), layer.format("B"): torch.ones(132, 4)}
     odd = Adapter(name="odd", weights=save(tensors), config=adapter.config)
-    with pytest.raises(ConfigError, match="--merged: lm_head is the embedding too"):
-        add_adapter(model, odd)
+    refused("--merged: lm_head is the embedding too", add_adapter, model, odd)
 
 
 def test_no_state_and_the_versions_weights(exported: Path, merged: Path, folder: RunFolder) -> None:
@@ -208,20 +208,17 @@ def test_a_full_folder_is_refused_an_empty_one_taken(folder: RunFolder, tmp_path
     with pytest.raises(ConfigError, match=r"--out = '.*empty' is there already; give a folder"):
         export(folder.root, None, tmp_path / "empty")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is there already"):
-        export(folder.root, None, tmp_path / "file")
+    refused("is there already", export, folder.root, None, tmp_path / "file")
     with pytest.raises(ConfigError, match=r"--out = .*under': cannot be written \("):
         export(folder.root, None, tmp_path / "file/under")
-    with pytest.raises(ConfigError, match="version = 7: no such checkpoint"):
-        export(folder.root, 7, tmp_path / "none")
+    refused("version = 7: no such checkpoint", export, folder.root, 7, tmp_path / "none")
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
 
 
 def test_a_run_of_sft_is_refused(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     folder = make_run(tmp_path / "run", config, adapter)
     folder.examples.touch()
-    with pytest.raises(ConfigError, match=r"RUN_DIR = .* is a run of unstable sft"):
-        export(folder.root, None)
+    refused(r"RUN_DIR = .* is a run of unstable sft", export, folder.root, None)
 
 
 def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
@@ -231,8 +228,7 @@ def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter
     folder = make_run(tmp_path / "run", config, adapter)
     path = folder.checkpoint(VERSION) / "adapter_model.safetensors"
     path.write_bytes(spoilt.weights)
-    with pytest.raises(ConfigError, match=r"000002: its .* is not finite"):
-        export(folder.root, None)
+    refused(r"000002: its .* is not finite", export, folder.root, None)
     assert not (folder.root / "exports").exists()
 
 
@@ -245,8 +241,7 @@ def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], line: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(line)):
-        run(["export", *arguments])
+    refused(re.escape(line), run, ["export", *arguments])
 
 
 # A hub

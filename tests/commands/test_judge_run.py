@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS
 from tests.helpers.loop import lines, make_context
+from tests.helpers.mistakes import refused
 from unstable.cli import run
 from unstable.config import ConfigError, dump
 from unstable.loop.train import train
@@ -92,8 +93,7 @@ def test_a_file_of_other_terms_is_left_alone(trained: RunFolder, server: Server)
     with pytest.raises(ConfigError, match=r"^--into = 'own': .* is of other terms; give another"):
         run([*own, "--buffer.rewards.0.weight", "2"])
     assert trained.judged("own").read_bytes() == before
-    with pytest.raises(ConfigError, match=r"^--terms = '.*none.yaml': no such file"):
-        run([*own, "--terms", "none.yaml"])
+    refused(r"^--terms = '.*none.yaml': no such file", run, [*own, "--terms", "none.yaml"])
 
 
 def test_games_that_failed_are_asked_about_again(

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
@@ -298,8 +299,7 @@ def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     path.write_bytes(path.read_bytes()[:100])
     line = rf"^run/checkpoints/000001: its {file} (is no JSON|cannot be read)"
     for command in ("eval", "exploit", "export"):
-        with pytest.raises(ConfigError, match=line):
-            run([command, "run@1"])
+        refused(line, run, [command, "run@1"])
     assert run(["replay", "run", "0", *TRAIN]) == 0
     assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
 
@@ -387,9 +387,7 @@ def test_a_number_alone_means_the_game_of_training(copied: RunFolder) -> None:
 def test_a_mistake_is_one_line(copied: RunFolder) -> None:
     answers = []
     for arguments, _ in MISTAKES:
-        with pytest.raises(ConfigError) as error:
-            run(["replay", *arguments])
-        answers.append(str(error.value))
+        answers.append(line_of(run, ["replay", *arguments]))
     rows = [*zip(answers, [line for _, line in MISTAKES], strict=True)]
     assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
     assert not (copied.root.parent / "outputs").exists()

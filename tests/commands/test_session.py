@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from unstable.commands import session, train
 from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
@@ -43,8 +44,7 @@ def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
         "model": {"name": str(tiny_folder), "init": "fresh"},
         "tracking": {"run_dir": str(run_dir)},
     }
-    with pytest.raises(ConfigError, match="an opponent's file"):
-        train.train(parse(data))
+    refused("an opponent's file", train.train, parse(data))
     assert RunFolder(run_dir).versions() == list(range(versions))
     assert run_dir.exists() == (versions > 0)
 
@@ -63,8 +63,7 @@ def test_a_fault_before_the_run_begins_takes_the_folder_along(
         "model": {"name": str(tiny_folder), "init": "fresh"},
         "tracking": {"run_dir": str(run_dir)},
     }
-    with pytest.raises(ConfigError, match="no login"):
-        train.train(parse(data))
+    refused("no login", train.train, parse(data))
     assert not run_dir.exists()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from tests.helpers.screens import Screen
 from tests.helpers.tracking import make_config, make_tracker, printed, run_updates, shown
 from unstable.cli import run
@@ -129,11 +130,9 @@ def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no config.yaml; give a run's folder"):
-        watch(tmp_path)
+    refused("holds no config.yaml; give a run's folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
-    with pytest.raises(ConfigError, match="its state.json shows no dashboard"):
-        watch(tmp_path)
+    refused("its state.json shows no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):
         run(["watch", str(tmp_path), "--twice", "1"])
 
@@ -215,8 +214,7 @@ def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "second" in text and "failed" in text and "first try" in text
     assert runs(tmp_path, "none") == []
-    with pytest.raises(ConfigError, match="no such folder; give the one that holds runs"):
-        runs(tmp_path / "nowhere")
+    refused("no such folder; give the one that holds runs", runs, tmp_path / "nowhere")
 
 
 def test_the_newest_score_is_the_last_one_that_is_there() -> None:
@@ -237,8 +235,7 @@ def test_a_name_is_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert make_folder(config).root == Path("outputs/first try-2")
     assert make_tracker(tmp_path / "x", config).view.name == "first try"
     for name in ("a/b", "../x", "", ".hidden", "x" * 81):
-        with pytest.raises(ConfigError, match="tracking.name = .*use letters, digits"):
-            make_config(tracking={"name": name})
+        refused("tracking.name = .*use letters, digits", make_config, tracking={"name": name})
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
 
 
@@ -256,8 +253,7 @@ def test_the_best_version_is_named_and_found(tmp_path: Path) -> None:
     folder.config.write_text("{}")
     for version in range(4):
         folder.checkpoint(version).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="no version is known to be the best"):
-        checkpoint_of(folder, "best")
+    refused("no version is known to be the best", checkpoint_of, folder, "best")
     folder.name_best(1)
     folder.name_best(2)
     assert checkpoint_of(folder, "best") == 2 and folder.versions() == [0, 1, 2, 3]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unstable
+from tests.helpers.mistakes import refused
 from unstable.commands import world
 from unstable.commands.session import Terminated
 from unstable.commands.world import loss_of, make_world
@@ -125,10 +126,8 @@ def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_p
 
 def test_mistakes_are_one_line(tmp_path):
     taken = small(tmp_path)
-    with pytest.raises(ConfigError, match="world.out = .* exists"):
-        make_world(taken)
-    with pytest.raises(ConfigError, match="world.hidden = 20 is no multiple"):
-        make_world(small(tmp_path / "new", hidden=20))
+    refused("world.out = .* exists", make_world, taken)
+    refused("world.hidden = 20 is no multiple", make_world, small(tmp_path / "new", hidden=20))
     silent = GameConfig(env="TwentyQuestions-v0", seats=1)
     with pytest.raises(ConfigError):
         make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))

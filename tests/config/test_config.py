@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.commands.prepare import check_exact_games
@@ -23,8 +24,7 @@ def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
         listen = load("default", dict(options)).listen
         assert (listen.port, listen.token_env) == (8100, "A_TOKEN")
     for field, port in (("listen", 70000), ("listen.seats_port", 65536)):
-        with pytest.raises(ConfigError, match="less than or equal to 65535"):
-            load("default", {field: port})
+        refused("less than or equal to 65535", load, "default", {field: port})
 
 
 def test_dump_reads_back_equal(tmp_path: Path) -> None:
@@ -150,9 +150,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @every_row("data, message", *WRONG)
 def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse(data)
-    assert str(error.value) == message
+    assert line_of(parse, data) == message
 
 
 @every_row(
@@ -161,18 +159,14 @@ def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: st
     ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
 )
 def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        load("default", overrides)
-    assert str(error.value) == message
+    assert line_of(load, "default", overrides) == message
 
 
 @every_row("text", "- 1", "a: [", "3")
 def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="^--config = ") as error:
-        load(str(file))
-    assert "\n" not in str(error.value)
+    refused("^--config = ", load, str(file))
 
 
 @every_row("text", "Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400")
@@ -196,16 +190,14 @@ def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
     given = parse_options([f"--{path}={text}"], {})
     if path == "games.0.args.piles" and isinstance(given[path], str):
         return  # text, of which a game may make what it likes
-    with pytest.raises(ConfigError, match=f"^{re.escape(path)}.* = .*: input should be a"):
-        load("default", {**base, **given})
+    refused(f"^{re.escape(path)}.* = .*: input should be a", load, "default", {**base, **given})
 
 
 def test_loading_names_what_is_shipped_and_takes_ragged_batches() -> None:
     """Batches are ragged anyway: they hold whole groups."""
     options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
     assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
-    with pytest.raises(ConfigError, match="did you mean 'default'"):
-        load("defualt")
+    refused("did you mean 'default'", load, "defualt")
 
 
 def test_a_target_names_the_field() -> None:
@@ -214,9 +206,7 @@ def test_a_target_names_the_field() -> None:
         "pathlib:Pth": "field = 'pathlib:Pth': pathlib has no Pth; did you mean 'Path'?",
         "pathlib": "field = 'pathlib': write it as package.module:name",
     }.items():
-        with pytest.raises(ConfigError) as error:
-            load_target(target, "field")
-        assert str(error.value) == words
+        assert line_of(load_target, target, "field") == words
     with pytest.raises(
         ConfigError, match="^field = 'no_such:x': cannot import no_such .* PYTHONPATH$"
     ):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.datasets import recorded_game
 from tests.helpers.learners import token_sample
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import STOP, Recorder, model_player
 from tests.helpers.rows import every_row
@@ -172,8 +173,7 @@ def test_answers_are_read_as_they_were_meant(action, reason, prompts):
 
 def test_an_action_that_is_never_read_is_refused_in_one_line():
     assert write_answer(builder(parser="raw"), "I offer peace.") == "I offer peace."
-    with pytest.raises(ConfigError, match="games.parser = 'plain': reads 'peace' neither"):
-        write_answer(builder(), "peace")
+    refused("games.parser = 'plain': reads 'peace' neither", write_answer, builder(), "peace")
 
 
 def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
@@ -275,8 +275,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "eval-000003.jsonl", row)
-    with pytest.raises(ConfigError, match="eval-000003.jsonl: an evaluation's games, never"):
-        recorded_examples([path], tokenizer)
+    refused("eval-000003.jsonl: an evaluation's games, never", recorded_examples, [path], tokenizer)
     path = write(
         tmp_path / "train-000003.jsonl", row, row | {"spec": row["spec"] | {"purpose": "eval"}}
     )
@@ -287,8 +286,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
         recorded_examples([path], tokenizer)
     path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
-    with pytest.raises(ConfigError, match="000003.jsonl:1: not a recorded game"):
-        recorded_examples([path], tokenizer)
+    refused("000003.jsonl:1: not a recorded game", recorded_examples, [path], tokenizer)
 
 
 def test_a_persons_own_pairs(tmp_path):
@@ -398,10 +396,9 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
 def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
-    with pytest.raises(ConfigError) as raised:
-        jsonl_examples(path, TICTACTOE, builder())
-    assert words in str(raised.value) and "\n" not in str(raised.value)
-    assert str(raised.value).startswith(f"{path}:3: ")
+    said = line_of(jsonl_examples, path, TICTACTOE, builder())
+    assert words in said
+    assert said.startswith(f"{path}:3: ")
 
 
 def test_a_missing_file_is_refused(tmp_path):

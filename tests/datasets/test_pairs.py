@@ -2,12 +2,11 @@
 
 import json
 
-import pytest
-
 from tests.helpers.learners import make_learner
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.rows import every_row
-from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
+from unstable.config import AdapterConfig, GameConfig, ModelConfig
 from unstable.datasets.pairs import pair_group
 from unstable.datasets.sources import jsonl_pairs
 from unstable.prompts import PromptBuilder, load_style
@@ -92,15 +91,12 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
 )
 def test_a_mistake_names_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"
-    with pytest.raises(ConfigError) as raised:
-        read(path, OWN, "", line)
-    message = str(raised.value)
+    message = line_of(read, path, OWN, "", line)
     assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
-        jsonl_pairs(tmp_path / "none.jsonl", GAME, builder())
+    refused("no such file", jsonl_pairs, tmp_path / "none.jsonl", GAME, builder())
 
 
 @every_row("name", "dpo", "simpo", "kto", "rft")

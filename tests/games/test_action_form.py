@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from tests.helpers.forms import game
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, GameConfig
+from unstable.config import GameConfig
 from unstable.games.catalog.vetted import PACK
 from unstable.games.check import settled
 from unstable.games.game import Game
@@ -36,12 +35,9 @@ def test_the_form_is_found_by_playing(config: GameConfig, form: str) -> None:
 
 
 def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError) as raised:
-        settled(game("bare", forms="brackets"), "games.1")
-    assert str(raised.value).startswith(
-        "games.1.legal_moves = 'tests.helpers.forms:bare': lists '1'"
-    )
-    assert str(raised.value).endswith("it takes '[1]'; list it so")
+    said = line_of(settled, game("bare", forms="brackets"), "games.1")
+    assert said.startswith("games.1.legal_moves = 'tests.helpers.forms:bare': lists '1'")
+    assert said.endswith("it takes '[1]'; list it so")
 
 
 @every_row("prompt", "compact", "answer", "think")

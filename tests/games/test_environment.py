@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.trees import uniform
-from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.check import check_game
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.game import Game
@@ -140,8 +141,7 @@ def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
 
 def test_it_is_checked_as_any_game() -> None:
     check_game(CONFIG)
-    with pytest.raises(ConfigError, match="seats = 3: two seats"):
-        check_game(CONFIG.model_copy(update={"seats": 3}))
+    refused("seats = 3: two seats", check_game, CONFIG.model_copy(update={"seats": 3}))
 
 
 def test_it_is_solved() -> None:

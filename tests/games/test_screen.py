@@ -9,6 +9,7 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from tests.helpers.liars import Liars
 from tests.helpers.machines import machine
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import Resolved, show_plan
 from unstable.config import ConfigError, GameConfig, parse
@@ -36,9 +37,7 @@ from unstable.types import Observation
 def test_games_that_fail_with_more_seats_are_refused_with_the_number_that_plays(env, seats, words):
     check_game(GameConfig(env=env, seats=2))
     start = time.process_time()
-    with pytest.raises(ConfigError) as raised:
-        check_game(GameConfig(env=env, seats=seats), "games.1")
-    line = str(raised.value)
+    line = line_of(check_game, GameConfig(env=env, seats=seats), "games.1")
     assert line.startswith(f"games.1.seats = {seats}: in {env} ") and words in line
     assert line.endswith("; set it to 2") and "\n" not in line
     assert time.process_time() - start < 3
@@ -68,8 +67,7 @@ def hand(env: ThreeHands) -> list[str]:
 def test_a_game_of_three_that_is_given_two_seats_is_refused_with_the_number_that_plays() -> None:
     place = {"env": f"{__name__}:ThreeHands", "legal_moves": f"{__name__}:hand"}
     check_game(GameConfig(**place, seats=3))
-    with pytest.raises(ConfigError, match=r"games\.seats = 2: .* no legal move; set it to 3$"):
-        check_game(GameConfig(**place))
+    refused(r"games\.seats = 2: .* no legal move; set it to 3$", check_game, GameConfig(**place))
 
 
 class Counting(ta.Env):
@@ -120,11 +118,10 @@ def test_what_noise_raises_is_not_the_games_fault(how: str, listed: bool) -> Non
 
 @every_row("listed, what", (True, "the legal move [go]"), (False, "any action"))
 def test_a_game_that_nobody_can_play_on_is_refused(listed: bool, what: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        check_game(config("broken", listed))
+    said = line_of(check_game, config("broken", listed))
     fault = f"{what} of seat 0 after "
-    assert f": {fault}" in str(raised.value)
-    assert "raises ValueError cannot count to three; mend it there" in str(raised.value)
+    assert f": {fault}" in said
+    assert "raises ValueError cannot count to three; mend it there" in said
 
 
 @every_row("listed", True, False)
@@ -184,9 +181,7 @@ def test_a_known_defect_is_one_line_at_the_start(capsys: pytest.CaptureFixture[s
 
 @every_row("env", "TicTacToe-v1", "Chess-v2-long", "Nope-v1")
 def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        check_game(GameConfig(env=env), "games.0")
-    line = str(raised.value)
+    line = line_of(check_game, GameConfig(env=env), "games.0")
     assert line.startswith(f"games.0.env = {env!r}: an id that ends so is of TextArena's next API")
     assert "name one that ends in -v0" in line
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.helpers.builders import game, sampled, turn
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, parse
+from unstable.config import parse
 from unstable.league.evaluation import (
     distinct_games,
     evaluation_games,
@@ -87,8 +88,7 @@ def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float])
 
 @every_row("given", [], [1.0, 1], -0.5, [0.5, -1], "hot")
 def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
-    with pytest.raises(ConfigError, match=r"^eval\.temperature[^\n]*$"):
-        parse({"eval": {"temperature": given}})
+    refused(r"^eval\.temperature[^\n]*$", parse, {"eval": {"temperature": given}})
 
 
 def test_two_versions_are_judged_on_the_same_games() -> None:

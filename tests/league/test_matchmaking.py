@@ -18,8 +18,9 @@ import yaml
 from pydantic import ValidationError
 
 from tests.helpers.builders import game
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, RunConfig, parse
+from unstable.config import RunConfig, parse
 from unstable.league.curriculum import Curriculum
 from unstable.league.matchmaking import Matchmaker, VersionStats
 from unstable.league.ratings import Registry, RegistryState
@@ -326,16 +327,12 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
     ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
 )
 def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Matchmaker(config(past).opponents)
-    assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+    assert line_of(Matchmaker, config(past).opponents).startswith(problem)
 
 
 @every_row("pinned", ["worst"], [-1], "best", [0.5])
 def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^opponents\.pinned") as caught:
-        config("uniform", pinned=pinned)
-    assert "\n" not in str(caught.value)
+    refused(r"^opponents\.pinned", config, "uniform", pinned=pinned)
 
 
 def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +375,5 @@ def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("wrong", "AttributeError 'VersionStats' object has no attribute 'nothing'"),
         ("nobody", "my_rules has no nobody"),
     ):
-        with pytest.raises(ConfigError, match=rf"^opponents\.past\.0\.rule = .*{problem}"):
-            probabilities(f"my_rules:{name}")
+        refused(rf"^opponents\.past\.0\.rule = .*{problem}", probabilities, f"my_rules:{name}")
     sys.modules.pop("my_rules")

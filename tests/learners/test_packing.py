@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.helpers.learners import plain_logprobs, token_sample
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
@@ -249,8 +250,7 @@ def test_models_that_would_be_scored_wrongly_are_refused():
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
     unmarked.model.get_submodule("base_model.model.model").layers = torch.nn.ModuleList()
     for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
-        with pytest.raises(ConfigError, match="learner.compile to false"):
-            layer_by_layer()
+        refused("learner.compile to false", layer_by_layer)
     with pytest.raises(ConfigError, match="lm_head"):
         Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
 

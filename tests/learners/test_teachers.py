@@ -28,6 +28,7 @@ from tests.helpers.learners import (
     trained,
     with_moves,
 )
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check
@@ -300,10 +301,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher
     def problem(adapter: str, **model) -> str:
         algorithm = {"name": "grpo", "teacher": {"adapter": adapter}}
         data = {"model": {"name": "tiny"} | model, "learner": {"algorithm": algorithm}}
-        with pytest.raises(ConfigError) as error:
-            check(parse(data))
-        assert "\n" not in str(error.value)
-        return str(error.value)
+        return line_of(check, parse(data))
 
     field = "learner.algorithm.teacher.adapter"
     assert problem("/nowhere").startswith(f"{field} = '/nowhere': has no adapter_config.json")

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from tests.helpers.mistakes import refused
 from tests.helpers.models import SPECIAL, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import settle
@@ -118,9 +119,7 @@ def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeyp
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
-    with pytest.raises(ConfigError, match=re.escape(line)) as error:
-        load_tokenizer(saved(tmp_path, tokenizer, chat_template=asked))
-    assert "\n" not in str(error.value)
+    refused(re.escape(line), load_tokenizer, saved(tmp_path, tokenizer, chat_template=asked))
 
 
 def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from bench.capacity import (
     played_turns,
 )
 from tests.helpers.machines import QWEN
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, load
+from unstable.config import load
 from unstable.engines.needs import NEEDS
 from unstable.planning.on_gpus import games_at_once
 from unstable.planning.plan import plan
@@ -82,8 +83,7 @@ def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores:
 
 @every_row("name", "8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1")
 def test_what_is_no_machine_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="--machine = "):
-        machine_named(name)
+    refused("--machine = ", machine_named, name)
 
 
 def test_engines_answer_more_turns_than_are_trained() -> None:

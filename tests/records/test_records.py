@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.loop import make_context, publish_start
+from tests.helpers.mistakes import refused
 from tests.helpers.records import as_played, game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines, make_game, make_trajectories, take_in
@@ -319,8 +320,7 @@ def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_game_is_refused_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"^metrics\.jsonl:3: not a recorded game"):
-        read_game("metrics.jsonl:3", {"version": 1})
+    refused(r"^metrics\.jsonl:3: not a recorded game", read_game, "metrics.jsonl:3", {"version": 1})
 
 
 # Lines
@@ -340,8 +340,7 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
     assert ("repeat the run" if found == 1 else "use the release") in text
     assert "\n" not in text
     if isinstance(found, int):
-        with pytest.raises(ConfigError, match=r"x\.jsonl:4: format"):
-            read_rows(path)
+        refused(r"x\.jsonl:4: format", read_rows, path)
     else:
         assert read_rows(path) == []
 
@@ -355,13 +354,11 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
 def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n{line}\n')
-    with pytest.raises(ConfigError, match=rf"x\.jsonl:2: {complaint}"):
-        list(read_lines(path))
+    refused(rf"x\.jsonl:2: {complaint}", list, read_lines(path))
 
 
 def test_a_file_that_is_not_there_is_an_error_of_lines_and_no_rows(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"x\.jsonl: no such file"):
-        list(read_lines(tmp_path / "x.jsonl"))
+    refused(r"x\.jsonl: no such file", list, read_lines(tmp_path / "x.jsonl"))
     assert read_rows(tmp_path / "x.jsonl") == []
 
 
@@ -387,12 +384,9 @@ def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], wh
     check_target(path, "--out")
     path.unlink()
     make(path)
-    with pytest.raises(ConfigError, match=f"--out = '.*report.html': {why}; give"):
-        check_target(path, "--out")
-    with pytest.raises(ConfigError, match="no such folder"):
-        check_target(tmp_path / "none/report.html", "--out")
-    with pytest.raises(ConfigError, match="a device"):
-        check_target(Path("/dev/full"), "--out")
+    refused(f"--out = '.*report.html': {why}; give", check_target, path, "--out")
+    refused("no such folder", check_target, tmp_path / "none/report.html", "--out")
+    refused("a device", check_target, Path("/dev/full"), "--out")
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -773,8 +767,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]
-    with pytest.raises(ConfigError, match=rf"^here:3: not a whole record of a game .*{key}"):
-        read_game("here:3", row)
+    refused(rf"^here:3: not a whole record of a game .*{key}", read_game, "here:3", row)
 
 
 @every_row("content", b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, printed
@@ -241,8 +242,7 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
 def test_what_is_no_run_is_one_line(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_runs(make(folder, tmp_path))
+    refused(message, read_runs, make(folder, tmp_path))
 
 
 def test_runs_of_one_name_are_kept_apart(folder: RunFolder, tmp_path: Path) -> None:
@@ -277,10 +277,8 @@ def test_the_command_writes_where_it_says(
         cli.run(["report", str(folder.root), "--out", str(tmp_path / "nowhere/page.html")])
     with pytest.raises(ConfigError, match="a folder; give the file that it shall be"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path)])
-    with pytest.raises(ConfigError, match="^RUN = '/nowhere': holds no config.yaml"):
-        cli.run(["report", "/nowhere"])
-    with pytest.raises(ConfigError, match="^Missing argument 'RUN_DIR'; see unstable report"):
-        cli.run(["report"])
+    refused("^RUN = '/nowhere': holds no config.yaml", cli.run, ["report", "/nowhere"])
+    refused("^Missing argument 'RUN_DIR'; see unstable report", cli.run, ["report"])
 
 
 def test_a_report_at_the_end_costs_no_run(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
 from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
 from unstable.rewards.oracles.base import Reply as ModelReply
@@ -212,8 +213,7 @@ def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) 
 def test_turns_are_not_compared_in_pairs() -> None:
     pairs = judged_by("llm", judged="turn", args={"model": "m", "mode": "pairwise"})
     line = r"^buffer.rewards.0.term = 'judge' values turns, but judges.judge.args.mode = 'pairwise'"
-    with pytest.raises(ConfigError, match=line):
-        rewards_of(pairs)
+    refused(line, rewards_of, pairs)
 
 
 WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
@@ -265,8 +265,7 @@ def test_no_service_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
         rewards.check(lambda url: "it is silent")
     monkeypatch.delenv("A_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"^judges.judge.args.api_key_env = 'A_KEY': not set"):
-        rewards.check(lambda url: None)
+    refused(r"^judges.judge.args.api_key_env = 'A_KEY': not set", rewards.check, lambda url: None)
 
 
 async def test_half_a_character_is_told_as_it_is(server: Server) -> None:

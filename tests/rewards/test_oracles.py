@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.builders import game
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS, TURNS, Entry, counts, judged, judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, JudgeConfig, RewardConfig
 from unstable.rewards.oracles.asking import Asking
@@ -236,8 +237,7 @@ def plain(result: GameResult, seat: int) -> float:
     (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
 )
 def test_what_a_judge_cannot_be_is_said_in_one_line(entry: Entry, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{line}"):
-        rewards_of(entry)
+    refused(f"^{line}", rewards_of, entry)
 
 
 async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from tests.helpers.builders import answering, completion, game, sampled
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import Entry, judged_by, rewards_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
 from tests.helpers.teacher import teacher_at, tiny_engine
-from unstable.config import ConfigError, RewardConfig, parse
+from unstable.config import RewardConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.types import GameFailure, GameResult, Move, SampledTokens, Segment
 
@@ -59,9 +60,8 @@ async def test_the_experts_share_of_the_move_that_was_made() -> None:
 
 def test_an_experts_share_needs_its_moves() -> None:
     rewards = [{"term": "outcome"}, {"term": "expert"}]
-    with pytest.raises(ConfigError) as error:
-        parse({"buffer": {"rewards": rewards}})
-    assert str(error.value) == (
+    said = line_of(parse, {"buffer": {"rewards": rewards}})
+    assert said == (
         "buffer.rewards.1.term = 'expert' asks how likely the expert makes each move, but "
         "sampling.moves = 'none'; set sampling.moves to expert"
     )
@@ -185,5 +185,4 @@ async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: S
 
 
 def test_it_has_to_be_told_where_and_who() -> None:
-    with pytest.raises(ConfigError, match=r"^judges.wise.args.url is missing"):
-        parse({"judges": {"wise": {"kind": "teacher"}}})
+    refused(r"^judges.wise.args.url is missing", parse, {"judges": {"wise": {"kind": "teacher"}}})

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.liars import Liars
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, drawn, kuhn
 from unstable.config import ConfigError, GameConfig
@@ -66,8 +67,7 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str
     again = policy_of(tree, read_tables(path)["A"], "--policy")
     for forfeits in (True, False):
         assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
-    with pytest.raises(ConfigError, match=f"policy{ending}' exists"):
-        write_tables(path, {}, check=True)
+    refused(f"policy{ending}' exists", write_tables, path, {}, check=True)
 
 
 def test_a_table_that_does_not_fit_is_one_line() -> None:
@@ -84,8 +84,7 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
             f"T: probabilities of seat {first.seat}",
         ),
     ):
-        with pytest.raises(ConfigError, match=words.replace("+", r"\+")):
-            policy_of(kuhn(), changed, "T")
+        refused(words.replace("+", r"\+"), policy_of, kuhn(), changed, "T")
 
 
 @every_row(
@@ -99,8 +98,7 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
 def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        read_tables(tmp_path / name)
+    refused(words, read_tables, tmp_path / name)
 
 
 def test_rows_say_what_a_seat_sees() -> None:

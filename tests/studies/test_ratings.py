@@ -10,8 +10,9 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.records import flat, game_record
-from unstable.config import ConfigError, dump
+from unstable.config import dump
 from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
@@ -141,14 +142,11 @@ def test_forfeits_are_weighed(runs: dict[str, RunFolder], tmp_path: Path) -> Non
     assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
     row = {row["player"]: row for row in even["players"]}["main@0"]
     assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
-    with pytest.raises(ConfigError, match="--forfeits = 2: give a weight from 0"):
-        ratings([folder.root], 2.0)
+    refused("--forfeits = 2: give a weight from 0", ratings, [folder.root], 2.0)
 
 
 def test_a_folder_without_games_is_one_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with pytest.raises(ConfigError, match="holds no config.yaml"):
-        ratings([folder.root], 1.0)
+    refused("holds no config.yaml", ratings, [folder.root], 1.0)
     folder.config.write_text(runs["sync"].config.read_text())
-    with pytest.raises(ConfigError, match="no recorded game compares two players"):
-        ratings([folder.root], 1.0)
+    refused("no recorded game compares two players", ratings, [folder.root], 1.0)

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.child_runs import METRIC, FakeRun, fake_child
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.resume import rows
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.commands.session import Terminated
-from unstable.config import ConfigError, RunConfig, load
+from unstable.config import RunConfig, load
 from unstable.studies import several
 from unstable.studies.league.config import read_league
 from unstable.studies.league.folder import LeagueFolder
@@ -107,9 +108,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
     if "common:" not in text:
         config += "common: {eval.exploitability.every: 0}\n"
     Path("my.yaml").write_text(f"{config}{text}\n")
-    with pytest.raises(ConfigError) as caught:
-        run(["sweep", "my.yaml"])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert said in line_of(run, ["sweep", "my.yaml"])
     assert not Path("outputs").exists()
 
 
@@ -133,9 +132,7 @@ def test_words_that_do_not_fit_are_refused(
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(SWEEP)
     Path("folder").mkdir()
-    with pytest.raises(ConfigError) as caught:
-        run(["sweep", *words])
-    assert str(caught.value).startswith(said)
+    assert line_of(run, ["sweep", *words]).startswith(said)
 
 
 def test_a_plan_prints_the_commands_and_starts_nothing(
@@ -246,9 +243,8 @@ def test_a_metric_of_no_run_is_said(fake: type[FakeRun], tmp_path: Path, stop: s
     text = SWEEP.replace(f"metric: {METRIC}", "metric: collect/game") + stop
     for _ in range(2):  # going on with it says the same
         scene = Scene(tmp_path / "s", text)
-        with pytest.raises(ConfigError) as caught:
-            scene.go(slots=1)
-        assert str(caught.value) == (
+        said = line_of(scene.go, slots=1)
+        assert said == (
             "metric = 'collect/game': learning_rate-0.001-seed1 has made all updates without it; "
             "did you mean 'collect/games'?"
         )
@@ -262,8 +258,7 @@ def test_a_metric_that_one_lacks_stops_nothing(fake: type[FakeRun], tmp_path: Pa
     second.write_text(second.read_text().replace(METRIC, "collect/other"))
     scene.go()
     first.write_text(first.read_text().replace(METRIC, "collect/other"))
-    with pytest.raises(ConfigError, match="learning_rate-0.001-seed1 has made all updates without"):
-        scene.go()
+    refused("learning_rate-0.001-seed1 has made all updates without", scene.go)
 
 
 def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
@@ -280,10 +275,7 @@ def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
         Scene(tmp_path / "s", SWEEP + STOP).go()
         assert scene.figures() == whole
         file.write_bytes(content + b"{}\n")
-        with pytest.raises(
-            ConfigError, match=rf"s/{file.name}, line \d: .* required field `\w+`; mend"
-        ):
-            go_on(tmp_path / "s")
+        refused(rf"s/{file.name}, line \d: .* required field `\w+`; mend", go_on, tmp_path / "s")
         file.write_bytes(content)
     run = scene.folder.run(whole[0][0])
     run.metrics.write_bytes(b"\xff\x00{}\n" + run.metrics.read_bytes())
@@ -464,7 +456,5 @@ def test_a_mistake_in_a_league_is_one_line(
     if "league: 3" in new:
         text = text[: text.index("    league:\n")] + "seeds: [1]\n"
     Path("my.yaml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        run(["sweep", "my.yaml"])
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert said in line_of(run, ["sweep", "my.yaml"])
     assert not Path("outputs").exists()

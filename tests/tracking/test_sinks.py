@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.locally import locally
+from tests.helpers.mistakes import refused
 from tests.helpers.pages import blocks
 from tests.helpers.records import recorded
 from tests.helpers.rows import every_row
@@ -228,8 +229,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
     (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
 )
 def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
-    with pytest.raises(ConfigError, match=line):
-        make_tracker(tmp_path, sinks=own_sinks(make_config(), [callback]))
+    refused(line, make_tracker, tmp_path, sinks=own_sinks(make_config(), [callback]))
 
 
 # Sample games
@@ -312,8 +312,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
 def test_no_tensorboard_is_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstable.tracking.sinks.tensorboard.find_spec", lambda _: None)
     config = make_config(tracking={"tensorboard": True})
-    with pytest.raises(ConfigError, match=r"tracking\.tensorboard = true: .* pip install"):
-        check_sinks(config)
+    refused(r"tracking\.tensorboard = true: .* pip install", check_sinks, config)
     check_sinks(make_config())
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.helpers.builders import completion, sampled
+from tests.helpers.mistakes import refused
 from tests.helpers.records import as_played
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import (
@@ -31,7 +32,7 @@ from tests.helpers.tracking import (
     shown,
     take_in,
 )
-from unstable.config import ConfigError, parse
+from unstable.config import parse
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows
@@ -293,8 +294,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(ConfigError, match=r"tracking\.run_dir.*out.*another folder"):
-        make_tracker(tmp_path / "out")
+    refused(r"tracking\.run_dir.*out.*another folder", make_tracker, tmp_path / "out")
 
 
 def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,13 +458,10 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
 def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
     row = json.dumps({"format": 1, "version": 2})
     left_folder.metrics.write_text(METRICS + row + "\n")
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
-        make_tracker(left_folder.root)
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl:3: format = 1: .*repeat"):
-        summarized(left_folder)
+    refused(r"metrics\.jsonl:3: format = 1: .*repeat", make_tracker, left_folder.root)
+    refused(r"metrics\.jsonl:3: format = 1: .*repeat", summarized, left_folder)
     left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": 3}))
-    with pytest.raises(ConfigError, match=r"ratings\.json: format = 3 .*release"):
-        summarized(left_folder)
+    refused(r"ratings\.json: format = 3 .*release", summarized, left_folder)
     tracker = make_tracker(left_folder.root)
     tracker.finish("all updates made")
     assert "the summary cannot be written" in printed(tracker)
