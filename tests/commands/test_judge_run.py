@@ -133,8 +133,7 @@ def test_a_correlation_and_its_interval() -> None:
     # r = 1 / sqrt(3) of 28 pairs: tanh(atanh(r) ± 1.96 / 5).
     first = [1.0, -1.0, 1.0, -1.0] * 7
     found = correlation(first, [1.0, -1.0, 1.0, 1.0] * 7)
-    assert found is not None
-    assert found.mean == pytest.approx(0.5774, abs=1e-4)
+    assert found is not None and found.mean == pytest.approx(0.5774, abs=1e-4)
     assert found.low == pytest.approx(0.2604, abs=1e-4)
     assert found.high == pytest.approx(0.7820, abs=1e-4)
     assert correlation(first, first) == (1.0, 1.0, 1.0)

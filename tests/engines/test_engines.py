@@ -50,8 +50,7 @@ def served(adapters: AdapterStore, adapter: Adapter):
 
 async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     model = {"name": str(tiny_folder), "dtype": "float32"}
-    actors = {"engine": "embedded", "games_in_flight": 2}
-    config = parse({"model": model, "actors": actors})
+    config = parse({"model": model, "actors": {"engine": "embedded", "games_in_flight": 2}})
     engine, tokenizer = await make_engine(config, tmp_path / "log")
 
     ids = tokenizer.encode("go")

@@ -121,8 +121,7 @@ def test_scores_count_forfeits_apart() -> None:
     ]
     (score,) = evaluation_scores(2, results)
     assert (score.wins, score.draws, score.losses, score.forfeits) == (3, 1, 1, 1)
-    assert score.score == pytest.approx(0.7)
-    assert score.legal_moves == pytest.approx(0.9)
+    assert score.score == pytest.approx(0.7) and score.legal_moves == pytest.approx(0.9)
     assert score.low < 0.7 < score.high
 
 

@@ -123,8 +123,7 @@ class StandInActor:
             )
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
-            result = game([player.name for player in players], outcomes)
-            yield replace(result, spec=spec)
+            yield replace(game([player.name for player in players], outcomes), spec=spec)
 
     async def present(self) -> None:
         pass

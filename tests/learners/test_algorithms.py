@@ -99,8 +99,7 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
     learner = make_learner(model, algorithm={"name": name})
     before = trained(learner)
     update = learner.update(make_groups(won=[0.1] * 4))
-    assert update.advantages == [0.0] * 16
-    assert update.metrics["learn/tied_groups"] == 2
+    assert update.advantages == [0.0] * 16 and update.metrics["learn/tied_groups"] == 2
     alone = [make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)]
     update = learner.update(make_batch(alone, 1))
     assert update.advantages == [0.0] * 2
@@ -127,8 +126,7 @@ def test_bounds_come_before_any_kl(model):
     algorithm["reward_clip"] = [-1e-3, 1e-3]
     learner = make_learner(model, algorithm=algorithm)
     learner.update(make_groups(0))
-    shaped = learner.update(make_groups(1)).metrics
-    assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
+    assert abs(learner.update(make_groups(1)).metrics["learn/reward_shaped_mean"]) > 0.01
 
 
 def test_old_logprobs_are_those_before_the_first_step(model):
@@ -144,12 +142,10 @@ def test_old_logprobs_are_those_before_the_first_step(model):
 
 def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
     for importance in ("mask", "sequence_mask"):
-        algorithm = {"name": "grpo", "importance": importance}
-        learner = make_learner(model, algorithm=algorithm)
+        learner = make_learner(model, algorithm={"name": "grpo", "importance": importance})
         before = trained(learner)
         samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
-        update = learner.update(make_batch(samples))
-        assert update.metrics["learn/importance_masked"] == 1.0
+        assert learner.update(make_batch(samples)).metrics["learn/importance_masked"] == 1.0
         assert torch.equal(trained(learner), before)
 
 

@@ -110,8 +110,7 @@ def test_rows_by_hand():
     rows = pad_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1])])
     assert rows.ids_SL.tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
     assert rows.mask_SL.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert rows.predictors_N.tolist() == [2, 3, 5]
-    assert rows.targets_N.tolist() == [8, 9, 1]
+    assert rows.predictors_N.tolist() == [2, 3, 5] and rows.targets_N.tolist() == [8, 9, 1]
     assert (rows.samples_N.tolist(), rows.states_S.tolist()) == ([0, 0, 1], [2, 5])
 
 

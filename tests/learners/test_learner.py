@@ -89,8 +89,7 @@ def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_pa
     played.turns = [
         turn(0, 0, "main@0", sampled=replace(unscored, segments=(first, inserted, last)))
     ]
-    record = game_record(played, [], 0, None)
-    tokens = read_game("a line", record).turns[0].answer.sampled
+    tokens = read_game("a line", game_record(played, [], 0, None)).turns[0].answer.sampled
     assert tokens is not None
     made = make_sample([1], [2], reward=0.5)
     made = made._replace(sample=replace(made.sample, tokens=tokens))
@@ -402,8 +401,7 @@ def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(mod
 def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     samples = tokens_of(mixed_batch(0).samples)
-    learner = make_learner(model, adapter=adapter, micro_batch_size=size)
-    update = learner.imitate(samples)
+    update = make_learner(model, adapter=adapter, micro_batch_size=size).imitate(samples)
 
     plain = plain_policy(model)
     TrainedLora(plain).load(adapter)
@@ -441,8 +439,7 @@ def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end
     spoilt = [replace(each, temperature=math.nan) for each in tokens_of(mixed_batch(0).samples)]
     for version in (1, 2):
         update = learner.imitate(spoilt)
-        assert update.version == version
-        assert update.metrics["learn/skipped_steps"] == 1
+        assert update.version == version and update.metrics["learn/skipped_steps"] == 1
     assert torch.equal(trained(learner), before)
     with pytest.raises(FloatingPointError, match="3 updates in a row"):
         learner.imitate(spoilt)

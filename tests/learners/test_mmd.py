@@ -134,5 +134,4 @@ def test_entropy_and_a_moving_reference_end_at_an_equilibrium_and_stay_there(see
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_same_loss_without_them_circles(seed):
     found = nash_convs(PLAIN, seed)
-    assert found[-len(found) // 3 :].max() > 0.3
-    assert found.min() > 0.1
+    assert found[-len(found) // 3 :].max() > 0.3 and found.min() > 0.1

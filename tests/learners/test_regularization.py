@@ -101,8 +101,7 @@ def test_move_loss_by_hand():
     logprobs = torch.log(torch.tensor([0.5, 0.4, 0.3])).requires_grad_()
     old = torch.log(torch.tensor([0.25, 0.8, 0.3]))
     costs = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
-    turns = torch.tensor([0, 0, 0])
-    loss = move_loss(costs, logprobs, old, turns, cap=1.5, normalizer=10)
+    loss = move_loss(costs, logprobs, old, torch.tensor([0, 0, 0]), cap=1.5, normalizer=10)
     loss.backward()
     # Prefixes are 1, 2 and 1 times as likely as they were; the second is capped.
     assert loss.item() == pytest.approx((1 + 1.5 * 2 + 3) / 10)

@@ -116,8 +116,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     before = trained(learner)
     for version in range(4):  # more than max_bad_updates: there is nothing bad about it
         update = learner.update(make_games(version, won=0.0))
-        assert update.version == version + 1
-        assert update.advantages == [0.0] * 8
+        assert update.version == version + 1 and update.advantages == [0.0] * 8
         expected = {"rft_kept": 0, "rft_skipped": version + 1, "optimizer_steps": 0, "samples": 8}
         expected["tokens_per_second"] = 0  # none was put through
         for name, value in expected.items():
@@ -127,8 +126,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     again = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     again.load(tmp_path / "000004")
     metrics = again.update(make_games(4)).metrics
-    assert metrics["learn/rft_skipped"] == 4
-    assert metrics["learn/optimizer_steps"] == 4
+    assert metrics["learn/rft_skipped"] == 4 and metrics["learn/optimizer_steps"] == 4
     assert not torch.equal(trained(again), before)
 
 

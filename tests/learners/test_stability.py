@@ -213,8 +213,7 @@ def test_steps_end_once_the_policy_is_too_far(model):
     metrics = make_learner(model, **options).update(mixed_batch()).metrics
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
     for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
-        learner = make_learner(model, max_kl=limit, **options)
-        found = learner.update(mixed_batch()).metrics
+        found = make_learner(model, max_kl=limit, **options).update(mixed_batch()).metrics
 
         made = found["learn/optimizer_steps"]
         assert found["learn/epochs_made"] == made / 2
@@ -298,8 +297,7 @@ def test_the_largest_atoms_by_hand():
     assert kept(turns, 1.0) == [[0], [1], [2], [3], [4]]
     # By their means: 1.25, .5 and .5.
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
-    assert kept(games, 0.3) == [[0, 1]]
-    assert kept(games, 0.5) == [[0, 1], [2]]
+    assert kept(games, 0.3) == [[0, 1]] and kept(games, 0.5) == [[0, 1], [2]]
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
@@ -338,8 +336,7 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
 def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
     runs = {}
     for old in ("learner", "engine"):
-        algorithm = NO_CRITIC | {"old_logprobs": old}
-        learner = make_learner(model, algorithm=algorithm, epochs=2)
+        learner = make_learner(model, algorithm=NO_CRITIC | {"old_logprobs": old}, epochs=2)
         own = np.concatenate(learner.logprobs(tokens_of(mixed_batch().samples)))
         forwards = count_forwards(learner.policy.layers[0])
         runs[old] = learner.update(mixed_batch()).metrics, len(forwards)

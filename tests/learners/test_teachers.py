@@ -164,8 +164,7 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher,
     learner = make_learner(
         model, adapter=adapter, algorithm={"name": "distill", "teacher": given}, batch_size=16
     )
-    metrics = learner.update(mixed()).metrics
-    assert metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
+    assert learner.update(mixed()).metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
     assert gradients[0].abs().max() < 1e-6
 
 
@@ -313,7 +312,6 @@ def test_moves_are_kept_where_the_expert_teaches(teacher):
     def kept(**algorithm):
         return parse({"learner": {"algorithm": {"name": "distill"} | algorithm}}).moves_kept
 
-    assert kept() == "expert"
-    assert kept(teacher={"adapter": teacher}) == "none"
+    assert kept() == "expert" and kept(teacher={"adapter": teacher}) == "none"
     with pytest.raises(ConfigError, match=r"sampling.moves = 'legal', but .* needs 'expert'"):
         parse({"learner": {"algorithm": {"name": "distill"}}, "sampling": {"moves": "legal"}})

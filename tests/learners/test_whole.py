@@ -72,8 +72,7 @@ def plain_gradient(model, samples, rewards):
 @pytest.mark.parametrize("tied", TIED)
 def test_every_weight_has_the_gradient_of_a_plain_forward(folders, gradients, tied):
     for size in (8, 1):
-        learner = make_learner(whole(folders[tied]), micro_batch_size=size)
-        learner.imitate(tokens_of(made()))
+        make_learner(whole(folders[tied]), micro_batch_size=size).imitate(tokens_of(made()))
     model = plain(folders[tied])
     expected = plain_gradient(model, tokens_of(made()), [1.0] * 8)
     assert (expected != 0).float().mean() > 0.9

@@ -51,8 +51,7 @@ def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
     chosen = planned(machine(cores=cores), SMALL | {"loop.mode": mode})
     assert (chosen.mode, len(chosen.actors)) == expected
     assert (chosen.engine, chosen.games_in_flight, chosen.share) == ("embedded", 32, "off")
-    assert chosen.actors == at(()) * expected[1]
-    assert chosen.learners == at(())
+    assert chosen.actors == at(()) * expected[1] and chosen.learners == at(())
     assert not chosen.gradient_checkpointing
     assert chosen.notes == ()
 
@@ -67,8 +66,7 @@ def test_the_default_run_on_two_cores_has_room() -> None:
 def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> None:
     chosen = planned(machine(memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL)
     assert len(chosen.actors) == 1
-    assert chosen.micro_batch_tokens is not None
-    assert chosen.micro_batch_tokens < 16 * 2064
+    assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens < 16 * 2064
     little = machine(memory_bytes=5_200_000_000, free_bytes=5_000_000_000, bfloat16=False)
     assert 1 <= planned(little, SMALL).games_in_flight < 32
 
@@ -427,8 +425,7 @@ def test_the_24_gb_config_fits_four_cards() -> None:
     _, chosen = fits_24gb(4, {"learner.num": 1})
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= ENOUGH_TOKENS
     assert not chosen.gradient_checkpointing
-    assert chosen.share == "off"
-    assert chosen.games_in_flight >= 48
+    assert chosen.share == "off" and chosen.games_in_flight >= 48
 
 
 ROWS = re.findall(

@@ -44,12 +44,9 @@ def met_by(own: LeagueConfig, member: str, generation: int) -> str:
 def test_in_turns_each_member_meets_what_those_before_it_have_just_made() -> None:
     own = league()
     assert names(turns(own)) == "m-1 e-1 l-1 m-2 e-2 l-2 m-3 e-3 l-3"
-    assert met_by(own, "m", 1) == ""
-    assert met_by(own, "e", 1) == "m-1"
-    assert met_by(own, "l", 1) == "m-1 e-1"
-    assert met_by(own, "m", 2) == "m-1 e-1 l-1"
-    assert met_by(own, "e", 3) == "m-3"
-    assert met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
+    assert met_by(own, "m", 1) == "" and met_by(own, "e", 1) == "m-1"
+    assert met_by(own, "l", 1) == "m-1 e-1" and met_by(own, "m", 2) == "m-1 e-1 l-1"
+    assert met_by(own, "e", 3) == "m-3" and met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
     assert names(needed(own, Turn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
 
 
@@ -57,19 +54,16 @@ def test_side_by_side_they_meet_what_the_generation_before_has_made() -> None:
     own = league(turns="together")
     assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # whom is there to exploit at first?
     assert met_by(own, "m", 2) == met_by(own, "l", 2) == met_by(own, "e", 2) == "m-1"
-    assert met_by(own, "e", 3) == "m-2"
-    assert met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
+    assert met_by(own, "e", 3) == "m-2" and met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
     assert names(needed(own, Turn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
 
 
 def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
     y = {"role": "exploiter", "against": ["b", "x"]}
     own = league("", members={"a": {}, "b": {}, "x": {"role": "exploiter"}, "y": y})
-    assert met_by(own, "x", 2) == "a-2 b-2"
-    assert met_by(own, "y", 2) == "b-2 x-2"
+    assert met_by(own, "x", 2) == "a-2 b-2" and met_by(own, "y", 2) == "b-2 x-2"
     own = league("ml", meet={"newest": 1})
-    assert met_by(own, "m", 3) == "m-2 l-2"
-    assert met_by(own, "l", 3) == "l-2 m-3"
+    assert met_by(own, "m", 3) == "m-2 l-2" and met_by(own, "l", 3) == "l-2 m-3"
     assert names(newest(met(league(), Turn("m", 3), turns(league())))) == "m-2 e-2 l-2"
 
 
