@@ -1,10 +1,8 @@
 """`unstable replay`: what a record says is found again, what it does not say is found out."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.helpers.cli import ran
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
 from tests.helpers.terminals import listing, make_run, run_config, typed
@@ -396,12 +395,10 @@ def test_a_mistake_is_one_line(copied: RunFolder) -> None:
 def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
     shutil.rmtree(copied.checkpoint(1))  # no model is asked, and all lines are printed
     replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
-    done = subprocess.run(
+    done = ran(
         ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],
-        cwd=copied.root.parent,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent.parent)},
-        capture_output=True,
-        text=True,
+        copied.root.parent,
+        PYTHONPATH=str(Path(__file__).parent.parent.parent),
     )
     assert (done.returncode, done.stderr) == (0, "")
 

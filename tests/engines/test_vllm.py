@@ -6,9 +6,7 @@ under a wrong adapter they are more than 0.05 off on average.
 
 import asyncio
 import contextlib
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from safetensors.torch import load, save
 
 from tests.helpers.builders import spec as make_spec
+from tests.helpers.cli import ran
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run
 from tests.helpers.models import assert_top_logprobs, top_logprobs
 from tests.helpers.tables import table
@@ -399,14 +398,7 @@ async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged
     code = code.replace("model=base, tokenizer", "model=base, max_model_len=1024, tokenizer")
     (tmp_path / "card.py").write_text(code)
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    done = subprocess.run(
-        [sys.executable, "card.py"],
-        cwd=tmp_path,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran([sys.executable, "card.py"], tmp_path, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = await asyncio.to_thread(greedy_text, config, policy, out)
     # vLLM's own log stands before it, and after it as the process ends.

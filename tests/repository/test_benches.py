@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.cli import ran
 from tests.helpers.models import random_adapter
 from tests.helpers.tables import table
 from unstable.cli import run
@@ -175,14 +176,7 @@ def test_a_script_runs(script: str, tmp_path: Path) -> None:
     }
     if script == "gemma.sh":
         write_evaluations(tmp_path / "worlds")
-    done = subprocess.run(
-        ["bash", str(BENCH / script), *SMALL[script].split()],
-        cwd=tmp_path,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran(["bash", str(BENCH / script), *SMALL[script].split()], tmp_path, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout and ("score of end-1" in done.stdout) == (script == "gemma.sh")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.cli import ran
 from unstable.config import parse
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
@@ -48,14 +49,7 @@ def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -
     (place / "venv").symlink_to(sys.prefix)
     python = place / "venv/bin/python"
     nice = os.nice(0) + 3
-    done = subprocess.run(
-        ["nice", "-n", "3", str(python), "-c", SCRIPT],
-        env=os.environ | {"RAY_ADDRESS": "192.0.2.1:6379"},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran(["nice", "-n", "3", str(python), "-c", SCRIPT], place, RAY_ADDRESS="192.0.2.1:6379")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-3:] == [str(python), str(nice), "True"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.cli import children, ended, goes_on, in_process, start, wait_for
+from tests.helpers.cli import children, ended, goes_on, in_process, ran, start, wait_for
 from tests.helpers.locally import locally
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
@@ -204,7 +204,5 @@ print("alive")
 
 
 def test_a_log_that_cannot_be_written_leaves_the_terminal_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED_LOG], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-c", BLOCKED_LOG], tmp_path)
     assert (done.stdout, done.stderr) == ("alive\n", "")
