@@ -13,7 +13,7 @@ import pytest
 from examples.drivers.verifiers_twin import LEGAL, KuhnChats
 from tests.helpers.collector import Scripted
 from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import lines, played
 from tests.helpers.models import tiny_tokenizer
 from unstable.config import ModelConfig, parse
 from unstable.drivers import TOKEN, OpenGame, driving
@@ -82,11 +82,9 @@ class Caller(Scripted):
         )
 
 
-async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_folder, tmp_path):
+async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(begin):
     """By the openai client, through the whole loop: the game on file, the samples, the loss."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         games=[
             {
                 "env": "driver:examples.drivers.calculator:Calculator",

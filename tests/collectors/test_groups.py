@@ -14,7 +14,7 @@ from tests.helpers.builders import game, packed
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
@@ -318,12 +318,8 @@ def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("by", ["game", "branch"])
-async def test_a_batch_of_whole_groups(
-    tiny_folder: Path, tmp_path: Path, by: str, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_a_batch_of_whole_groups(begin: Begin, by: str, mode: str) -> None:
+    context = begin(
         learner=GRPO,
         groups={"size": 4, "by": by},
         loop={"mode": mode, "steps": 2},
@@ -373,12 +369,10 @@ async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path)
 
 
 async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unstable.loop.context.MAX_REFILLS", 1)
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         learner=GRPO,
         groups={"size": 2, "drop_tied": True},
         opponents={"draw": {"self": 0, "past": 0, "fixed": 1}},

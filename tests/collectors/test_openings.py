@@ -13,7 +13,7 @@ from tests.helpers.builders import game, packed, sampled, turn
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, played
 from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.records import game_record
@@ -353,12 +353,8 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_the_start_opens_games_to_the_end_of_the_run(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_the_start_opens_games_to_the_end_of_the_run(begin: Begin, mode: str) -> None:
+    context = begin(
         games=[{"env": f"{__name__}:Talk", "name": "Talk", "parser": "raw"}],
         opponents={"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": [], "pool_size": 1},
         learner={"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8},

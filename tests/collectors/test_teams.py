@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.helpers import builders
 from tests.helpers.builders import brief
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.mistakes import line_of
 from tests.helpers.records import game_record
 from tests.helpers.relay import GAME, ROLES, TEAMS
@@ -342,9 +342,9 @@ RUN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bool) -> None:
+async def test_a_run_seats_teams(begin: Begin, isolated: bool) -> None:
     changes = RUN | {"games": [GAME | {"isolated": isolated}]}
-    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    context = begin(**changes)
     check_games(context.config)
     await train(context)
     games = played(context.folder)

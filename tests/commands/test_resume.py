@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from examples.loop import loop as own_loop
-from tests.helpers.loop import lines, make_context, played, publish_start
+from tests.helpers.loop import Begin, lines, make_context, played, publish_start
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.resume import rows, trained_on, weights
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
@@ -234,10 +234,10 @@ def chosen(folder: RunFolder) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("done", ["save", "publish"])
 async def test_a_version_that_is_only_on_file_or_only_served_is_made_again(
-    tiny_folder: Path, tmp_path: Path, whole: RunFolder, done: str
+    begin: Begin, tiny_folder: Path, whole: RunFolder, done: str
 ) -> None:
     """The process ends when version 2 has its checkpoint, or the actor has it, but not both."""
-    context = make_context(tiny_folder, tmp_path / "run", **settings("sync"))
+    context = begin(**settings("sync"))
     folder, owners = context.folder, {"save": context.learner, "publish": context.actors[0]}
     (other,) = owners.keys() - {done}
     own, last = {name: getattr(owner, name) for name, owner in owners.items()}, asyncio.Event()
@@ -367,10 +367,10 @@ async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Pa
     ],
 )
 async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
-    tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
+    begin: Begin, tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
 ) -> None:
     before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
-    context = make_context(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
+    context = begin(**settings("sync", eval=before))
     await publish_start(context)
     specs = evaluation_games(context.config, 0)
     context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.builders import game
-from tests.helpers.loop import make_context
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_score, make_tracker, printed
 from unstable.collectors.play import play_game
@@ -158,14 +157,14 @@ def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
     assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
 
 
-async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(tiny_folder, tmp_path):
+async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(begin):
     changes: dict[str, Any] = {
         "model": {"name": "tiny_cards", "dtype": "float32", "adapter": {"rank": 4}},
         "games": [KUHN],
         "eval": {"every": 1, "games": 32, "temperature": [1.0, 0.5]},
         "loop": {"mode": "sync", "steps": 1},
     }
-    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    context = begin(**changes)
     await train(context)
     first, last = read_rows(context.folder.metrics)
     for mode in ("sampled", "t0.5"):

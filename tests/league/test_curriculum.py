@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.loop import make_context
 from tests.helpers.mistakes import line_of
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, dump, parse
@@ -178,13 +177,11 @@ def nothing(env: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_plays_less_of_what_teaches_nothing(tiny_folder, tmp_path, mode, capsys):
+def test_a_run_plays_less_of_what_teaches_nothing(begin, mode, capsys):
     tied: dict[str, Any]
     tied = {"env": "TicTacToe-v0", "name": "tied", "payoffs": f"{__name__}:nothing"}
     tied["invalid_moves"] = {"forfeit_reward": 0.0}
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         games=[tied, {"env": "TicTacToe-v0"}],
         curriculum={"rule": "spread"},
         model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},

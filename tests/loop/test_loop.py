@@ -13,7 +13,7 @@ import pytest
 import textarena
 
 from tests.helpers.builders import game, packed
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
 from unstable.loop.context import distribute, sleeping
@@ -30,8 +30,8 @@ def losses(folder: RunFolder) -> list[float | None]:
     return [row.get("learn/loss") for row in read_rows(folder.metrics)]
 
 
-async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run")
+async def test_the_wheel_turns_and_leaves_its_files(begin: Begin) -> None:
+    context = begin()
     assert await train(context) == "all updates made"
     folder = context.folder
     assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2, 3]
@@ -49,10 +49,8 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
     assert whole == [2, 3]
 
 
-async def test_the_start_stays_when_old_versions_go(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_the_start_stays_when_old_versions_go(begin: Begin, tmp_path: Path) -> None:
+    context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
         loop={"mode": "sync", "steps": 5},
@@ -67,10 +65,8 @@ async def test_the_start_stays_when_old_versions_go(tiny_folder: Path, tmp_path:
     }
 
 
-async def test_every_second_version_stays_if_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_every_second_version_stays_if_asked_for(begin: Begin) -> None:
+    context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"dashboard": "off", "keep_checkpoints": 1, "keep_every": 2},
         loop={"mode": "sync", "steps": 0},
@@ -87,9 +83,9 @@ async def test_every_second_version_stays_if_asked_for(tiny_folder: Path, tmp_pa
     context.tracker.close()
 
 
-async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_what_is_trained_on_is_what_was_sampled(begin: Begin) -> None:
     """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
-    context = make_context(tiny_folder, tmp_path / "run")
+    context = begin()
     await train(context)
     turns = {
         (game["game"], index): turn
@@ -129,12 +125,8 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-async def test_both_at_once_stay_fresh(
-    tiny_folder: Path, tmp_path: Path, max_staleness: int
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_both_at_once_stay_fresh(begin: Begin, max_staleness: int) -> None:
+    context = begin(
         num_actors=2,
         loop={"mode": "async", "steps": 4},
         actors={"games_in_flight": 4},
@@ -149,12 +141,8 @@ async def test_both_at_once_stay_fresh(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_time_runs_out(begin: Begin, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
         actors={"games_in_flight": 4},
         eval={"every": 5000, "games": 4},
@@ -177,12 +165,8 @@ async def test_time_runs_out(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out_even_where_a_batch_is_always_ready(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_time_runs_out_even_where_a_batch_is_always_ready(begin: Begin, mode: str) -> None:
+    context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
         learner={"batch_size": 1, "micro_batch_size": 1},
         buffer={"capacity": 100_000, "max_staleness": 100_000},
@@ -210,8 +194,8 @@ async def test_evaluation_touches_nothing_trained(tiny_folder: Path, tmp_path: P
     assert losses(silent) == losses(judged)
 
 
-async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
+async def test_evaluating_twice_plays_the_same_games(begin: Begin) -> None:
+    context = begin(loop={"mode": "sync", "steps": 0})
     await train(context)
     first = played(context.folder, "eval")
     before = (context.buffer.stats(), context.schedule.state(), context.version)
@@ -220,9 +204,9 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     assert (context.buffer.stats(), context.schedule.state(), context.version) == before
 
 
-async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_constrained_games_are_legal_and_not_rated(begin: Begin) -> None:
     evaluation = {"constrained": True, "games": 4, "opponents": ["random", "base"]}
-    context = make_context(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
+    context = begin(loop={"steps": 0}, eval=evaluation)
     await train(context)
     games = played(context.folder, "eval")
     assert len(games) == 8
@@ -294,14 +278,9 @@ MOODY: dict[str, Any] = {
 }
 
 
-async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_a_failed_game_costs_one_game(begin: Begin) -> None:
     """Invariant 17: counted, logged with its traceback, and the run goes on."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        **MOODY,
-        loop={"mode": "sync", "steps": 2, "max_failures": 99},
-    )
+    context = begin(**MOODY, loop={"mode": "sync", "steps": 2, "max_failures": 99})
     assert await train(context) == "all updates made"
     assert context.failures > 0
     rows = read_rows(context.folder.metrics)
@@ -309,13 +288,8 @@ async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_many_failed_games_end_a_run(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        **MOODY,
-        loop={"mode": mode, "steps": 1000, "max_failures": 3},
-    )
+async def test_many_failed_games_end_a_run(begin: Begin, mode: str) -> None:
+    context = begin(**MOODY, loop={"mode": mode, "steps": 1000, "max_failures": 3})
     with pytest.raises(
         RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
     ) as raised:
@@ -331,8 +305,8 @@ class BrokenLearner(LocalLearner):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_dead_learner_ends_the_run(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
+async def test_a_dead_learner_ends_the_run(begin: Begin, mode: str) -> None:
+    context = begin(loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         await asyncio.wait_for(train(context), timeout=300)
@@ -432,7 +406,7 @@ async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
 
 
 async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_they_do_not(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds: list[str] = []
 
@@ -451,12 +425,7 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
         note(LocalActor, method, getattr(LocalActor, method))
     for method in ("update", "hold", "save"):
         note(LocalLearner, method, getattr(LocalLearner, method))
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        loop={"mode": "sync", "steps": 2},
-        eval={"every": 1, "games": 4},
-    )
+    context = begin(loop={"mode": "sync", "steps": 2}, eval={"every": 1, "games": 4})
     actors = context.config.actors.model_copy(update={"share_gpu": "sleep"})
     context.config = context.config.model_copy(update={"actors": actors})
     await train(context)
@@ -474,10 +443,8 @@ async def judge(result: GameResult, seat: int) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_judge_runs_beside_the_games(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_a_judge_runs_beside_the_games(begin: Begin, mode: str) -> None:
+    context = begin(
         buffer={"rewards": [{"term": f"{__name__}:judge"}]},
         loop={"mode": mode, "steps": 2, "max_failures": 99},
     )
@@ -491,8 +458,8 @@ async def test_a_judge_runs_beside_the_games(tiny_folder: Path, tmp_path: Path, 
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
 
 
-async def test_failures_are_judged_by_rate(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
+async def test_failures_are_judged_by_rate(begin: Begin) -> None:
+    context = begin(loop={"max_failures": 2})
     good = game(purpose="eval")
     bad = GameFailure.of(good.spec, OSError("the dice are gone"))
     for _ in range(5):  # one game in fifty, for as long as it likes

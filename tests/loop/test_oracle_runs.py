@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS
-from tests.helpers.loop import make_context, played
+from tests.helpers.loop import Begin, make_context, played
 from tests.helpers.models import random_adapter
 from unstable.config import ModelConfig
 from unstable.loop.train import train
@@ -47,13 +47,11 @@ def judged() -> Iterator[tuple[Server, Judged]]:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("policy", ["drop", "zero", "last"])
 async def test_a_judge_that_fails_a_third_of_the_time(
-    tiny_folder: Path, tmp_path: Path, judged: tuple[Server, Judged], policy: str, mode: str
+    begin: Begin, judged: tuple[Server, Judged], policy: str, mode: str
 ) -> None:
     server, service = judged
     service_of = {"kind": SEATS, "args": {"url": server.url}}
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         judges={"http": {**service_of, "on_failure": policy}},
         buffer={"rewards": [{"term": "outcome"}, {"term": "http", "weight": 0.5}]},
         learner={"batch_size": 8, "learning_rate": 1e-3},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.helpers.loop import KUHN_RUN, make_context, played
+from tests.helpers.loop import KUHN_RUN, Begin, make_context, played
 from unstable.config import dump
 from unstable.loop.context import Context
 from unstable.loop.train import train
@@ -90,11 +90,9 @@ def _check_games(context: Context, least: Least) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_least_won_from_own_measured_past_is_exact_and_shown(
-    tiny_folder: Path, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+    begin: Begin, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         loop={"mode": mode, "steps": 3},
         learner={"batch_size": 64, "micro_batch_size": 32, "learning_rate": 1e-2},
         **KUHN_RUN,

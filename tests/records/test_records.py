@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
-from tests.helpers.loop import make_context, publish_start
+from tests.helpers.loop import Begin, publish_start
 from tests.helpers.mistakes import refused
 from tests.helpers.records import as_played, game_record
 from tests.helpers.rows import every_row
@@ -165,11 +165,9 @@ def test_a_game_is_read_back_as_it_was_played(
     assert as_played(parse_record(line, RecordedGame, "a line")) == result
 
 
-async def test_games_of_a_real_actor_are_read_back(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_games_of_a_real_actor_are_read_back(begin: Begin) -> None:
     """Models, a program, forfeits and branches, as a run writes them."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
         groups={"by": "branch", "size": 2},
         opponents={"draw": {"self": 1, "past": 0, "fixed": 1}},
