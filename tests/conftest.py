@@ -75,6 +75,13 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def begin(tiny_folder: Path, tmp_path: Path) -> "Begin":
     """The context of a run in the folder `run`, by what its config sets."""
     from tests.helpers.loop import make_context  # which most tests do without

@@ -78,8 +78,7 @@ def test_wrong_files(tmp_path: Path) -> None:
     refused(rows())
 
 
-def test_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "any")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -130,12 +129,11 @@ def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path
         assert modules and heavy.isdisjoint(name.partition(".")[0] for name in modules), line
 
 
-def test_an_unknown_game_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_unknown_game_is_one_line(here: Path) -> None:
     line = "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?"
     commands = ("config", "sft", "play")
     refused((answer(run, [each, "--games.0.env", "Nope-v0"]), line) for each in commands)
-    assert not [*tmp_path.iterdir()]
+    assert not [*here.iterdir()]
 
 
 def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:

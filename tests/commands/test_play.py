@@ -113,12 +113,11 @@ def is_left(_: RunFolder, result: GameResult) -> bool:
 
 @pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
 def test_a_game_that_is_left_is_saved(
-    rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    rest: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with typed(f"4\n{rest}"):
         assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
-    assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(tmp_path))
+    assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(here))
 
 
 def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
@@ -158,18 +157,14 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
 
 
 def test_a_model_that_reasons_has_probabilities_of_its_tokens(
-    made: RunFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    made: RunFolder, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
     fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
     with typed("!why\n!probs\n"):
         assert run(["play", str(made.root), *game, *fields]) == 0
     shown = capfd.readouterr().out
-    _, result = saved(tmp_path)
+    _, result = saved(here)
     (turn,) = [turn for turn in result.turns if turn.answer.sampled is not None][-1:]
     assert turn.answer.sampled is not None
     tokens = re.findall(
@@ -182,21 +177,17 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
 
 
 def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
-    remote: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    remote: Server, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     remote.replies = [says("I take the corner: [0]"), says("[1]")]
     fixed = [opponent(remote, max_calls=1).model_dump()]
     config = {"opponents": {"fixed": fixed}, "games": [{"env": "TicTacToe-v0"}]}
-    (tmp_path / "remote.yaml").write_text(yaml.safe_dump(config))
+    (here / "remote.yaml").write_text(yaml.safe_dump(config))
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
         run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
     shown = capfd.readouterr().out
     assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
-    folder, result = saved(tmp_path)
+    folder, result = saved(here)
     assert "The game is over: remote has failed: max_calls" in shown
     assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
     assert (folder.root / "endpoints/remote.json").is_file()
@@ -204,9 +195,8 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
 
 
 def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
@@ -215,13 +205,10 @@ def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
     assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
     assert "expert (seat 0) has moved" in shown
     assert "expert is no local model: it has no probabilities." in shown or "is over" in shown
-    assert saved(tmp_path)[1].spec.env == game
+    assert saved(here)[1].spec.env == game
 
 
-def test_a_long_list_of_legal_actions_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n"):
         assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
     listed = capfd.readouterr().out.partition("Legal actions: ")[2]
@@ -230,9 +217,8 @@ def test_a_long_list_of_legal_actions_is_cut(
 
 
 def test_a_game_of_three_has_the_opponent_at_the_other_seats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ["play", "--game", "ThreePlayerTicTacToe-v0", "--opponent", "rules", "--seat", "2"]
     with typed("!hint\n?\n?"):
@@ -240,19 +226,16 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
     shown = capfd.readouterr().out
     assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
     assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
-    folder, result = saved(tmp_path)
+    folder, result = saved(here)
     assert [seat.player.name for seat in result.spec.seats] == ["rules", "rules", "person"]
     assert len(result.turns) == 2
 
 
-def test_a_game_for_one_needs_no_opponent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("!why\n[1 2 3 4]\n"):
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
     assert "No other player has moved yet." in capfd.readouterr().out
-    _, result = saved(tmp_path)
+    _, result = saved(here)
     assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
 
 
@@ -277,10 +260,7 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_one_line(
-    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
     answers = []
     for arguments, _ in MISTAKES:
         with pytest.raises(ConfigError) as error:
@@ -288,23 +268,22 @@ def test_a_mistake_is_one_line(
         answers.append(str(error.value))
     rows = [*zip(answers, (line for _, line in MISTAKES), strict=True)]
     assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
-    assert not (tmp_path / "outputs").exists()
+    assert not (here / "outputs").exists()
 
 
 @pytest.mark.parametrize(
     "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
 )
 def test_weights_are_on_the_machine_before_a_model_is_loaded(
-    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    made: RunFolder, here: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     def missing(model: ModelConfig, progress: object) -> None:
         raise ConfigError(f"{model.name} is to be downloaded")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("unstable.commands.session.ready_weights", missing)
     with typed(""), pytest.raises(ConfigError, match="is to be downloaded"):
         run([word.replace("{run}", str(made.root)) for word in arguments])
-    assert not any(tmp_path.glob("outputs/*"))
+    assert not any(here.glob("outputs/*"))
 
 
 def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:

@@ -228,19 +228,18 @@ async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder:
 
 def test_a_game_with_thoughts_that_were_ended_is_audited(
     tiny_folder: Path,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Several segments an answer, and prompts that hold earlier thoughts."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    model = tmp_path / "model"
+    model = here / "model"
     shutil.copytree(tiny_folder, model)
     template = model / "chat_template.jinja"
     template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>{% endif %}")
     sampling = {"max_tokens": 24, "thoughts": {"budget": 8, "keep": 40, "ending": "Now."}}
-    records = rows(make_run(tmp_path / "run", model, sampling=sampling), "train")
+    records = rows(make_run(here / "run", model, sampling=sampling), "train")
     segments = [len(t["sampled"]["segments"]) for r in records for t in r["turns"] if t["sampled"]]
     assert segments.count(3) > len(segments) / 2
     for record in records[:2]:

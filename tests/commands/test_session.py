@@ -21,8 +21,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time
 
 
-def test_no_run_gets_a_taken_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_run_gets_a_taken_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.time, "strftime", lambda _: "now")
     folders = [session.make_folder(parse({})).root for _ in range(3)]
     name = "smollm2-135m-TicTacToe-v0-random-now"

@@ -444,13 +444,12 @@ def test_a_mistake_is_one_line_before_a_model_is_loaded(
     changes: dict[str, Any],
     words: str,
     tiny_folder: Path,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tests.helpers.loop.load_model", lambda _: pytest.fail("a model is loaded"))
-    assert words in line_of(sft, make_config(tiny_folder, tmp_path / "run", **changes))
-    assert not (tmp_path / "run").exists()
+    assert words in line_of(sft, make_config(tiny_folder, here / "run", **changes))
+    assert not (here / "run").exists()
 
 
 def test_only_what_sft_left_is_gone_on_with(tmp_path: Path) -> None:

@@ -228,12 +228,11 @@ def test_the_newest_score_is_the_last_one_that_is_there() -> None:
     assert newest_score(RunSummary()) == ""
 
 
-def test_a_name_is_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_name_is_the_folders(here: Path) -> None:
     config = make_config(tracking={"name": "first try", "dashboard": "off"})
     assert make_folder(config).root == Path("outputs/first try")
     assert make_folder(config).root == Path("outputs/first try-2")
-    assert make_tracker(tmp_path / "x", config).view.name == "first try"
+    assert make_tracker(here / "x", config).view.name == "first try"
     for name in ("a/b", "../x", "", ".hidden", "x" * 81):
         refused("tracking.name = .*use letters, digits", make_config, tracking={"name": name})
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]

@@ -192,9 +192,8 @@ def test_a_bench_is_a_program() -> None:
 
 @pytest.mark.parametrize("sweep", sorted((BENCH / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_a_sweep_of_the_benches_could_begin(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     config = read_sweep(sweep.read_text(), str(sweep))
     for setting in config.all_settings():
         for opponent in setting.fields.get("opponents.fixed", ()):  # made before, by another run

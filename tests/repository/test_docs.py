@@ -144,10 +144,9 @@ def test_the_python_api_lists_what_the_package_gives() -> None:
 
 @pytest.mark.slow
 def test_the_script_of_the_python_api_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
-    monkeypatch.chdir(tmp_path)
     with locally():
         exec(script, {})
     out = capsys.readouterr().out

@@ -197,16 +197,15 @@ OWN = ("tests/", "bench/", "scripts/", "examples/")
 """Folders whose modules other tests may have loaded."""
 
 
-def test_modules_go_with_their_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deep").mkdir()
+def test_modules_go_with_their_imports(here: Path) -> None:
+    (here / "deep").mkdir()
     for name in ("my_games.py", "deep/__init__.py", "deep/more.py", "unused.py"):
-        (tmp_path / name).write_text(f"# {name}\n")
-    monkeypatch.chdir(tmp_path)
+        (here / name).write_text(f"# {name}\n")
     loaded = dict(sys.modules)
     for name in ("my_games", "deep", "deep.more"):
         path = name.replace(".", "/") + ("/__init__" if name == "deep" else "")
         module = ModuleType(name)
-        module.__file__ = str(tmp_path / f"{path}.py")
+        module.__file__ = str(here / f"{path}.py")
         loaded[name] = module
     given = own_modules(loaded)
     assert {name for name in given if not name.startswith(OWN)} == {

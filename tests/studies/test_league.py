@@ -243,9 +243,8 @@ def test_a_league_that_was_killed_gives_its_runs_the_same_commands(
 
 
 def test_a_plan_prints_the_commands_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several, "Child", None)
     Path("my.yaml").write_text(LEAGUE.replace("generations: 3", "generations: 2"))
     assert run(["league", "my.yaml", "--plan", "--seed", "7"]) == 0
@@ -276,9 +275,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("old", "new", "said"), MISTAKES)
 def test_a_mistake_is_one_line_before_anything_starts(
-    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: str, new: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several, "Child", None)
     Path("my.yaml").write_text(LEAGUE.replace(old, new))
     assert line_of(run, ["league", "my.yaml"]).startswith(said)
@@ -297,10 +295,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(LEAGUE)
     Path("folder").mkdir()
     assert line_of(run, ["league", *words]).startswith(said)

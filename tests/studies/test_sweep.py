@@ -100,9 +100,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES)
 def test_a_mistake_is_one_line_before_anything_starts(
-    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several, "Child", None)
     config = "" if "config:" in text else "config: tiny_nim\n"
     if "common:" not in text:
@@ -126,19 +125,15 @@ def test_a_mistake_is_one_line_before_anything_starts(
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(SWEEP)
     Path("folder").mkdir()
     assert line_of(run, ["sweep", *words]).startswith(said)
 
 
 def test_a_plan_prints_the_commands_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(SWEEP)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -421,9 +416,8 @@ def test_a_base_that_has_changed_is_seen_before_a_league_begins(tmp_path: Path) 
 
 
 def test_the_command_of_a_league_makes_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(LEAGUES)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     line = capsys.readouterr().out.splitlines()[3]
@@ -448,9 +442,8 @@ def test_the_command_of_a_league_makes_it_again(
     ],
 )
 def test_a_mistake_in_a_league_is_one_line(
-    old: str, new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: str, new: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(several, "Child", None)
     text = LEAGUES.replace(old, new)
     if "league: 3" in new:

@@ -278,11 +278,10 @@ def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page_prints_what_stands_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
     *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line)[1:]) == 0
     printed = [each.rstrip() for each in capsys.readouterr().out.splitlines()]
     assert printed[: len(shown.splitlines())] == shown.splitlines()
