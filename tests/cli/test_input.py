@@ -188,9 +188,7 @@ SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.glob("*.yaml"))]
 
 @whatever
 @given(st.data(), st.booleans())
-def test_any_bytes_are_a_line_or_a_config(
-    tmp_path: Path, data: st.DataObject, of_a_run: bool
-) -> None:
+def test_any_bytes_are_one_or_none(tmp_path: Path, data: st.DataObject, of_a_run: bool) -> None:
     """Noise, and configs with noise in them; as a person's file and as one that a run wrote."""
     noise = data.draw(
         st.binary(max_size=12) | st.text("{}[]&*!:-\n '\"%@#1a", max_size=12).map(str.encode)

@@ -83,9 +83,7 @@ async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) 
     assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
-async def test_thought_cut_off_is_one_line(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cut_thought_is_one_line(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.replies = [says("[4]", finish="length"), says(None, finish="length")]
     for _ in range(3):
         await ask(server, max_tokens=40, model="ponders")

@@ -180,9 +180,7 @@ def test_a_deal_is_evaluated_from_every_team() -> None:
     ((-1, -1, 0, 0), 1, "loss loss win win"),
     ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth,
 )
-def test_a_team_wins_and_loses_together(
-    outcomes: tuple[float, ...], forfeit: int | None, standings: str
-) -> None:
+def test_teams_win_as_one(outcomes: tuple[float, ...], forfeit: int | None, standings: str) -> None:
     result = team_game(outcomes=outcomes, forfeit=forfeit)
     assert [result.standing(seat) for seat in range(4)] == standings.split()
 

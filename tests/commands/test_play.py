@@ -112,9 +112,7 @@ def is_left(_: RunFolder, result: GameResult) -> bool:
 
 
 @pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
-def test_a_game_that_is_left_is_saved(
-    rest: str, here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_game_left_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed(f"4\n{rest}"):
         assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
     assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(here))
@@ -194,9 +192,7 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
 
 
-def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0

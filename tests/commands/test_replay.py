@@ -252,9 +252,7 @@ def test_a_game_with_thoughts_that_were_ended_is_audited(
     st.floats(0.1, 3),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_number_in_a_tokens_share(
-    logprobs: list[float], temperature: float, number: float
-) -> None:
+def test_a_number_in_a_share(logprobs: list[float], temperature: float, number: float) -> None:
     gaps = [distance(logprobs, temperature, at, number) for at in range(len(logprobs))]
     own = gaps.index(min(gaps))
     assert gaps[own] == 0

@@ -262,9 +262,7 @@ def test_a_run_goes_on_where_other_things_fit(
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]
 
 
-def test_a_late_mistake_leaves_what_was_taught(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_mistake(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MortalLearner, "dies_at", 2)
     monkeypatch.setattr(MortalLearner, "dies_of", ConfigError)
     with pytest.raises(ConfigError):

@@ -68,9 +68,7 @@ def branched(game_id: int, branches: int, turns: int = 4) -> GameResult:
     return replace(parent, spec=spec, branches=made)
 
 
-def test_a_group_is_whole_when_all_its_games_are_there_and_comes_back_as_judged(
-    tmp_path: Path,
-) -> None:
+def test_a_group_is_whole_when_all_its_games_are_there_and_as_judged(tmp_path: Path) -> None:
     games = [*group(7, [1, 2]), *group(8, [3]), *group(9, [4, 5], turns=6)]
     games[1], games[2] = games[2], games[1]  # another group's game may lie between
     index = index_of([write(tmp_path / "train-000000.jsonl", games)])

@@ -60,9 +60,7 @@ def test_exploitability_has_a_margin(first: Bounds, last: Bounds, kind: str, why
 
 
 @given(st.floats(0.001, 100), st.floats(0, 100), st.floats(0, 0.5), st.floats(0, 0.5))
-def test_worse_is_better_backwards(
-    first: float, last: float, width: float, last_width: float
-) -> None:
+def test_worse_is_the_reverse(first: float, last: float, width: float, last_width: float) -> None:
     """But for the margin, which is of the first figure."""
     kind = verdict(exploited((first, first + width), (last, last + last_width))).kind
     back = verdict(exploited((last, last + last_width), (first, first + width))).kind

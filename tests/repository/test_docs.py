@@ -143,9 +143,7 @@ def test_the_python_api_lists_what_the_package_gives() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_of_the_python_api_trains(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_of_the_api_trains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
     with locally():
         exec(script, {})

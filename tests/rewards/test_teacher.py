@@ -156,9 +156,7 @@ FINE = [None, *[-1.0] * 7]
         (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
     ],
 )
-async def test_a_fault_of_the_endpoint_is_a_line(
-    server: Server, reply: Reply, message: str
-) -> None:
+async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, message: str) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)
     answer = SampledTokens(
         prompt_ids=PROMPT,

@@ -89,9 +89,7 @@ def test_after_a_rollback_ratings_are_of_the_weights(tiny_folder: Path, tmp_path
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
-def test_of_several_runs_versions_are_named_by_their_run(
-    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_versions_by_run(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
     roots = [folder.root for folder in runs.values()]
     found = ratings(roots, 1.0, as_json=True)
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found))

@@ -131,9 +131,7 @@ def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Pa
     assert line_of(run, ["sweep", *words]).startswith(said)
 
 
-def test_a_plan_prints_the_commands_and_starts_nothing(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_prints_the_commands(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yaml").write_text(SWEEP)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -415,9 +413,7 @@ def test_a_base_that_has_changed_is_seen_before_a_league_begins(tmp_path: Path) 
     assert changed.record(folder)["digest"] != trials[0].record(folder)["digest"]
 
 
-def test_the_command_of_a_league_makes_it_again(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_leagues_command_makes_it_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yaml").write_text(LEAGUES)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     line = capsys.readouterr().out.splitlines()[3]

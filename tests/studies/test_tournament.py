@@ -277,9 +277,7 @@ def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
     refused("holds no tournament.json", resume, damaged)
 
 
-def test_the_example_of_the_page_prints_what_stands_there(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pages_example_prints_its_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
     *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert run(shlex.split(line)[1:]) == 0
