@@ -74,7 +74,6 @@ def test_a_runs_games_are_judged_and_only_once(
     assert all({"each", "length"} == set(found[place]) for place in turns)
     (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", capsys.readouterr().out)
     assert int(row) == len(seats)
-
     assert run(command) == 0
     assert server.asked == asked
     assert read_judged(path) == found

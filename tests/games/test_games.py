@@ -210,7 +210,6 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
         assert "invalid" in observation.notice and "garbage" not in str(observation.events)
     action = {"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")
     assert not played.step(action).invalid
-
     after = played.observe()
     assert after.seat != seat and after.notice == "" and "garbage" not in str(after)
     for allowed in (True, True, False):
@@ -255,7 +254,6 @@ def test_textarenas_own_kuhn_poker_moves_no_chips_for_a_bet():
 
 
 def test_kuhn_poker_deals_no_round_after_the_last():
-
     played = game(KUHN)
     play_randomly(played, 0)
     assert played.env.raw.state.game_state["current_round"] == 3

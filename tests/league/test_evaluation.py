@@ -52,7 +52,6 @@ def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> 
         assert (one.env, one.seed) == (other.env, other.seed)
         assert [seat.player for seat in one.seats] == [seat.player for seat in other.seats]
         assert {seat.temperature for seat in other.seats} == {0.0}
-
     results = [
         replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
         for spec in specs
@@ -219,7 +218,6 @@ def played(
         for i, action in enumerate(actions)
         for who in [players[i % 2]]
     ]
-
     result = game(players, (1.0, -1.0), purpose="eval", **changes)  # type: ignore[arg-type]
     return replace(result, turns=turns)
 

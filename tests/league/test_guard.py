@@ -452,7 +452,6 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     assert line in shown and "back to the weights of version 4" in shown
     assert re.search(r"^alarm: truncation +7 +0\.173$", shown, re.MULTILINE)
     assert re.search(r"^action: rollback +7 *$", shown, re.MULTILINE)
-
     names = [name for name in after if name.startswith("guard/")]
     assert len(names) > 5 and None not in map(metric, names)
 

@@ -112,7 +112,6 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
     shown = schedule.state().met
     counts = {name: count for name, (count, _) in shown.items()}
     assert counts == {player.name: drawn[player] for player in players}
-
     for player, chance in zip(players, found, strict=True):
         assert shown[player.name][1] == pytest.approx(DRAWS * chance)
 

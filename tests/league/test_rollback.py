@@ -56,7 +56,6 @@ class StandInLearner:
             self.weights = NOISE
         metrics: dict[str, float | None] = {"learn/loss": 0.0}
         metrics["learn/entropy"] = self.weights["entropy"]
-
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:

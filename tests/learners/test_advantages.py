@@ -155,7 +155,6 @@ def test_rounding_is_no_deviation_and_a_trajectory_counts_once():
     # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
     samples = [make_sample([1], [2], 0.1, game_id=game, group_id=4) for game in (0, 0, 0, 1)]
     samples += [make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5)]
-
     batch = FlatBatch(make_batch(samples))
     assert batch.mean_T(batch.rewards_S).tolist() == [0.1, 0.1, 0.7]
     assert batch.groups_T == [4, 4, 5] and batch.trajectories_S.tolist() == [0, 0, 0, 1, 2]
@@ -178,7 +177,6 @@ def test_each_sample_has_what_its_trajectory_says():
     assert batch.rewards_S.tolist() == [0.5, 1.0, 1.0, 1.0]
     behaviour = [logprobs.tolist() for logprobs in batch.behaviour_logprobs]
     assert behaviour == [[-0.5], [-1.0], [-1.0, -1.0], [-1.0]]
-
     assert [tokens.prompt_ids for tokens in batch.token_samples] == [[1], [1], [1, 4], [1, 5]]
 
 

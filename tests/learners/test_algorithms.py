@@ -178,7 +178,6 @@ def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, nam
 def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
     algorithm = {"name": "grpo", "importance_cap": 1.1}
     learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
-
     batch = make_groups()
     expected = capped_share(learner, batch, 1.1)
     assert learner.update(batch).metrics["learn/importance_capped"] == pytest.approx(expected)

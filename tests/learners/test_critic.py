@@ -206,7 +206,6 @@ def test_values_become_discounted_returns(model, algorithm):
     critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, decay: 0.5}
     options = {"learning_rate": 1e-4, "epochs": 20, "updates": 8}
     learner = make_learner(model, algorithm=algorithm | {"critic": critic}, **options)
-
     won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
     for version in range(8):
         same = {"version": version, "moves": (Move([4]),), **won}
@@ -214,7 +213,6 @@ def test_values_become_discounted_returns(model, algorithm):
             make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, **same)
             for turn in range(3)
         ]
-
         metrics = learner.update(make_batch(samples, version)).metrics
     values = values_of(learner, make_batch(samples, 8))
     assert values.tolist() == pytest.approx([0.5, 1.0, 2.0], abs=0.1)

@@ -74,7 +74,6 @@ def assert_alike(kind, path, own_attention, plain_attention):
         policy(policy.inputs(SAMPLES)).logprobs_N,
         torch.cat([plain_logprobs(plain, each) for each in SAMPLES]),
     )
-
     assert logprobs.std() > 0.1
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
     own, others = (
@@ -182,7 +181,6 @@ def test_a_router_can_be_named_and_experts_cannot():
 @pytest.mark.parametrize("kind", PADDED)
 def test_padded_families_equal_their_own_forward(kind):
     policy = assert_alike(kind, "padded", None, None)
-
     logprobs = policy(policy.inputs(SAMPLES)).logprobs_N
     policy.recompute_activations()
     again = policy(policy.inputs(SAMPLES)).logprobs_N

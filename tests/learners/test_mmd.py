@@ -118,7 +118,6 @@ def test_nash_conv_by_hand():
     after: dict[tuple[int, ...], tuple[float, float, float]]  # by the card
     after = {(1,): (0, 1 / 3, 1), (0,): (1 / 3, 0, 1), (0, 1): (0, 1 / 3, 1)}
     bets = {(card, line): bet for line, cards in after.items() for card, bet in enumerate(cards)}
-
     for key, place in PLACES.items():
         bet = min(max(bets.get(key, 0), 1e-12), 1 - 1e-12)
         logits[place] = torch.tensor([1 - bet, bet]).double().log()

@@ -89,7 +89,6 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, gradien
     algorithm = RFT | {"aggregation": aggregation}
     for size in (8, 1):
         alone = make_learner(model, algorithm=algorithm, micro_batch_size=size).update(kept)
-
         assert alone.metrics["learn/loss"] == pytest.approx(update.metrics["learn/loss"])
         torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
 

@@ -63,7 +63,6 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
     algorithm = config.learner.algorithm
     found = (algorithm.critic, algorithm.baseline_decay, algorithm.normalize)
     assert found == (None, 0.95, "center")
-
     (tmp_path / "config.yaml").write_text(dump(config), encoding="utf-8")
     assert load(str(tmp_path / "config.yaml")) == config
     assert load("default", {"learner.algorithm.name": "ppo"}).learner.algorithm.critic is not None
@@ -214,7 +213,6 @@ def test_steps_end_once_the_policy_is_too_far(model):
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
     for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
         found = make_learner(model, max_kl=limit, **options).update(mixed_batch()).metrics
-
         made = found["learn/optimizer_steps"]
         assert found["learn/epochs_made"] == made / 2
         assert (found["learn/kl_old"] > limit) == (made < 8)

@@ -128,7 +128,6 @@ def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
         chance = words_TV.gather(1, tokens).sum().exp()
         cost += chance * plain_divergence(words_TV, others_TV.detach(), divergence, 0.5).sum()
     expected = gradient(cost, plain)
-
     policy, tokens = scored(1, 2, old, {"teacher": divergence})
     loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, 0.0, 0.0, teacher=1.0), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)

@@ -147,7 +147,6 @@ def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
     assert files == ["average", "learner.pt", "model.safetensors"]
     assert read_adapter(tmp_path / "000001", "main@1") == saved
     assert straight.save(tmp_path / "a").weights == again.save(tmp_path / "b").weights
-
     names = {name: each.shape for name, each in plain(folders[tied]).named_parameters()}
     assert {name: each.shape for name, each in load(saved.weights).items()} == names
 

@@ -31,7 +31,6 @@ async def test_a_critic_of_moves_learns_kuhn(tmp_path: Path) -> None:
     rows = {row["version"]: row for row in read_rows(context.folder.metrics)}
     assert rows[0]["exploit/Kuhn/low"] > 0.4 and rows[12]["exploit/Kuhn/high"] < 0.3
     assert rows[13]["learn/explained_variance"] > 0.05
-
     (actor,) = context.actors
     assert isinstance(actor, LocalActor)
     await actor.close()

@@ -25,7 +25,6 @@ def test_attention_holds_keys_and_convolutions_their_reach() -> None:
     kinds = ["conv", "conv", "full_attention"]
     config = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)
     reach = config.conv_L_cache
-
     assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
 
 
@@ -35,7 +34,6 @@ def test_a_state_space_model_holds_states_alone(length: int) -> None:
     sizes = {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "vocab_size": 50}
     config = Mamba2Config(hidden_size=HIDDEN, num_hidden_layers=LAYERS, **sizes)
     cache = DynamicCache(config=config)
-
     Mamba2ForCausalLM(config)(torch.ones(1, length, dtype=torch.long), cache_params=cache)
     states = [(layer.conv_states[0], layer.recurrent_states[0]) for layer in cache.layers]
     held = sum(int(state.numel()) for pair in states for state in pair if state is not None)

@@ -168,7 +168,6 @@ def test_broken_files_are_one_line(content, file, model, folder):
         (folder / file).unlink()
     else:
         (folder / file).write_bytes(content)
-
     for config in (as_start(model, folder), as_opponent(model, folder)):
         refused(file, check, config)
 

@@ -283,7 +283,6 @@ def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
         assert "learner" not in chosen.text()
     asleep = load("default", LARGE | {"actors.share_gpu": "sleep"})
     assert plan(asleep, [machine(1)], NEEDS, learner=False).share == "off"
-
     laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
     with pytest.raises(ConfigError):
         planned(laptop, trained)

@@ -138,7 +138,6 @@ def trained_tokenizer(splits_words: bool):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options: dict[str, Any] = {"special_tokens": SPECIAL, "initial_alphabet": alphabet}
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, **options)
-
     backend.train_from_iterator([RULES, EVENTS] * 4, trainer)
     tokenizer = TokenizersBackend(tokenizer_object=backend, eos_token="<|end|>")
     tokenizer.chat_template = CHAT_TEMPLATE
