@@ -126,8 +126,7 @@ def test_mistakes_are_one_line_and_arrays_small(run: RunFolder, tmp_path: Path) 
 
 
 def copied(run: RunFolder, root: Path) -> RunFolder:
-    shutil.copytree(run.root, root)
-    return RunFolder(root)
+    return RunFolder(shutil.copytree(run.root, root))
 
 
 def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: Path) -> None:

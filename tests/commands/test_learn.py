@@ -152,8 +152,7 @@ def test_the_best_held_out_version_outlives_newer_ones(run: RunFolder, tmp_path:
 def test_a_resumed_run_equals_an_uninterrupted_one(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
-    source = RunFolder(tmp_path / "source")
-    shutil.copytree(run.root, source.root)
+    source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
     asked = {"learner__algorithm__name": "reinforce", "learn__held_out": 0.2, "learn__epochs": 2}
     asked |= {"eval__every": 2, "eval__games": 4, "learn__window": 3}
     whole = learn([source.root], options(tmp_path / "whole", **asked))
@@ -171,8 +170,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_a_resume_goes_on(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = RunFolder(tmp_path / "source")
-    shutil.copytree(run.root, source.root)
+    source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
     monkeypatch.setattr(MortalLearner, "dies_at", 1)
     with pytest.raises(KeyboardInterrupt):
         learn([source.root], options(tmp_path / "new"))
@@ -211,8 +209,7 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
 def test_games_that_the_model_did_not_play_are_refused(
     run: RunFolder, tmp_path: Path, name: str, change: Any, said: str
 ) -> None:
-    folder = RunFolder(tmp_path / "other")
-    shutil.copytree(run.root, folder.root)
+    folder = RunFolder(shutil.copytree(run.root, tmp_path / "other"))
     for file in folder.game_files():
         games = lines(file.path)
         for turn in (turn for game in games for turn in game["turns"] if turn["sampled"]):
@@ -369,8 +366,7 @@ def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folde
 
 
 def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> None:
-    source = RunFolder(tmp_path / "source")
-    shutil.copytree(run.root, source.root)
+    source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
     (source.root / "judged").mkdir()
     games = [row for file in source.game_files() for row in lines(file.path)]
     scored = [

@@ -45,8 +45,7 @@ def copied(made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The run, to be tampered with, and the folder it lies in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    shutil.copytree(made.root, tmp_path / "run")
-    return RunFolder(tmp_path / "run")
+    return RunFolder(shutil.copytree(made.root, tmp_path / "run"))
 
 
 def rows(folder: RunFolder, purpose: Any) -> list[Record]:

@@ -435,8 +435,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
 def test_a_state_of_another_shape_is_not_whole(
     tmp_path: Path, whole: RunFolder, path: str, value: Any
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(whole.root, folder.root)
+    folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     state = json.loads(folder.state(4).read_text())
     section, _, name = path.partition(".") if path.startswith("marks.") else path.rpartition(".")
     owner = functools.reduce(dict.__getitem__, section.split(".") if section else [], state)
@@ -467,8 +466,7 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
 
 
 def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(whole.root, folder.root)
+    folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     folder.state(4).write_text('{"format": 3, "ratings": {}}')
     refused("format = 3 is not the one that this release of unst", find_point, folder, "--resume")
     folder.state(4).write_text("[]")

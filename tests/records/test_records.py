@@ -438,8 +438,7 @@ def test_a_rewound_folder_has_nothing_of_later_versions(tmp_path: Path) -> None:
     folder.checkpoint(2).mkdir(parents=True)
     (folder.checkpoint(2) / "x").write_bytes(b"half")
     folder.metrics.write_bytes(b"one\ntwo\n")
-    copy = RunFolder(tmp_path.parent / "copy")
-    shutil.copytree(tmp_path, copy.root)
+    copy = RunFolder(shutil.copytree(tmp_path, tmp_path.parent / "copy"))
     marks = {"metrics.jsonl": 4, folder.relative(folder.games("train", 1)): 0}
     for each, aside in ((folder, None), (copy, copy.root / "set_aside/0")):
         each.rewind(1, marks, aside)
