@@ -6,6 +6,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -136,31 +137,12 @@ class Broken(Sink):
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked: Counter[str] = Counter()
+        for method in ("game", "samples", "ratings", "evaluation", "row", "end", "close"):
+            setattr(self, method, partial(self._fail, method))
 
-    def _fail(self, method: str) -> None:
+    def _fail(self, method: str, *_: Any) -> None:
         self.asked[method] += 1
         raise self.error(f"{method} is out of order")
-
-    def game(self, version: int, record: RecordedGame) -> None:
-        self._fail("game")
-
-    def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
-        self._fail("samples")
-
-    def ratings(self, record: Ratings) -> None:
-        self._fail("ratings")
-
-    def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
-        self._fail("evaluation")
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        self._fail("row")
-
-    def end(self, reason: str, report: Path | None) -> None:
-        self._fail("end")
-
-    def close(self) -> None:
-        self._fail("close")
 
 
 class Leaving(Broken):
