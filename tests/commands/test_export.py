@@ -37,25 +37,13 @@ SECRET = "sk-a-key-that-nobody-may-see"
 
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> RunConfig:
+    model = {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}
+    remote = {"kind": "openai", "model": "m", "base_url": "http://a.private.host/v1"}
     return parse(
         {
-            "model": {
-                "name": str(tiny_folder),
-                "dtype": "float32",
-                "init": "fresh",
-                "adapter": {"rank": 4, "alpha": 8},
-            },
+            "model": model | {"adapter": {"rank": 4, "alpha": 8}},
             "games": [{"env": "TicTacToe-v0", "prompt": "answer"}],
-            "opponents": {
-                "fixed": [
-                    {
-                        "kind": "openai",
-                        "model": "m",
-                        "base_url": "http://a.private.host/v1",
-                        "api_key_env": "SOME_KEY",
-                    }
-                ]
-            },
+            "opponents": {"fixed": [remote | {"api_key_env": "SOME_KEY"}]},
             "sampling": {"max_tokens": 6},
             "actors": {"games_in_flight": 2},
             "tracking": {"dashboard": "off"},

@@ -77,14 +77,9 @@ def test_all_is_decided(here: Machine, options: dict[str, Any], learner: bool, o
 
 def test_what_a_person_decided_stays(on: Any) -> None:
     asked = {
-        "model.dtype": "float32",
-        "model.init": "somewhere",
-        "actors.num": 3,
-        "actors.games_in_flight": 5,
-        "buffer.capacity": 999,
-        "learner.gradient_checkpointing": "on",
-        "learner.micro_batch_tokens": 4000,
-        "loop.mode": "sync",
+        **{"model.dtype": "float32", "model.init": "somewhere", "buffer.capacity": 999},
+        **{"actors.num": 3, "actors.games_in_flight": 5, "loop.mode": "sync"},
+        **{"learner.gradient_checkpointing": "on", "learner.micro_batch_tokens": 4000},
     }
     config = on(load("default", SMALL | asked), machine()).config
     for path, value in asked.items():

@@ -171,18 +171,10 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
 @every_row("text", "Infinity", "-Infinity", "NaN", "inf", "nan", "1e999", "1e400")
 @every_row(
     "path",
-    "learner.learning_rate",
-    "sampling.temperature",
-    "opponents.draw.self",
-    "games.0.invalid_moves.forfeit_reward",
-    "games.0.args.piles",
-    "buffer.rewards.0.weight",
-    "learner.algorithm.kl_reward",
-    "learner.algorithm.reward_clip.1",
-    "eval.temperature",
-    "guard.thresholds.score",
-    "loop.max_time",
-    "seed",
+    *("learner.learning_rate", "learner.algorithm.kl_reward", "learner.algorithm.reward_clip.1"),
+    *("games.0.invalid_moves.forfeit_reward", "games.0.args.piles", "buffer.rewards.0.weight"),
+    *("sampling.temperature", "opponents.draw.self", "eval.temperature", "seed"),
+    *("guard.thresholds.score", "loop.max_time"),
 )
 def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
     base = {"learner.algorithm.reward_clip": [0.0, 1.0]}

@@ -14,10 +14,7 @@ RUN: dict[str, Any] = {
     "actors": {"games_in_flight": 128},
     "learner": {
         "algorithm": {"name": "vrpo", "kl_loss": 0.1, "critic": {"learning_rate": 1e-2}},
-        "learning_rate": 2e-3,
-        "batch_size": 384,
-        "steps_per_batch": 2,
-        "epochs": 2,
+        **{"learning_rate": 2e-3, "batch_size": 384, "steps_per_batch": 2, "epochs": 2},
         "micro_batch_size": 384,
     },
     "eval": {"every": 0, "exploitability": {"every": 6}},

@@ -29,10 +29,7 @@ NIM: dict[str, Any] = {
     "actors": {"games_in_flight": 128},
     "learner": {
         "algorithm": {"name": "ppo", "critic": None, "kl_loss": 0.1, "old_logprobs": "engine"},
-        "learning_rate": 3e-3,
-        "batch_size": 512,
-        "steps_per_batch": 4,
-        "epochs": 3,
+        **{"learning_rate": 3e-3, "batch_size": 512, "steps_per_batch": 4, "epochs": 3},
         "micro_batch_size": 256,
     },
     "eval": {"every": 8, "games": 200, "opponents": ["random"]},
@@ -115,22 +112,16 @@ def save_base(folder: Path, seed: int) -> None:
 
 
 def config(folder: Path, seed: int) -> unstable.RunConfig:
+    model = {"name": str(folder / "base"), "dtype": "float32", "init": "fresh"}
     return unstable.parse(
         {
-            "model": {
-                "name": str(folder / "base"),
-                "dtype": "float32",
-                "init": "fresh",
-                "adapter": {"rank": 8, "alpha": 16},
-            },
+            "model": model | {"adapter": {"rank": 8, "alpha": 16}},
             "games": [GAME],
             "sampling": {"max_tokens": 4, "max_prompt_tokens": 100},
             "actors": {"num": 1, "games_in_flight": 64},
             "learner": {
                 "algorithm": {"name": "reinforce", "kl_loss": 0.1, "kl_estimator": "k3"},
-                "learning_rate": 5e-3,
-                "batch_size": 256,
-                "steps_per_batch": 4,
+                **{"learning_rate": 5e-3, "batch_size": 256, "steps_per_batch": 4},
                 "micro_batch_size": 64,
             },
             "eval": {"every": STEPS, "games": 256},

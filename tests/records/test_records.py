@@ -60,6 +60,7 @@ from unstable.types import (
 
 NAMES = ["random", "base", "openai:some/model", "checkpoint:warm@2", "policy@best", "an Ä @ 3 ✓"]
 PURPOSES: list[Purpose] = ["train", "eval"]
+SEGMENT = {"kind": "sampled", "finish_reason": "stop", "adapter": "main@0"}
 INTEGERS = st.integers(0, 2**40)
 NUMBERS = st.floats(-1e99, 1e99)
 LOGPROBS = st.floats(-1e99, 0)
@@ -203,18 +204,8 @@ def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
     model, program = (turn["answer"] for turn in record["turns"])
     assert model.keys() - program.keys() == {"sampled"}
     assert model["sampled"] == {
-        "version": 0,
-        "temperature": 1.0,
-        "prompt_ids": [1, 2, 3],
-        "segments": [
-            {
-                "kind": "sampled",
-                "token_ids": [7, 8],
-                "logprobs": [-0.5, -0.25],
-                "finish_reason": "stop",
-                "adapter": "main@0",
-            }
-        ],
+        **{"version": 0, "temperature": 1.0, "prompt_ids": [1, 2, 3]},
+        "segments": [SEGMENT | {"token_ids": [7, 8], "logprobs": [-0.5, -0.25]}],
     }
     assert (model["player"], program["player"]) == ("main@0", "random")
     assert [seat["player"] for seat in record["spec"]["seats"]] == ["main@0", "random"]
@@ -560,37 +551,15 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
         (40, 3, 1, 1, 1.0),
         (40, 3, 1, 3, -1.0),
     ]
+    rewards = {"outcome": {"raw": -1.0, "weighted": -1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
+    segment = {"token_ids": [1, 1, 9], "logprobs": [-0.1, -0.2, -0.1 / 3]}
     assert records[-1] == {
-        "game": 3,
-        "env": "Nim-v0",
-        "seat": 1,
-        "turn": 3,
-        "group": 40,
-        "staleness": 4,
-        "prompt_length": 2,
-        "completion_length": 3,
-        "rewards": {
-            "outcome": {"raw": -1.0, "weighted": -1.0},
-            "format": {"raw": 1.0, "weighted": 0.1},
-        },
-        "reward": -0.9,
-        "outcome": -1.0,
-        "forfeit": True,
-        "advantage": -1.0,
+        **{"game": 3, "env": "Nim-v0", "seat": 1, "turn": 3, "group": 40, "staleness": 4},
+        **{"prompt_length": 2, "completion_length": 3, "rewards": rewards, "reward": -0.9},
+        **{"outcome": -1.0, "forfeit": True, "advantage": -1.0},
         "sampled": {
-            "version": 3,
-            "temperature": 1.5,
-            "prompt_cut": 1,
-            "prompt_ids": [3, 3],
-            "segments": [
-                {
-                    "kind": "sampled",
-                    "token_ids": [1, 1, 9],
-                    "logprobs": [-0.1, -0.2, -0.1 / 3],
-                    "finish_reason": "length",
-                    "adapter": "main@0",
-                }
-            ],
+            **{"version": 3, "temperature": 1.5, "prompt_cut": 1, "prompt_ids": [3, 3]},
+            "segments": [SEGMENT | segment | {"finish_reason": "length"}],
         },
     }
     for row, record in zip(rows, records, strict=True):

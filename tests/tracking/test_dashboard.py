@@ -39,11 +39,8 @@ from unstable.types.tallies import Least
 
 SIZES = [(80, 24), (120, 40), (160, 50)]
 GPU = {
-    "device/cpu_percent": 50.0,
-    "device/process_memory_gb": 3.25,
-    "device/memory_percent": 40.0,
-    "device/gpu0_percent": 88.0,
-    "device/gpu0_memory_gb": 61.0,
+    **{"device/cpu_percent": 50.0, "device/process_memory_gb": 3.25, "device/memory_percent": 40.0},
+    **{"device/gpu0_percent": 88.0, "device/gpu0_memory_gb": 61.0},
     "device/gpu0_memory_percent": 43.0,
 }
 
