@@ -90,9 +90,7 @@ async def test_a_fault_costs_its_own_game_only():
     mixed[6] = specs(7, env="nowhere")[6]
     faulty = collector(Scripted(lambda: 1))
     results = {result.spec.game_id: result for result in await played(faulty.play(mixed))}
-    clean = {
-        result.spec.game_id: result for result in await played(collector(Scripted()).play(specs(9)))
-    }
+    clean = {each.spec.game_id: each for each in await played(collector(Scripted()).play(specs(9)))}
     failures = [game for game, result in results.items() if isinstance(result, GameFailure)]
     assert set(failures) <= {4, 6} and 6 in failures
     for game in set(range(9)) - {4, 6}:

@@ -196,9 +196,7 @@ def test_the_twin_is_kuhn_poker(tmp_path):
         calls = "[call]" in node.actions
         chance = (first, second)[node.seat][card][calls]
         active = "[call]" if calls else "[bet]"
-        policy[node.key] = {
-            action: chance if action == active else 1 - chance for action in node.actions
-        }
+        policy[node.key] = {each: chance if each == active else 1 - chance for each in node.actions}
     found = assess(tree, policy, forfeits=True)
     assert len(tree.decisions) == 12
     assert found.exploitability == pytest.approx(0, abs=1e-9)

@@ -165,9 +165,7 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
         assert len(segments) == len(engine.asked) == 1
         return
     inserted = CLOSE if ends else []
-    assert [segment.token_ids for segment in segments if not segment.scored] == [CLOSE][
-        : len(inserted)
-    ]
+    assert [each.token_ids for each in segments if not each.scored] == [CLOSE][: len(inserted)]
     first, second = engine.asked
     assert second["prompt_ids"] == [9, 9, *segments[0].token_ids, *inserted]
     assert (first["max_tokens"], second["max_tokens"]) == (18, MOST - 18 - len(inserted))

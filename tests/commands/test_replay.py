@@ -184,9 +184,7 @@ async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -
         return await rounding(engine, None, then, now, 1, vocabulary=132, dtype=dtype)
 
     right = now.token_ids[1]
-    misses = {
-        token_id: await explained(token_id, "bfloat16") for token_id in (right - 1, right + 1)
-    }
+    misses = {each: await explained(each, "bfloat16") for each in (right - 1, right + 1)}
     assert await explained((right + 66) % 132, "bfloat16") is None
     beginning, every_token = [*prompt_ids, now.token_ids[0]], [[t] for t in range(132)]
     scores = [each[0] for each in await engine.score(beginning, every_token, adapter=None)]

@@ -191,9 +191,7 @@ def test_what_is_taught_has_the_ids_of_an_actor(tiny_folder: Path, tmp_path: Pat
     changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     folder = sft(config)
-    taught = {
-        example["prompt"]: example["tokens"]["prompt_ids"] for example in lines(folder.examples)
-    }
+    taught = {each["prompt"]: each["tokens"]["prompt_ids"] for each in lines(folder.examples)}
 
     async def played() -> list[GameResult]:
         actor = make_actor(load(str(folder.config)), folder)

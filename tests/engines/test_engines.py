@@ -32,9 +32,7 @@ from unstable.models.base import load_model, load_tokenizer, named_stop_token_id
 from unstable.models.shape import shape_of
 from unstable.types import Adapter, Completion
 
-LINEARS = {
-    linear.name: (linear.inputs, linear.outputs) for linear in shape_of(tiny_model().config).linears
-}
+LINEARS = {each.name: (each.inputs, each.outputs) for each in shape_of(tiny_model().config).linears}
 
 
 def store(root: Path, capacity: int = 8) -> AdapterStore:

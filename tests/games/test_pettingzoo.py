@@ -152,9 +152,7 @@ class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
     def step(self, actions: dict[str, Any]) -> Any:
         self.left -= 1
         bids = [actions[agent] for agent in self.possible_agents]
-        pay = {
-            agent: float(actions[agent]) if actions[agent] == max(bids) else 0.0 for agent in "ab"
-        }
+        pay = {each: float(actions[each]) if actions[each] == max(bids) else 0.0 for each in "ab"}
         over = dict.fromkeys("ab", self.left == 0)
         if not self.left:
             self.agents = []

@@ -36,9 +36,7 @@ def config(rule: str = "spread", weights: tuple[float, ...] = (1, 2, 1), **more:
 def finished(env: str, *rewards: float) -> PlayedGame:
     """A game with a trajectory for each seat."""
     spec = GameSpec(game_id=0, purpose="train", env=env, seed=0, seats=())
-    packed = [
-        PackedTrajectory(0, seat, seat, 1, 1, reward, b"") for seat, reward in enumerate(rewards)
-    ]
+    packed = [PackedTrajectory(0, seat, seat, 1, 1, each, b"") for seat, each in enumerate(rewards)]
     return PlayedGame(spec, list(rewards), None, False, 1, 1, 1, b"", [], packed)
 
 

@@ -217,9 +217,7 @@ def test_turns_are_desirable_by_the_mean_of_their_role_or_of_their_group(model):
 @pytest.mark.parametrize("algorithm", [{"name": name} for name in PREFERENCES])
 def test_a_batch_in_which_nothing_is_better_is_left_out_and_counted(model, tmp_path, algorithm):
     def batch(version, rewards):
-        games = [
-            game(i, reward, ((1,), (2 + i,)), version=version) for i, reward in enumerate(rewards)
-        ]
+        games = [game(i, each, ((1,), (2 + i,)), version=version) for i, each in enumerate(rewards)]
         return make_batch(sum(games, []), version)
 
     learner = make_learner(model, algorithm=algorithm)

@@ -276,9 +276,7 @@ def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
     texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
     bare = builder().build(observation(events=[], board=""))
     prompts = builder(max_prompt_tokens=len(bare.ids) + len("The board.\n\n") + room)
-    built = [
-        prompts.build(observation(events=texts[:count])).text for count in range(len(texts) + 1)
-    ]
+    built = [prompts.build(observation(events=texts[:each])).text for each in range(len(texts) + 1)]
     events = [text.split("\n\n")[1].split("\n") if "x" in text else [] for text in built]
     steps = [0]
     for count, (before, now) in enumerate(zip(events, events[1:], strict=False), 1):
