@@ -53,9 +53,7 @@ def chances(game: Game, model: PreTrainedModel, temperature: float) -> dict[str,
     """
     prompts = builder()
     prompt_ids = prompts.build(game.observe()).ids
-    answers = {
-        move: prompts.encode_answer(write_answer(prompts, move)) for move in game.legal_moves()
-    }
+    answers = {one: prompts.encode_answer(write_answer(prompts, one)) for one in game.legal_moves()}
     found = {}
     for move, token_ids in answers.items():
         logits = model(input_ids=torch.tensor([prompt_ids + token_ids])).logits[0].double()

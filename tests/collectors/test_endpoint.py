@@ -247,9 +247,7 @@ async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
     assert await train(context) == "all updates made"
     assert server.asked == 4
     assert context.schedule.leave_out("remote") is False, "it was left out before"
-    drawn = [
-        game for _ in range(20) for game in context.schedule.draw_group(PlayerId.policy(2), [])
-    ]
+    drawn = [one for _ in range(20) for one in context.schedule.draw_group(PlayerId.policy(2), [])]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@2"}
     context.tracker.close()
     assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1

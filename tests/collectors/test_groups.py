@@ -200,9 +200,7 @@ async def test_branches_share_all_and_differ_after_the_fork(fork: str) -> None:
         (place,) = {branch.fork for branch in result.branches}
         assert result.turns[place].seat == 0  # the trained one
         for branch in result.branches:
-            before = [
-                (turn.answer.action, turn.answer.observation) for turn in result.turns[:place]
-            ]
+            before = [(t.answer.action, t.answer.observation) for t in result.turns[:place]]
             shared = branch.turns[:place]
             assert [(turn.answer.action, turn.answer.observation) for turn in shared] == before
             assert branch.turns[place].answer.observation == result.turns[place].answer.observation

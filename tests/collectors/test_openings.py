@@ -377,9 +377,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(begin: Begin, mode: s
     for record in games.values():
         mate = games.get(record["game"] + 1)
         if record["member"] == 0 and mate is not None:
-            begun = [
-                [turn["sampled"]["segments"] for turn in each["turns"]] for each in (record, mate)
-            ]
+            begun = [[t["sampled"]["segments"] for t in each["turns"]] for each in (record, mate)]
             assert begun[0][: record["opening"]] == begun[1][: record["opening"]]
     samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
     assert samples

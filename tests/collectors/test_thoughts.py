@@ -192,9 +192,7 @@ async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
 async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     said = [f"<think>secret {letter}</think>\\boxed{{[{n}]}}" for n, letter in enumerate("abcde")]
     engine = Recorder(*said)
-    seats = tuple(
-        SeatSpec(player=PlayerId.policy(seat), temperature=0.7, group_id=1) for seat in (0, 1)
-    )
+    seats = tuple(SeatSpec(player=PlayerId.policy(s), temperature=0.7, group_id=1) for s in (0, 1))
     spec = GameSpec(game_id=0, purpose="train", env="TicTacToe-v0", seed=11, seats=seats)
     own = model_player(engine, style="think", parser="boxed", prompts=prompts(False, keep=400))
     result = await play_game(spec, FREE.updated({"max_turns": 5}), [own, own], 5)
@@ -202,9 +200,7 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     for index, request in enumerate(engine.requests):
         shown = TOKENIZER.decode(request["prompt_ids"])
         seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
-        assert seen == {
-            letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0
-        }
+        assert seen == {a for n, a in enumerate("abcde") if n < index and (n - index) % 2 == 0}
         assert "secret" not in result.turns[index].answer.observation
 
 

@@ -50,9 +50,7 @@ def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> No
     assert len(data.games) == len(games) > 0
     assert list(data.games.columns) == list(GAME_COLUMNS)
     assert listed(data.games, "reason") == [game["reason"] for _, game in games]
-    assert [list(each) for each in listed(data.games, "outcomes")] == [
-        game["outcomes"] for _, game in games
-    ]
+    assert [list(o) for o in listed(data.games, "outcomes")] == [g["outcomes"] for _, g in games]
     turns = [turn for _, game in games for turn in game["turns"]]
     assert listed(data.turns, "text") == [turn["text"] for turn in turns]
     for got, logprobs, turn in zip(

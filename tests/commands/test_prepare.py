@@ -146,7 +146,5 @@ def test_a_version_is_evaluated_without_the_opponents_of_training(opponents: lis
     given = {"eval": {"opponents": opponents, "every": 0}, "opponents": {"draw": draw}}
     config = evaluate._evaluated(parse({**given, "guard": {"action": ["opponents"]}}))
     read = RunConfig.model_validate(config.model_dump())
-    assert [each.key for each in read.opponents.fixed] == [
-        name for name in opponents if name == "random"
-    ]
+    assert [each.key for each in read.opponents.fixed] == [n for n in opponents if n == "random"]
     assert (read.eval.opponents, read.eval.every) == (opponents, 1)

@@ -117,9 +117,7 @@ def other_reading(record: Record) -> None:
     """Another legal move than the tokens say."""
     turns = record["turns"]
     taken = {turn["action"] for turn in turns}
-    turns[0]["answer"]["action"] = next(
-        f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken
-    )
+    turns[0]["answer"]["action"] = next(f"[{c}]" for c in range(9) if f"[{c}]" not in taken)
 
 
 def other_logprobs(record: Record) -> None:
@@ -320,9 +318,7 @@ def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
     folder, result = saved(copied.root.parent)
     assert result.fork == 2 and result.spec.seed == record["seed"]
-    assert [turn.answer.action for turn in result.turns[:2]] == [
-        turn["action"] for turn in record["turns"][:2]
-    ]
+    assert [t.answer.action for t in result.turns[:2]] == [t["action"] for t in record["turns"][:2]]
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
     assert run(["replay", str(folder), "0"]) == 0

@@ -121,9 +121,7 @@ async def broken_off(
 @pytest.fixture(scope="module")
 def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run in synchronous mode that nothing cut off."""
-    context = make_context(
-        tiny_folder, tmp_path_factory.mktemp("whole") / "run", **settings("sync")
-    )
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("w") / "run", **settings("sync"))
     asyncio.run(train(context))
     return context.folder
 
@@ -314,9 +312,7 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert {game for game, _ in trained} <= set(before)
     assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
     score = "eval/TicTacToe-v0/random/sampled/score"
-    scored = [
-        row["version"] for row in read_rows(context.folder.metrics) if row.get(score) is not None
-    ]
+    scored = [r["version"] for r in read_rows(context.folder.metrics) if r.get(score) is not None]
     assert scored == [0, 2, 4], "each evaluation that is due is there, once"
     for version in scored:
         games = lines(context.folder.games("eval", version))
@@ -554,7 +550,5 @@ def test_what_goes_on_is_planned_by_the_lengths_that_it_measured(
     refused("enough", resume, run.root, {"loop.steps": 5})
     asked = [row for row in read_rows(whole.metrics) if row["collect/engine/requests"]]
     requests = sum(row["collect/engine/requests"] for row in asked)
-    tokens = sum(
-        row["collect/engine/requests"] * row["collect/engine/request_tokens"] for row in asked
-    )
+    tokens = sum(r["collect/engine/requests"] * r["collect/engine/request_tokens"] for r in asked)
     assert given == [pytest.approx(tokens / requests)] and tokens > 0

@@ -201,9 +201,7 @@ def test_what_is_taught_has_the_ids_of_an_actor(tiny_folder: Path, tmp_path: Pat
         results = [result async for result in actor.play(specs)]
         return [result for result in results if isinstance(result, GameResult)]
 
-    turns = [
-        turn for result in asyncio.run(played()) for turn in result.turns if turn.answer.sampled
-    ]
+    turns = [turn for each in asyncio.run(played()) for turn in each.turns if turn.answer.sampled]
     compared = [turn for turn in turns if turn.answer.observation in taught]
     assert compared
     for turn in compared:

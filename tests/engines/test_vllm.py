@@ -205,9 +205,7 @@ async def test_a_seed_decides_an_answer(engine):
 
 async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
     prompt = [STOP, *PROMPT[:8], STOP]
-    answers = await asyncio.gather(
-        *(ask(engine, prompt, seed=seed, max_tokens=24) for seed in range(8))
-    )
+    answers = await asyncio.gather(*(ask(engine, prompt, seed=s, max_tokens=24) for s in range(8)))
     reasons = set()
     for answer in (answer.completion for answer in answers):
         stops = [index for index, token in enumerate(answer.token_ids) if token in (2, STOP)]

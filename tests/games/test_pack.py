@@ -460,9 +460,7 @@ def test_the_mafias_choice_is_lost_where_doctor_and_detective_are_dead() -> None
         state = env.state.game_state
         roles = state["player_roles"]
         state["alive_players"] = [number for number in roles if roles[number] not in dead]
-        victim, own = (
-            [number for number in roles if roles[number] == role] for role in ("Villager", "Doctor")
-        )
+        victim, own = ([n for n in roles if roles[n] == role] for role in ("Villager", "Doctor"))
         while env.phase.value == "Night-Mafia":
             env.step(f"[{victim[0]}]")
         while env.phase.value.startswith("Night") and not env.state.done:

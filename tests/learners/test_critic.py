@@ -84,9 +84,7 @@ def test_generalized_advantages_equal_brute_force_in_any_order(rows, gamma, deca
     rewards, values, trajectories = (np.array(column) for column in zip(*rows, strict=True))
     found = generalized_advantages(rewards, values, trajectories, turns, gamma=gamma, decay=decay)
     for place, (_, _, trajectory) in enumerate(rows):
-        rest = [
-            i for i, row in enumerate(rows) if row[2] == trajectory and turns[i] >= turns[place]
-        ]
+        rest = [i for i, r in enumerate(rows) if r[2] == trajectory and turns[i] >= turns[place]]
         rest.sort(key=turns.__getitem__)
         expected = 0.0
         for k, i in enumerate(rest):

@@ -102,9 +102,7 @@ def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
 
 
 def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
-    samples = [
-        token_sample([7, 8, first], [answer, 0]) for first in range(40) for answer in (1, 2, 2)
-    ]
+    samples = [token_sample([7, 8, i], [answer, 0]) for i in range(40) for answer in (1, 2, 2)]
     samples += [token_sample([7, 8, 9, 9], [answer]) for answer in (3, 4)]
     pack = pack_samples(samples)
     assert pack.segments.query_lengths == 81 * [4]
@@ -125,9 +123,7 @@ def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
     for before in (10, 640):
         prompts = [[*range(before), branch] for branch in (1, 2)]
         answers = [[*range(10), answer, 0] for answer in (3, 4)]
-        pack = pack_samples(
-            [token_sample(prompt, answer) for prompt in prompts for answer in answers]
-        )
+        pack = pack_samples([token_sample(ids, answer) for ids in prompts for answer in answers])
         counts[before] = len(pack.segments.query_lengths)
     # Of a root, two branches of eleven tokens and four of one, the branches are taken apart.
     assert counts == {10: 7, 640: 5}
@@ -165,9 +161,7 @@ def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_share
     ]
     samples = [sample for sample, _ in masked]
     plain = adapted("sdpa")
-    expected = torch.cat(
-        [plain_logprobs(plain, sample)[torch.tensor(mask) == 1] for sample, mask in masked]
-    )
+    expected = torch.cat([plain_logprobs(plain, s)[torch.tensor(m) == 1] for s, m in masked])
     pack = pack_samples(samples, min_shared=min_shared)
     assert pack.targets_N.tolist() == [id for each in samples for id in each.scored_ids]
     assert pack.samples_N.bincount().tolist() == [sum(mask) for _, mask in masked]

@@ -253,9 +253,7 @@ def test_ranks_end_an_update_at_the_same_step(pair, model):
     for gradients, own_weights, rows in pair.run(updates, model, batches, **options):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-3)
         torch.testing.assert_close(own_weights, weights, atol=1e-4, rtol=1e-3)
-        assert [row["learn/epochs_made"] for row in rows] == [
-            row["learn/epochs_made"] for row in metrics
-        ]
+        assert [r["learn/epochs_made"] for r in rows] == [r["learn/epochs_made"] for r in metrics]
 
 
 def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):

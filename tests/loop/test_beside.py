@@ -117,9 +117,7 @@ async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Pat
     await held.save()
     await (await learner.hold()).save()
     assert weights(folder, 4) == before != weights(folder, 5)
-    states = [
-        torch.load(place / "learner.pt") for place in (tmp_path / "before", folder.checkpoint(4))
-    ]
+    states = [torch.load(at / "learner.pt") for at in (tmp_path / "before", folder.checkpoint(4))]
     assert str(states[0]) == str(states[1]), "with the optimizer's moments"
 
 

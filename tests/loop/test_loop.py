@@ -135,9 +135,7 @@ async def test_both_at_once_stay_fresh(begin: Begin, max_staleness: int) -> None
     assert await train(context) == "all updates made"
     assert context.version == 4
     for update in (1, 2, 3, 4):
-        assert all(
-            sample["staleness"] <= max_staleness for sample in lines(context.folder.samples(update))
-        )
+        assert all(s["staleness"] <= max_staleness for s in lines(context.folder.samples(update)))
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

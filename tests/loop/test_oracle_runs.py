@@ -64,9 +64,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     def total(name: str) -> float:
         return sum(row.get(name) or 0 for row in rows)
 
-    rewards = [
-        turn["rewards"] for game in games for turn in game["turns"] if turn["rewards"] is not None
-    ]
+    rewards = [t["rewards"] for game in games for t in game["turns"] if t["rewards"] is not None]
     assert rewards and all({"outcome", "http"} == set(terms) for terms in rewards)
     assert all(terms["http"]["weighted"] == terms["http"]["raw"] / 2 for terms in rewards)
     # In asynchronous play some end after the last row.

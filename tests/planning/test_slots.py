@@ -46,9 +46,7 @@ def waiting_share(
         ended = [chance.random() < 1 / ANSWER for _ in running]
         waited += len(left) * (step >= steps // 2)
         queue = left
-        queue.extend(
-            (place, next(place)) for (place, _), end in zip(running, ended, strict=True) if end
-        )
+        queue.extend((at, next(at)) for (at, _), end in zip(running, ended, strict=True) if end)
         running = [each for each, end in zip(running, ended, strict=True) if not end]
     return waited / (number * steps / 2)
 

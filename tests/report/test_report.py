@@ -113,9 +113,7 @@ def test_exploitability_decides_where_its_bounds_part(run: Run) -> None:
 
 
 def test_curves_hold_the_rows_values(run: Run) -> None:
-    shown = {
-        chart["title"]: chart for each in sections([run], [survey(run)]) for chart in each["charts"]
-    }
+    shown = {c["title"]: c for each in sections([run], [survey(run)]) for c in each["charts"]}
     scores = shown["Score by version"]["spec"]["data"]["values"]
     expected = [
         (
@@ -199,9 +197,7 @@ def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[s
 def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
     other = replace(run, name="other", config=run.config.model_copy(update={"seed": 9}))
     (chosen, *_) = config_tables([run, other])
-    rows = {
-        row[0]: (row[1:], mark) for row, mark in zip(chosen["rows"], chosen["marked"], strict=True)
-    }
+    rows = {r[0]: (r[1:], mark) for r, mark in zip(chosen["rows"], chosen["marked"], strict=True)}
     assert rows["seed"] == (["0", "9", "0"], True)
     assert rows["loop.steps"] == (["3", "3", "8"], False)
 

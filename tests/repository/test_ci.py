@@ -32,9 +32,7 @@ def test_a_commit_runs_the_core_and_a_quarter_of_a_table(monkeypatch: pytest.Mon
         monkeypatch.setattr(tables, "commit", lambda commit=commit: commit)
         quarters.append(selected())
     assert all({*CORE} < {*rows} and len(rows) in (7, 8) for rows in quarters)
-    assert sorted(row for rows in quarters for row in {*rows} - {*CORE}) == sorted(
-        {*ROWS} - {*CORE}
-    )
+    assert sorted(r for rows in quarters for r in {*rows} - {*CORE}) == sorted({*ROWS} - {*CORE})
     for commit, quarter in (("fc4", 0), ("", 0), ("fc7", 3)):
         monkeypatch.setattr(tables, "commit", lambda commit=commit: commit)
         assert selected() == quarters[quarter]

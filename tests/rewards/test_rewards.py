@@ -74,9 +74,7 @@ def test_terms_of_length(term: str, args: dict[str, Any], expected: Sequence[flo
     ]
     turns = [turn(index, 0, "main@1", sampled=each) for index, each in enumerate(made)]
     config = RewardConfig(term=term, args=args)
-    assert [BUILT_IN[term](game(), each, **config.args) for each in turns] == pytest.approx(
-        expected
-    )
+    assert [BUILT_IN[term](game(), t, **config.args) for t in turns] == pytest.approx(expected)
 
 
 def _answer(count: int) -> Completion:

@@ -52,9 +52,7 @@ async def judged(entry: Entry, result: GameResult) -> list[float] | GameFailure:
 async def test_the_experts_share_of_the_move_that_was_made() -> None:
     moves = (Move([7, 8], 0.75), Move([7, 9, 8], 0.25), Move([9, 8], 0.0))
     made = [[7, 8], [7, 9, 8], [9, 8], [5, 5]]  # the last is no move
-    answers = [
-        replace(sampled(token_ids=ids, logprobs=[-1.0] * len(ids)), moves=moves) for ids in made
-    ]
+    answers = [replace(sampled(token_ids=a, logprobs=[-1.0] * len(a)), moves=moves) for a in made]
     found = await judged(RewardConfig(term="expert", weight=2.0), answered(answers))
     assert found == [0.75, 0.25, 0.0, 0.0]
 

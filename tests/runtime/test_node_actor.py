@@ -113,9 +113,7 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
     assert content(await rounds(nodes, lost_in, back_in)) == content(expected)
     back = [] if back_in is None else ["actor-1 plays at b"]
     assert nodes.said == ["actor-1 lost", *back]
-    assert [await actor.state() for actor in nodes.actors] == [
-        await actor.state() for actor in whole.actors
-    ]
+    assert [await a.state() for a in nodes.actors] == [await a.state() for a in whole.actors]
     await nodes.close()
     await whole.close()
 

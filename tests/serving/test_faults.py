@@ -117,9 +117,7 @@ async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.Mo
         began = time.monotonic()
         for index in range(3):
             slow[0][1].write(b" ")  # a byte now and then
-            reply = await client.chat.completions.create(
-                **{**ASKED, "max_tokens": 2, "seed": index}
-            )
+            reply = await client.chat.completions.create(**ASKED | {"max_tokens": 2, "seed": index})
             assert reply.usage.completion_tokens == 2
         assert time.monotonic() - began < 10
         for reader, writer in slow:

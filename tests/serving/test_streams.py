@@ -31,9 +31,7 @@ async def streamed(served: Endpoint, **request: Any) -> tuple[list[list[Any]], A
 
 async def whole(served: Endpoint, **request: Any) -> Any:
     async with served.client() as client:
-        return await client.chat.completions.create(
-            **{"model": "main@0", "messages": HI, **request}
-        )
+        return await client.chat.completions.create(**{"model": "main@0", "messages": HI} | request)
 
 
 def rows(choices: Sequence[Any]) -> list[tuple[str, float, list[tuple[str, float]]]]:

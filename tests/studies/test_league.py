@@ -107,9 +107,7 @@ def test_schedules_go_over_all_that_a_member_makes_from_its_last_beginning(tmp_p
 
     def parts(member: str) -> list[tuple[int, int]]:
         found = [league.fields(each) for each in league.turns if each.member == member]
-        return [
-            (each.get("learner.updates_before", 0), each["learner.updates_after"]) for each in found
-        ]
+        return [(f.get("learner.updates_before", 0), f["learner.updates_after"]) for f in found]
 
     assert parts("main") == [(0, 4), (2, 2), (4, 0)]
     assert parts("exploiter") == [(0, 0), (0, 0), (0, 0)]

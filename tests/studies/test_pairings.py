@@ -41,9 +41,7 @@ def design(*players: str, **changes: object) -> Design:
 def played(spec: GameSpec) -> GameResult:
     """As strong as the players are, by chance that follows from the game's number."""
     chance = random.Random(spec.game_id)
-    worth = {
-        side: STRENGTH[spec.seats[side[0]].player.name] + chance.gauss(0, 1) for side in spec.sides
-    }
+    worth = {at: STRENGTH[spec.seats[at[0]].player.name] + chance.gauss(0, 1) for at in spec.sides}
     best = max(worth, key=lambda side: worth[side])
     outcomes = [1.0 if seat in best else -1.0 for seat in range(len(spec.seats))]
     payoffs = [2 * outcome for outcome in outcomes]
@@ -155,9 +153,7 @@ def test_what_is_won_together_is_by_who_sits_first() -> None:
     results = whole(config(TWO), design("even", "weak", with_itself=True))
     paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
     paid["even", "weak"] = 0.5
-    shared = [
-        replace(each, outcomes=[paid.get(names(each.spec), -1.0) / 2] * 2) for each in results
-    ]
+    shared = [replace(e, outcomes=[paid.get(names(e.spec), -1.0) / 2] * 2) for e in results]
     found = won_together(["even", "weak"], shared)
     assert found == pytest.approx(np.array([[2.0, 0.5], [-1.0, 2.0]]))
 

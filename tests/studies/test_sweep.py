@@ -143,9 +143,7 @@ def test_a_plan_prints_the_commands(here: Path, capsys: pytest.CaptureFixture[st
 
 # Successive halving
 
-VALUES = st.dictionaries(
-    st.sampled_from("abcdef"), st.lists(st.floats(0, 1), max_size=3), min_size=1
-)
+VALUES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.floats(0, 1), max_size=3), min_size=1)
 
 
 @given(values=VALUES, keep=st.integers(1, 6) | st.floats(0.1, 0.9), sign=st.sampled_from([1, -1]))

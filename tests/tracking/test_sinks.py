@@ -423,6 +423,4 @@ def test_the_pages_examples_run_through_the_real_loop(
         "over: all updates made",
     ]
     scores = (tmp_path / "run/scores.txt").read_text().splitlines()
-    assert [line.split()[:3] for line in scores] == [
-        [version, "TicTacToe-v0", "random"] for version in "012"
-    ]
+    assert [one.split()[:3] for one in scores] == [[v, "TicTacToe-v0", "random"] for v in "012"]
