@@ -1,7 +1,6 @@
 """The doctor: the machine, the plan, and an exit code, without loading a model."""
 
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.helpers.cli import ran
 from tests.helpers.machines import QWEN, VERSIONS, machine
 from tests.helpers.models import hollow_files
 from tests.helpers.rows import each_row
@@ -159,8 +159,7 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
         "import sys; from unstable.cli import run; code = run(sys.argv[1:]); "
         "print('heavy', {'ray', 'vllm', 'peft'} & set(sys.modules)); sys.exit(code)"
     )
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = ran([sys.executable, "-c", code, *arguments])
     assert done.returncode == 0, done.stderr + done.stdout
     assert "actors   3 on " in done.stdout and "would make 5 updates" in done.stdout
     assert "heavy set()" in done.stdout

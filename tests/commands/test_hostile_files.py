@@ -177,7 +177,7 @@ def test_code_of_a_model_is_not_run(exploded: Path, tmp_path: Path) -> None:
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"import os\nos.mkdir({str(exploded)!r})\nclass Own: pass\n")
-    refused("model.name", check, parse({"model": {"name": str(folder)}}))
+    refused("model.name", lambda: check(parse({"model": {"name": str(folder)}})))
     assert not exploded.exists()
 
 

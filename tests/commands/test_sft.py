@@ -438,7 +438,7 @@ def test_a_mistake_is_one_line_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.helpers.loop.load_model", lambda _: pytest.fail("a model is loaded"))
-    assert words in line_of(sft, make_config(tiny_folder, here / "run", **changes))
+    assert words in line_of(lambda: sft(make_config(tiny_folder, here / "run", **changes)))
     assert not (here / "run").exists()
 
 

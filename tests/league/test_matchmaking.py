@@ -325,7 +325,7 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
     ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
 )
 def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
-    assert line_of(Matchmaker, config(past).opponents).startswith(problem)
+    assert line_of(lambda: Matchmaker(config(past).opponents)).startswith(problem)
 
 
 @every_row("pinned", ["worst"], [-1], "best", [0.5])

@@ -299,7 +299,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher
     def problem(adapter: str, **model) -> str:
         algorithm = {"name": "grpo", "teacher": {"adapter": adapter}}
         data = {"model": {"name": "tiny"} | model, "learner": {"algorithm": algorithm}}
-        return line_of(check, parse(data))
+        return line_of(lambda: check(parse(data)))
 
     field = "learner.algorithm.teacher.adapter"
     assert problem("/nowhere").startswith(f"{field} = '/nowhere': has no adapter_config.json")

@@ -112,4 +112,4 @@ def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> Non
     ("goal: most", "goal = 'most'"),
 )
 def test_a_mistake_is_one_line(text: str, said: str) -> None:
-    assert said in line_of(read(text).all_settings)
+    assert said in line_of(lambda: read(text).all_settings())

@@ -211,7 +211,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
     (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
 )
 def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
-    refused(line, make_tracker, tmp_path, sinks=own_sinks(make_config(), [callback]))
+    refused(line, lambda: make_tracker(tmp_path, sinks=own_sinks(make_config(), [callback])))
 
 
 # Sample games
