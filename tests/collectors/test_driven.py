@@ -17,8 +17,6 @@ from unstable.drivers import driving
 from unstable.serving.tables import Table, Tables, _Asked
 from unstable.types import GameFailure, GameResult
 
-OFF = {"eval.exploitability.every": 0}
-
 
 async def test_a_program_gets_the_tokens_that_the_same_game_gets_in_process(tmp_path):
     """One after another, so that nothing but the way to the engine differs."""

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.helpers.cli import Done
 from tests.helpers.rows import each_row
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,7 +37,7 @@ def fake_python(folder: Path, script: str) -> str:
     return str(path)
 
 
-def start(clone: Path, script: str, python: str) -> "subprocess.CompletedProcess[str]":
+def start(clone: Path, script: str, python: str) -> Done:
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": python}
     command = ["bash", str(clone / script)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
@@ -58,14 +59,19 @@ def test_a_step_that_fails_says_which_and_how_to_go_on(clone: Path) -> None:
     assert "to go on: " in done.stderr and "python3-venv" in done.stderr
 
 
-def test_a_second_start_installs_nothing(clone: Path) -> None:
-    """A stamp stands for the packages; it is void when what was asked for changes."""
-    binary = clone / ".venv/bin"
+def installed(clone: Path, installer: str) -> Path:
+    """A virtual environment whose python installs by a line of shell; the file of its calls."""
+    binary, calls = clone / ".venv/bin", clone / "installs"
     binary.mkdir(parents=True)
-    installs = clone / "installs"
-    fake_python(binary, f'echo "$@" >> "{installs}"')
+    fake_python(binary, f'{installer}echo "$@" >> "{calls}"')
     (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
     (binary / "unstable").chmod(0o755)
+    return calls
+
+
+def test_a_second_start_installs_nothing(clone: Path) -> None:
+    """A stamp stands for the packages; it is void when what was asked for changes."""
+    installs = installed(clone, "")
     first = start(clone, "run.sh", "python3")
     assert first.stdout == "started train\n", first.stderr
     count = len(installs.read_text().splitlines())
@@ -78,12 +84,7 @@ def test_a_second_start_installs_nothing(clone: Path) -> None:
 
 
 def test_two_first_starts_install_once(clone: Path) -> None:
-    binary = clone / ".venv/bin"
-    binary.mkdir(parents=True)
-    installs = clone / "installs"
-    fake_python(binary, f'sleep 0.2; echo "$@" >> "{installs}"')
-    (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
-    (binary / "unstable").chmod(0o755)
+    installs = installed(clone, "sleep 0.2; ")
     command = ["bash", str(clone / "run.sh")]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -128,9 +129,7 @@ def tools(folder: Path, smi: str | None = None, df_mb: int = 100_000, gcc: bool 
     return str(folder)
 
 
-def checked(
-    path: str, python: str = sys.executable, **variables: str
-) -> "subprocess.CompletedProcess[str]":
+def checked(path: str, python: str = sys.executable, **variables: str) -> Done:
     """What the install script makes of the machine; prints its flavour."""
     nowhere = str(Path(path) / "nowhere")
     script = (

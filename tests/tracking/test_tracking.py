@@ -46,8 +46,6 @@ from unstable.tracking.text import sparkline, update_line
 from unstable.types import Segment, Update
 from unstable.types.metrics import EvalKey, VersusKey, metric
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_thoughts_are_counted_apart_and_what_ended_them_is_not() -> None:
     """Three trained turns of 2, 5 and 8 sampled tokens; the last thought was ended."""
