@@ -235,11 +235,8 @@ def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, wo
         assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_games_that_can_be_constrained_pass() -> None:
+def test_games_that_can_be_constrained_pass_and_training_has_no_such_option() -> None:
     for env in ("TicTacToe-v0", "Nim-v0", "Othello-v0"):
         check_constrained(GameConfig(env=env))
-
-
-def test_training_has_no_such_option() -> None:
     with pytest.raises(ConfigError, match="unknown key 'constrained'"):
         parse({"sampling": {"constrained": True}})

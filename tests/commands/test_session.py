@@ -170,14 +170,11 @@ def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None
     assert ended == ["in order", "to its end"]
 
 
-def test_under_nohup_a_closed_terminal_is_nothing(hangups: None) -> None:
+def test_under_nohup_hangups_are_nothing_and_sigterm_is_the_callers_again(hangups: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with session.ended_by_sigterm():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
-def test_sigterm_is_the_callers_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with session.ended_by_sigterm():
         assert signal.getsignal(signal.SIGTERM) != before

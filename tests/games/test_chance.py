@@ -9,16 +9,13 @@ from tests.helpers.rows import every_row
 from unstable.games import chance
 
 
-def test_a_generators_state_is_swapped_by_its_bytes() -> None:
+def test_state_is_swapped_by_bytes_and_functions_are_of_the_shared_generator() -> None:
     """Else games are right and thirty times slower at each swap: chance.py needs a look."""
     assert chance._is_as_in_cpython()
     generator = random.Random(3)
     generator.gauss(0, 1)
     raw, gauss = chance._read(generator)
     assert isinstance(raw, bytes) and gauss is not None
-
-
-def test_the_functions_of_random_are_methods_of_the_shared_generator() -> None:
     for name in ("random", "randrange", "randint", "choice", "shuffle", "sample", "gauss"):
         assert getattr(random, name).__self__ is chance._shared
 

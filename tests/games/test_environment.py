@@ -137,13 +137,10 @@ def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
     assert game.payoffs == [3.0, 1.0] and game.outcomes == [0.75, 0.25]
 
 
-def test_it_is_checked_as_any_game() -> None:
+def test_it_is_checked_and_solved_as_any_game() -> None:
     check_game(CONFIG)
     refused("seats = 3: two seats", check_game, CONFIG.model_copy(update={"seats": 3}))
-
-
-def test_it_is_solved() -> None:
-    """Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4."""
+    # Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4.
     tree = grow(CONFIG)
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)

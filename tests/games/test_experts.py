@@ -69,13 +69,10 @@ def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
     return found
 
 
-def test_tic_tac_toe_is_never_lost_and_wild_tic_tac_toe_won():
+def test_tic_tac_toe_is_not_lost_wild_won_and_optimal_moves_are_as_likely():
     assert outcomes_against_all_replies("TicTacToe-v0", 0) == {0, 1}
     assert outcomes_against_all_replies("TicTacToe-v0", 1) == {0, 1}
     assert outcomes_against_all_replies("WildTicTacToe-v0", 0) == {1}
-
-
-def test_every_optimal_move_is_as_likely():
     game = new_game("TicTacToe-v0")
     assert game.expert_moves() == pytest.approx({f"[{cell}]": 1 / 9 for cell in range(9)})
     corners = dict.fromkeys(("[0]", "[2]", "[6]", "[8]"), 1 / 4)

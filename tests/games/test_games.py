@@ -244,16 +244,13 @@ def test_rewards_are_by_seat_as_the_env_gives_them():
     assert alone.outcomes == [5.0]
 
 
-def test_textarenas_own_kuhn_poker_moves_no_chips_for_a_bet():
+def test_kuhn_poker_moves_no_chips_in_textarena_and_deals_no_round_too_many():
     """What ours is worth is in tests/solving/test_exploit.py."""
     env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
     env.reset(num_players=2, seed=0)
     before = dict(env.state.game_state["player_chips"])
     env.step("[bet]")
     assert env.state.game_state["player_chips"] == before
-
-
-def test_kuhn_poker_deals_no_round_after_the_last():
     played = game(KUHN)
     play_randomly(played, 0)
     assert played.env.raw.state.game_state["current_round"] == 3

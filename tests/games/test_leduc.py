@@ -69,15 +69,12 @@ def test_deals_are_as_likely_and_drawn_as_late_as_can_be(tree):
         assert node.asked == ((6, 5, 4) if first in CLOSED else (6, 5))
 
 
-def test_the_tree_is_open_spiels(tree):
+def test_the_tree_is_open_spiels_and_chips_are_what_the_rules_say(tree):
     """At most two bets a round of betting, no fold without one: 5,520 ends."""
     played = Counter(" / ".join(map(" ".join, rounds_of(node.moves))) for node in ends(tree))
     last = [f"{first} / {second}" for first in CLOSED for second in FOLDED + CLOSED]
     assert played == dict.fromkeys(FOLDED, 30) | dict.fromkeys(last, 120)
     assert sum(played.values()) == 5520
-
-
-def test_chips_are_what_the_rules_say(tree):
     for node in ends(tree):
         won = opener_wins(dealt(node.draws).ljust(3), rounds_of(node.moves))
         assert leduc.chips(node.env) == [won, -won]

@@ -44,13 +44,10 @@ def test_more_cards_do_more_until_the_driver_bounds_them() -> None:
     assert at(1, 2).driver < 0.1
 
 
-def test_an_adapter_goes_to_each_node_once() -> None:
+def test_an_adapter_goes_to_each_node_once_and_nothing_is_known_of_processors() -> None:
     one, four = at(1, 8), at(4, 8)
     assert one.publish_bytes == four.publish_bytes and one.publish_s == 0
     assert four.publish_s == pytest.approx(3 * four.publish_bytes / NETWORK)
-
-
-def test_nothing_is_known_of_processors() -> None:
     config = load("default", {"actors.engine": "embedded"})
     machines = nodes_named("h100", 2)
     assert capacity(config, plan(config, machines, NEEDS), machines) is None

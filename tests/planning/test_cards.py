@@ -36,7 +36,7 @@ def test_about_half_of_the_cards_learn(there: str, actors: int, learners: int) -
     assert (len(chosen.actors), len(chosen.learners)) == (actors, learners)
 
 
-def test_numbers_that_are_given_stay() -> None:
+def test_numbers_that_are_given_stay_and_ranks_share_a_large_base() -> None:
     given = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 7, "learner.num": 1})
     assert (len(given.actors), len(given.learners)) == (7, 1)
     rest = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 6})
@@ -44,10 +44,7 @@ def test_numbers_that_are_given_stay() -> None:
     config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-8B"})
     chosen = planned("8xh100", "Qwen/Qwen3-8B")
     assert resolve(config, chosen, "fresh").learner.num == len(chosen.learners)
-
-
-def test_ranks_share_a_base_that_one_card_does_not_hold() -> None:
-    """Of the numbers of ranks, those that do not fit are not chosen."""
+    # Of the numbers of ranks, those that do not fit are not chosen.
     chosen = planned("4x24gb", "Qwen/Qwen3-8B", **{"learner.parallel": "fsdp"})
     assert len(chosen.learners) >= 2
 

@@ -34,15 +34,12 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 
-def test_ranks_are_packed_on_a_node_that_has_room_for_them() -> None:
+def test_ranks_and_engines_of_several_cards_have_them_of_one_node() -> None:
     chosen = planned(LARGE | {"learner.num": 3}, node("a", 4), node("driver", 1))
     assert {rank.node for rank in chosen.learners} == {"a"}
     assert len(chosen.actors) == 2
     spread = planned(LARGE | {"learner.num": 5}, node("a", 4), node("driver", 2))
     assert [rank.node for rank in spread.learners] == ["a"] * 3 + ["driver"] * 2
-
-
-def test_an_engine_on_several_cards_has_them_of_one_node() -> None:
     options = LARGE | {"actors.tensor_parallel": 2, "learner.num": 1}
     chosen = planned(options, node("a", 3), node("b", 3), node("driver", 1))
     assert chosen.actors == (Placement("a", ("0", "1")), Placement("b", ("0", "1")))

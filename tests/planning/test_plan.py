@@ -56,14 +56,11 @@ def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
     assert chosen.notes == ()
 
 
-def test_the_default_run_on_two_cores_has_room() -> None:
+def test_two_cores_have_room_and_little_memory_means_less_at_once() -> None:
     here = machine(cores=2, memory_bytes=24 * 2**30, free_bytes=18 * 2**30, bfloat16=False)
     for mode, actors in (("auto", 1), ("sync", 2)):
         chosen = planned(here, SMALL | {"loop.mode": mode})
         assert (len(chosen.actors), chosen.games_in_flight) == (actors, 32)
-
-
-def test_little_memory_means_fewer_actors_games_and_smaller_micro_batches() -> None:
     chosen = planned(machine(memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL)
     assert len(chosen.actors) == 1
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens < 16 * 2064

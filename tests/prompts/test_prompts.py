@@ -234,7 +234,7 @@ def test_answers_are_read_alike_when_they_come_again():
         assert built.decode(ids) == text
 
 
-def test_the_start_is_reused_where_the_tokenizer_splits_words():
+def test_the_start_is_reused_and_empty_parts_leave_no_gap():
     reused = []
     for tokenizer in TOKENIZERS:
         built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
@@ -242,9 +242,6 @@ def test_the_start_is_reused_where_the_tokenizer_splits_words():
             built.build(observation(rules=RULES, events=[event]))
         reused.append(built._start_ids.cache_info().hits)
     assert reused[0] == 2
-
-
-def test_empty_parts_leave_no_gap():
     prompt = builder().build(observation(events=[], board=""))
     assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
 

@@ -167,15 +167,12 @@ def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
     assert [place.file.version for place in found.places] == [1, 1, 1]
 
 
-def test_many_versions_stand_in_groups() -> None:
+def test_many_versions_stand_in_groups_and_thinned_points_keep_the_mean() -> None:
     pairs = {(f"main@{version}", "random"): Met(1, version / 100) for version in range(100)}
     cells, names = payoff_cells(pairs)
     assert names[0] == "v0–16" and names[-2:] == ["v85–99", "random"]
     assert cells[0]["count"] == 17 and cells[0]["mean"] == pytest.approx(0.08)
     assert sum(cell["count"] for cell in cells) == 100
-
-
-def test_thinned_points_keep_the_mean_and_the_end() -> None:
     few = thinned([{"x": x, "y": float(x)} for x in range(1000)], most=100)
     assert len(few) == 100 and few[-1] == {"x": 999, "y": 994.5}
 

@@ -90,7 +90,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_lines(path)]
 
 
-def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -> None:
+def test_the_page_of_concepts_shows_values_and_prompts_of_its_run(folder: Path) -> None:
     text = page("concepts.md")
     shown = re.findall(r"^```json (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(shown) == 5
@@ -98,9 +98,6 @@ def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -
         rows = objects(folder / "outputs/datum" / name)
         assert any(holds(row, json.loads(part)) for row in rows), part
     check_examples(text)
-
-
-def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path) -> None:
     prompt, loss = blocks("text", page("concepts.md"))
     games = objects(folder / "outputs/datum/games/train-000000.jsonl")
     (game,) = (game for game in games if game["spec"]["game"] == 16)
@@ -172,14 +169,11 @@ def test_the_lines_on_a_page_are_what_the_package_says(name: str) -> None:
             assert part in said, line
 
 
-def test_the_metrics_that_the_pages_name_exist() -> None:
+def test_the_metrics_that_the_pages_name_exist_and_the_tables_are_the_registrys() -> None:
     for name in ("troubleshooting.md", "first_gpu_run.md", "concepts.md"):
         named = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
         for found in re.findall(named, page(name)):
             assert metric(found) is not None, found
-
-
-def test_the_tables_are_those_that_the_registry_makes() -> None:
     assert filled(page("metrics.md")) == page("metrics.md")
     tables = [each[2] for each in BLOCK.finditer(page("metrics.md"))]
     assert sorted(tables) == sorted(["row", *GROUPS])

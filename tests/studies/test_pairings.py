@@ -149,16 +149,13 @@ def test_the_matrix_is_of_payoffs_or_of_wins() -> None:
     assert by_payoff == pytest.approx(-by_payoff.T)
 
 
-def test_what_is_won_together_is_by_who_sits_first() -> None:
+def test_wins_together_are_by_who_sits_first_and_tallies_count_pairs() -> None:
     results = whole(config(TWO), design("even", "weak", with_itself=True))
     paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
     paid["even", "weak"] = 0.5
     shared = [replace(e, outcomes=[paid.get(names(e.spec), -1.0) / 2] * 2) for e in results]
     found = won_together(["even", "weak"], shared)
     assert found == pytest.approx(np.array([[2.0, 0.5], [-1.0, 2.0]]))
-
-
-def test_tallies_count_a_game_once_for_each_pair() -> None:
     results = whole(config(THREE), design("strong", "weak", deals=10))
     found = tallies(map(ranking, results))  # type: ignore[arg-type]
     assert found["strong", "weak"].games == len(results) == 60

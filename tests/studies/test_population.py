@@ -41,16 +41,13 @@ def met_by(own: LeagueConfig, member: str, generation: int) -> str:
     return names(met(own, Turn(member, generation), turns(own)))
 
 
-def test_in_turns_each_member_meets_what_those_before_it_have_just_made() -> None:
+def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation() -> None:
     own = league()
     assert names(turns(own)) == "m-1 e-1 l-1 m-2 e-2 l-2 m-3 e-3 l-3"
     assert met_by(own, "m", 1) == "" and met_by(own, "e", 1) == "m-1"
     assert met_by(own, "l", 1) == "m-1 e-1" and met_by(own, "m", 2) == "m-1 e-1 l-1"
     assert met_by(own, "e", 3) == "m-3" and met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
     assert names(needed(own, Turn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
-
-
-def test_side_by_side_they_meet_what_the_generation_before_has_made() -> None:
     own = league(turns="together")
     assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # whom is there to exploit at first?
     assert met_by(own, "m", 2) == met_by(own, "l", 2) == met_by(own, "e", 2) == "m-1"

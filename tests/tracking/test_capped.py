@@ -38,14 +38,11 @@ def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
     assert not any(capped.add([ended(number % every == 0)]) for number in range(200))
 
 
-def test_games_that_come_to_be_cut_off_later_are_noticed() -> None:
+def test_later_cuts_are_noticed_by_game_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(False)]) for _ in range(1000))
     lines = [capped.add([ended(True)]) for _ in range(CAPPED_GAMES)]
     assert sum(line is not None for line in lines) == 1
-
-
-def test_each_game_has_its_own_count_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(True)]) for _ in range(CAPPED_GAMES - 1))
     assert not any(capped.add([ended(True, "Nim-v0")]) for _ in range(CAPPED_GAMES - 1))
