@@ -114,6 +114,7 @@ def test_tokens_are_halved_with_samples_and_it_is_logged(model, caplog):
     run_out(learner)
     learner.update(make_batch(unlike_samples()))
     assert (learner.micro_batches.size, learner.micro_batches.max_tokens) == (2, 25)
+    caplog.clear()
     learner = learner_of(model)
     run_out(learner)
     with caplog.at_level(logging.WARNING):
