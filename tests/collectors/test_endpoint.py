@@ -89,11 +89,14 @@ async def test_cut_thought_is_one_line(server: Server, caplog: pytest.LogCapture
     assert "at max_tokens = 40" in line and line.endswith("raise the opponent's max_tokens")
 
 
-async def test_parameters_are_the_configs_and_refused_once(server: Server) -> None:
+async def test_a_refusal_that_stays_is_an_error(server: Server) -> None:
     server.replies = [refuses("temperature")]
     with pytest.raises(BadRequestError, match="temperature"):
         await ask(server, model="stubborn", extra={"temperature": 0.5})
     assert server.asked == 2
+
+
+async def test_further_parameters_are_the_configs(server: Server) -> None:
     extra = {"reasoning_effort": "low", "max_completion_tokens": 900, "temperature": None}
     await ask(server, extra=extra)
     (body,) = server.bodies

@@ -154,9 +154,8 @@ def test_what_a_game_says_is_cut_and_counted_in_a_metric(tmp_path):
     game.step("[1]")
     assert game.observe().events == ["g" * MAX_CHARACTERS]
     assert game.take_cut() > 13 * 10**6 and game.take_cut() == 0
-    tracker = make_tracker(tmp_path, make_config())
-    game = make_game(0)
-    game.turns = [answering(turn, cut_characters=5) for turn in game.turns]
-    take_in(tracker, game, make_trajectories(game), 0)
+    tracker, result = make_tracker(tmp_path, make_config()), make_game(0)
+    result.turns = [answering(turn, cut_characters=5) for turn in result.turns]
+    take_in(tracker, result, make_trajectories(result), 0)
     tracker.end_update(0)
     assert lines(tmp_path / "metrics.jsonl")[0]["collect/cut_characters"] == 15

@@ -41,9 +41,7 @@ def test_a_line_comes_before_patience_ends_unless_one_came_anyway(clock: SimpleN
     assert said == [f"line {number}" for number in range(3)]
 
 
-def test_lines_come_while_the_caller_is_blocked_and_soon_at_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_come_while_the_caller_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_LOOK_S", 0.01)
     said = threading.Event()
     made = Lines(lambda _: said.set())

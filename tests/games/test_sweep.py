@@ -46,8 +46,8 @@ def test_the_page_lists_every_family_and_the_defects_that_a_run_warns_of() -> No
     played, refused = listed_by_outcome()
     assert len(played) > 75 and not played & refused
     assert played | refused == {*families().values()}
-    played = PAGE.read_text(encoding="utf-8").partition("## Refused")[0]
-    cells = [line.strip("|").split("|") for line in played.splitlines() if "-v0" in line]
+    text = PAGE.read_text(encoding="utf-8").partition("## Refused")[0]
+    cells = [line.strip("|").split("|") for line in text.splitlines() if "-v0" in line]
     shown = {row[0].strip(): row[-1].strip() for row in cells}
     by_id = {env: DEFECTS.get(family, "") for family, env in families().items()}
     assert len(shown) > 75 and sum(map(bool, shown.values())) > 20

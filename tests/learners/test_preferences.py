@@ -55,7 +55,7 @@ def test_pairs_are_of_one_group_where_two_trajectories_part():
 
 
 def test_what_earned_more_is_preferred_by_the_margin_and_as_often():
-    rewards = (1.0, 0.5, 0.5, 0.0)
+    rewards = [1.0, 0.5, 0.5, 0.0]
     games = [game(i, reward, ((1,), (2 + i,))) for i, reward in enumerate(rewards)]
     assert pairs_of(group_pairs, *games) == [[(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]]
     assert pairs_of(group_pairs, *games, margin=1.0) == [[(0, 3)]]

@@ -128,7 +128,7 @@ def test_a_hostile_zip_is_refused_in_one_line(members, words, tmp_path, monkeypa
 
 def refused(path: Path, words: str, tmp_path: Path) -> None:
     inside = tmp_path / "inside"
-    inside.mkdir()
+    inside.mkdir(exist_ok=True)
     said = line_of(unpack, path, inside / "lora")
     assert words in said
     assert said.startswith(f"{path}: ")
@@ -199,9 +199,9 @@ def test_a_start_is_of_its_games(games, is_used, adapter, model, tmp_path, monke
 def test_a_start_says_its_games_and_needs_a_base(tmp_path, adapter, model):
     unpack(preparing.LORA_FOLDER.with_suffix(".zip"), tmp_path / "lora")
     assert made_for(tmp_path / "lora") == ["TicTacToe-v0"]
-    unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora")
-    (tmp_path / "lora/base.json").unlink()
-    assert misfit(tmp_path / "lora", model) == "it has no base.json that names its base"
+    unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "other")
+    (tmp_path / "other/base.json").unlink()
+    assert misfit(tmp_path / "other", model) == "it has no base.json that names its base"
 
 
 def test_a_run_starts_from_the_packages_zip(adapter, model, tmp_path, monkeypatch, capsys):

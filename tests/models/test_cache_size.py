@@ -23,9 +23,9 @@ def test_attention_holds_keys_and_convolutions_their_reach() -> None:
     assert cache_size(config) == CacheSize(token=2 * LAYERS * HIDDEN, request=0)
     sizes: dict[str, Any] = {"num_attention_heads": HEADS, "num_key_value_heads": 2}
     kinds = ["conv", "conv", "full_attention"]
-    config = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)
-    reach = config.conv_L_cache
-    assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
+    other = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)
+    request = 2 * HIDDEN * other.conv_L_cache
+    assert cache_size(other) == CacheSize(token=2 * HIDDEN // 2, request=request)
 
 
 @every_row("length", 3, 30)

@@ -43,13 +43,16 @@ def shown(*runs: Run) -> dict[str, dict[str, Any]]:
     return {chart["title"]: chart for each in found for chart in each["charts"]}
 
 
-def test_team_mates_are_no_opponents_and_else_each_is_for_itself(tmp_path: Path) -> None:
+def test_team_mates_are_no_opponents(tmp_path: Path) -> None:
     mates = ("main@1", "random", "main@1", "random")
     game = with_spec(make_game(0, mates, outcomes=(1.0, -1.0, 0.5, -1.0)), teams=TEAMS)
     assert survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"] == {
         ("main@1", "random"): Met(1, 0.75),
         ("random", "main@1"): Met(1, -1.0),
     }
+
+
+def test_without_teams_each_seat_is_for_itself(tmp_path: Path) -> None:
     game = make_game(0, ("main@1", "random", "rules"), outcomes=(1.0, 0.0, -1.0))
     pairs = survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"]
     assert len(pairs) == 6
@@ -96,12 +99,15 @@ def test_an_algorithm_has_its_own_defaults_in_a_comparison(tmp_path: Path) -> No
     }
 
 
-def test_fields_that_a_run_lacks_are_shown_as_none(tmp_path: Path) -> None:
+def test_an_algorithm_without_a_field_shows_none(tmp_path: Path) -> None:
     ppo = algorithm("ppo", **{"critic.gamma": 0.9})
     rows = compared(tmp_path, {**algorithm("grpo"), "groups.size": 4}, ppo)
     found = {path: row for path, row in rows.items() if ".critic" in path}
     assert found and all(cells[0] == "–" and mark for cells, mark in found.values())
     assert "–" not in {cells[-1] for cells, _ in found.values()}
+
+
+def test_a_game_that_a_run_lacks_is_shown_as_none(tmp_path: Path) -> None:
     rows = compared(tmp_path, {}, {"games.1.env": "Nim-v0"})
     assert rows["games.1.env"] == (["–", "Nim-v0", "TicTacToe-v0"], True)
 

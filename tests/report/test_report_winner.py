@@ -105,14 +105,15 @@ def test_another_game_or_opponent_of_that_name_is_not_compared(tmp_path: Path) -
     assert headline([first, other]) == "a and b have no evaluation in common."
 
 
-def test_without_games_a_score_is_compared_and_the_table_names_the_better_run(
-    tmp_path: Path,
-) -> None:
+def test_without_its_games_an_evaluation_has_its_score(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0, -1.0] * 32)
     second = evaluated(tmp_path, "b", [1.0] * 64)
     second.folder.games("eval", 4).unlink()
     (found,) = differences(first, second)
     assert (found.games, found.sign) == ("64, 64", 1)
+
+
+def test_the_table_names_the_better_run(tmp_path: Path) -> None:
     runs = [evaluated(tmp_path, "a", [1.0, -1.0] * 32), evaluated(tmp_path, "b", [1.0] * 64)]
     shown = sections(runs, [survey(run) for run in runs])
     (table,) = [t for s in shown for t in s["tables"] if t["title"] == "Compared with a"]

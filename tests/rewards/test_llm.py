@@ -84,9 +84,12 @@ async def test_what_is_no_chat_is_a_failure(server: Server, body: Any) -> None:
     assert "sent no answer but" in str((await judged(rewards_of(judge(server)), [game()]))[0])
 
 
-async def test_unreadable_verdicts_are_asked_again_and_votes_averaged(server: Server) -> None:
+async def test_an_unreadable_verdict_is_asked_for_again(server: Server) -> None:
     server.replies = [says("I cannot say"), says("[[4]]")]
     assert await judged(rewards_of(judge(server, retries=1)), [game()]) == {0: 4.0}
+
+
+async def test_votes_are_averaged_and_their_agreement_told(server: Server) -> None:
     server.replies = [says(f"[[{n}]]") for n in (2, 2, 8)]
     rewards = rewards_of(judge(server, votes=3, price_prompt=1.0))
     assert await judged(rewards, [game()]) == {0: 4.0}

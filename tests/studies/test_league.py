@@ -184,13 +184,17 @@ def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
 # The runner, on runs that take no time
 
 
-def test_turns_are_in_order_or_wait_for_the_last(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_turns_are_taken_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     go(league, slots=3)  # each waits for the one before it all the same
     assert fake.begun == [turn.name for turn in league.turns]
     go(league)
     assert len(fake.begun) == 9
-    go(made(tmp_path / "out", f"{LEAGUE}turns: together\n"), slots=3)
+
+
+def test_members_wait_for_the_generation_before(fake: type[FakeRun], tmp_path: Path) -> None:
+    league = made(tmp_path / "out", f"{LEAGUE}turns: together\n")
+    go(league, slots=3)
     assert fake.begun[0] == "main-1" and len(fake.begun) == 7
     assert set(fake.begun[1:4]) == {"main-2", "exploiter-2", "scout-2"}
 

@@ -154,8 +154,9 @@ def test_wins_together_are_by_who_sits_first_and_tallies_count_pairs() -> None:
     paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
     paid["even", "weak"] = 0.5
     shared = [replace(e, outcomes=[paid.get(names(e.spec), -1.0) / 2] * 2) for e in results]
-    found = won_together(["even", "weak"], shared)
-    assert found == pytest.approx(np.array([[2.0, 0.5], [-1.0, 2.0]]))
+    assert won_together(["even", "weak"], shared) == pytest.approx(
+        np.array([[2.0, 0.5], [-1.0, 2.0]])
+    )
     results = whole(config(THREE), design("strong", "weak", deals=10))
     found = tallies(map(ranking, results))  # type: ignore[arg-type]
     assert found["strong", "weak"].games == len(results) == 60

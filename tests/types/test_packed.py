@@ -52,8 +52,8 @@ def test_a_batch_is_opened_in_its_groups_without_alternatives() -> None:
     asked = sampled(3, top_logprobs=[[(1, -0.5)], [(2, -0.1)]])
     played = game(turns=1)
     played.turns = [turn(0, 0, "main@0", sampled=asked)]
-    (made,) = Rewards([RewardConfig()]).trajectories(played)
-    assert made.samples[0].tokens == asked.without_top_logprobs()
+    (own,) = Rewards([RewardConfig()]).trajectories(played)
+    assert own.samples[0].tokens == asked.without_top_logprobs()
     made = [trajectory(seat=seat, game_id=n) for n in range(3) for seat in (0, 1)]
     closed = PackedBatch(5, (tuple(packed(made[:2])), tuple(packed(made[2:]))))
     batch = closed.opened()
