@@ -11,6 +11,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores share them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -20,6 +22,9 @@ from tests.helpers import durations, tables
 from tests.helpers.cli import SMALL, started
 from tests.helpers.endpoint import Server
 from tests.helpers.models import tiny_model, tiny_tokenizer
+
+if TYPE_CHECKING:
+    from tests.helpers.loop import Begin
 
 # How long an example takes says more of what else the machine does than of the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -67,6 +72,21 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, in which it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def begin(tiny_folder: Path, tmp_path: Path) -> "Begin":
+    """The context of a run in the folder `run`, by what its config sets."""
+    from tests.helpers.loop import make_context  # which most tests do without
+
+    return partial(make_context, tiny_folder, tmp_path / "run")
 
 
 @pytest.fixture

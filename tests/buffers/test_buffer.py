@@ -29,8 +29,7 @@ def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
     batch = buffer.draw(version=0)
     assert batch is not None
     assert sample_games(batch) == [0, 0, 1, 1, 2, 2]
-    assert buffer.size == 2
-    assert buffer.draw(version=0) is None
+    assert buffer.size == 2 and buffer.draw(version=0) is None
 
 
 def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
@@ -46,7 +45,7 @@ def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
     assert buffer.dropped.stale == 2
 
 
-def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
+def test_a_full_buffer_loses_its_oldest_group_and_still_fills_a_batch() -> None:
     buffer = Buffer(capacity=4, batch_size=2, max_staleness=4)
     for game_id in range(3):
         add(buffer, game_id)
@@ -54,15 +53,11 @@ def test_a_full_buffer_loses_its_oldest_whole_group() -> None:
     batch = buffer.draw(version=0)
     assert batch is not None
     assert set(sample_games(batch)) == {1}
-
-
-def test_a_capacity_of_one_batch_always_fills_one() -> None:
-    """Whatever the size of the groups: what is dropped must leave enough for a batch."""
+    # Whatever the size of the groups: what is dropped must leave enough for a batch.
     buffer = Buffer(capacity=128, batch_size=128, max_staleness=0)
     for game_id in range(100):
         add(buffer, game_id, turns=5)  # three samples each
-    assert buffer.size >= 128
-    assert buffer.draw(version=0) is not None
+    assert buffer.size >= 128 and buffer.draw(version=0) is not None
 
 
 def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:

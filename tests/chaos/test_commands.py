@@ -24,6 +24,7 @@ from tests.helpers.cli import (
 )
 from tests.helpers.locally import locally
 from tests.helpers.loop import played
+from tests.helpers.mistakes import refused
 from tests.helpers.resume import TIMED, weights
 from tests.helpers.screens import PseudoTerminal
 from unstable.cli import run
@@ -134,5 +135,4 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     again = ["train", "--resume", str(folder.root)]
     with pytest.raises(ConfigError, match=r"learner.learning_rate = 1.0: cannot change in a run t"):
         run([*again, "--steps", str(last + 2), "--learner.learning_rate", "1"])
-    with pytest.raises(ConfigError, match=rf"= {last + 1}: the run has made {last + 1} updates; g"):
-        run(again)
+    refused(rf"= {last + 1}: the run has made {last + 1} updates; g", run, again)

@@ -90,16 +90,13 @@ def moves_of(games: dict[int, Any]) -> dict[int, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_that_is_killed_anywhere_loses_nothing(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
+def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     whole = RunFolder(tmp_path / "whole")
     process = begin(tiny_folder, whole.root, mode)
     process.join(timeout=PATIENCE_S)
     assert process.exitcode == 0, (tmp_path / "whole.txt").read_text()
     folder, kills = killed_again_and_again(tiny_folder, tmp_path / "run", mode)
     assert kills == KILLS
-
     assert [row["version"] for row in rows(folder)] == [*range(STEPS + 1)]
     ids, wholes = moves_of(finished(folder)), moves_of(finished(whole))
     trained = trained_on(folder)

@@ -78,8 +78,7 @@ def test_wrong_files(tmp_path: Path) -> None:
     refused(rows())
 
 
-def test_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "any")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -109,9 +108,7 @@ for number, line in enumerate(sys.stdin):
 """A process of its own for each command line, all forked before `main` has imported anything."""
 
 
-def test_every_command_answers_a_mistake_in_one_line_and_waits_for_no_library(
-    tmp_path: Path,
-) -> None:
+def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"learner:\n  epochs: 1\nlearner:\n  epochs: 2\n")
     lines = [
         ["train", "--config", "x.yaml"],
@@ -132,14 +129,11 @@ def test_every_command_answers_a_mistake_in_one_line_and_waits_for_no_library(
         assert modules and heavy.isdisjoint(name.partition(".")[0] for name in modules), line
 
 
-def test_a_game_that_is_not_there_is_one_line_of_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_unknown_game_is_one_line(here: Path) -> None:
     line = "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?"
     commands = ("config", "sft", "play")
     refused((answer(run, [each, "--games.0.env", "Nope-v0"]), line) for each in commands)
-    assert not [*tmp_path.iterdir()]
+    assert not [*here.iterdir()]
 
 
 def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:
@@ -177,9 +171,7 @@ JUNK = st.recursive(
 
 @whatever
 @given(st.dictionaries(st.sampled_from(PATHS), JUNK, min_size=1, max_size=4))
-def test_any_values_are_refused_in_one_line_or_are_a_config_that_reads_back(
-    tmp_path: Path, overrides: dict[str, Any]
-) -> None:
+def test_any_values_are_a_line_or_a_config(tmp_path: Path, overrides: dict[str, Any]) -> None:
     try:
         config = load("default", overrides)
     except ConfigError as error:
@@ -196,9 +188,7 @@ SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.glob("*.yaml"))]
 
 @whatever
 @given(st.data(), st.booleans())
-def test_any_bytes_are_refused_in_one_line_or_are_a_config(
-    tmp_path: Path, data: st.DataObject, of_a_run: bool
-) -> None:
+def test_any_bytes_are_one_or_none(tmp_path: Path, data: st.DataObject, of_a_run: bool) -> None:
     """Noise, and configs with noise in them; as a person's file and as one that a run wrote."""
     noise = data.draw(
         st.binary(max_size=12) | st.text("{}[]&*!:-\n '\"%@#1a", max_size=12).map(str.encode)

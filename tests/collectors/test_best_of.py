@@ -62,20 +62,16 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
 
 
 @every_row(
-    ("texts", "played", "judged"),
-    [
-        (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
-        (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
-        (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
-        (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
-        (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
-        (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
-        (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
-    ],
+    "texts, played, judged",
+    (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
+    (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
+    (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
+    (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
+    (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
+    (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
+    (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
 )
-async def test_what_the_judge_values_most_is_played(
-    texts: list[str], played: str, judged: list[str]
-) -> None:
+async def test_the_judges_best_is_played(texts: list[str], played: str, judged: list[str]) -> None:
     values = {"[1]": 0.0, "[2]": 1.0, "[3]": -1.0, "[4]": 0.5, "[5]": 1.0, "[6]": None, "[7]": None}
     answer, asked, engine = await answered(values, *texts)
     assert answer.text == played
@@ -150,8 +146,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     changes["eval"] = {**nim()["eval"], "opponents": ["chosen"]}
     config = prepare(parse(nim(**changes))).config
     assert list(config.candidate_judges) == ["opponents.fixed.0"]
-    folder = RunFolder(tmp_path / "run")
-    actor = make_actor(config, folder)
+    actor = make_actor(config, RunFolder(tmp_path / "run"))
     try:
         await actor.load_adapters()
         await actor.engine.load(_start(config))
@@ -162,9 +157,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     assert score.score < 0.2
 
 
-async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_service_chooses_in_evaluation(tiny_folder: Path, tmp_path: Path) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": [0.5] * len(asked["items"])})]
     judges = {"service": {"kind": TURNS, "args": {"url": server.url}}}
@@ -181,8 +174,7 @@ async def test_a_service_chooses_while_a_run_evaluates_and_is_counted(
     finally:
         server.close()
     assert games_of(results)
-    counts = asked.counts["best_of.eval"]
-    assert counts["calls"] >= 1
+    assert asked.counts["best_of.eval"]["calls"] >= 1
     items = [item for request in server.bodies for item in request["items"]]
     assert items and {len(item["turns"]) for item in items} == {1}
     assert {item["env"] for item in items} == {spec.env for spec in specs}
@@ -249,17 +241,15 @@ JUDGES = {
 
 
 @every_row(
-    ("best_of", "problem"),
-    [
-        ({"answers": 2}, "nothing says which is the best"),
-        ({"judge": JUDGE}, "has nothing to choose from"),
-        ({"answers": 2, "judge": "nobody"}, "is no reward term"),
-        ({"answers": 2, "judge": "length"}, "has to value one turn"),
-        ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
-        ({"answers": 2, "judge": "seats"}, "has to value one turn"),
-        ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
-        ({"answers": 2, "judge": "llm"}, "is no reward term"),
-    ],
+    "best_of, problem",
+    ({"answers": 2}, "nothing says which is the best"),
+    ({"judge": JUDGE}, "has nothing to choose from"),
+    ({"answers": 2, "judge": "nobody"}, "is no reward term"),
+    ({"answers": 2, "judge": "length"}, "has to value one turn"),
+    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
+    ({"answers": 2, "judge": "seats"}, "has to value one turn"),
+    ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
+    ({"answers": 2, "judge": "llm"}, "is no reward term"),
 )
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:

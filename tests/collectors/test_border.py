@@ -98,7 +98,7 @@ async def test_whatever_is_raised_costs_one_game() -> None:
         assert "misbehave" in failed.traceback
 
 
-@every_row("what", ["exit", "cancel"])
+@every_row("what", "exit", "cancel")
 async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
     branching = spec(0, "main@0", "counts", branches=2)
     failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
@@ -210,7 +210,7 @@ def unruly(listed: bool, trusted: bool = False) -> Game:
     return game
 
 
-@every_row(("listed", "trusted"), [(True, False), (True, True), (False, True)])
+@every_row("listed, trusted", (True, False), (True, True), (False, True))
 def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool) -> None:
     game = unruly(listed, trusted)
     done, invalid = game.step("[exit]")
@@ -332,9 +332,7 @@ async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
     assert await watched(0.9, 0.1, name, time.sleep) == ([], [])
 
 
-async def test_what_games_import_is_imported_before_any_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_imports_of_games_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import on the actor's event loop would be a game that blocks."""
     (tmp_path / "slow_game.py").write_text("import textarena\n\nclass Mine(textarena.Env): pass\n")
     (tmp_path / "slow_bot.py").write_text("raise SystemExit(3)\n")

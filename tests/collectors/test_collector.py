@@ -81,8 +81,7 @@ async def test_an_evaluation_gets_half_the_places_however_many_groups_are_played
     shared = collector(Scripted(), in_flight=6)
     training = [asyncio.create_task(played(shared.play(specs(20)))) for _ in range(12)]
     await asyncio.sleep(0)
-    evaluated = await played(shared.play(specs(30, purpose="eval")))
-    assert len(evaluated) == 30
+    assert len(await played(shared.play(specs(30, purpose="eval")))) == 30
     beside = shared.stats()["games"] - 30
     assert 15 <= beside <= 60, "as many games as the evaluation's; were calls equal, 240"
     for task in training:
@@ -96,9 +95,7 @@ async def test_a_fault_costs_its_own_game_only():
     mixed[6] = specs(7, env="nowhere")[6]
     faulty = collector(Scripted(lambda: 1))
     results = {result.spec.game_id: result for result in await played(faulty.play(mixed))}
-    clean = {
-        result.spec.game_id: result for result in await played(collector(Scripted()).play(specs(9)))
-    }
+    clean = {each.spec.game_id: each for each in await played(collector(Scripted()).play(specs(9)))}
     failures = [game for game, result in results.items() if isinstance(result, GameFailure)]
     assert set(failures) <= {4, 6} and 6 in failures
     for game in set(range(9)) - {4, 6}:
@@ -114,7 +111,7 @@ async def test_a_failure_says_what_happened():
     assert "in __call__" in failure.traceback and failure.spec in games
 
 
-@every_row("in_flight", [1, 7])
+@every_row("in_flight", 1, 7)
 async def test_no_game_is_started_once_enough_is_on_its_way(in_flight):
     engine = Scripted(lambda: 2)
     results = await played(collector(engine, in_flight).play(specs(200), enough=60))

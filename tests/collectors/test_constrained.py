@@ -53,9 +53,7 @@ def chances(game: Game, model: PreTrainedModel, temperature: float) -> dict[str,
     """
     prompts = builder()
     prompt_ids = prompts.build(game.observe()).ids
-    answers = {
-        move: prompts.encode_answer(write_answer(prompts, move)) for move in game.legal_moves()
-    }
+    answers = {one: prompts.encode_answer(write_answer(prompts, one)) for one in game.legal_moves()}
     found = {}
     for move, token_ids in answers.items():
         logits = model(input_ids=torch.tensor([prompt_ids + token_ids])).logits[0].double()
@@ -168,7 +166,7 @@ async def test_a_constrained_model_never_makes_an_invalid_move() -> None:
     assert all(result.forfeit is not None for result in unconstrained)
 
 
-@every_row("refresh", ["game", "turn"])
+@every_row("refresh", "game", "turn")
 async def test_training_is_never_constrained(refresh: str) -> None:
     actors = {"games_in_flight": 4, "policy_refresh": refresh}
     first, second = [await play(on, "train", actors=actors) for on in (True, False)]
@@ -178,7 +176,7 @@ async def test_training_is_never_constrained(refresh: str) -> None:
     assert any(turn.invalid for game in first for turn in game.turns)
 
 
-@every_row("parser", ["brackets", "boxed", "raw"])
+@every_row("parser", "brackets", "boxed", "raw")
 async def test_answers_take_the_form_that_the_parser_reads(parser: str) -> None:
     config = GameConfig(parser=parser)
     game = Game(config, 0)
@@ -188,7 +186,7 @@ async def test_answers_take_the_form_that_the_parser_reads(parser: str) -> None:
     assert answer.text == (rf"\boxed{{{answer.action}}}" if parser == "boxed" else answer.action)
 
 
-@every_row(("env", "seats"), LISTED)
+@every_row("env, seats", *LISTED)
 def test_every_listed_move_can_be_said(env: str, seats: int) -> None:
     config = GameConfig(env=env, seats=seats)
     game, prompts, chance = Game(config, 0), builder(), random.Random(0)
@@ -217,11 +215,9 @@ async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
 
 
 @every_row(
-    ("game", "words"),
-    [
-        ({"env": "Chopsticks-v0"}, "set games.0.legal_moves to module:function"),
-        ({"prompt": "think", "parser": "boxed"}, "set games.0.prompt to answer, or eval.constr"),
-    ],
+    "game, words",
+    ({"env": "Chopsticks-v0"}, "set games.0.legal_moves to module:function"),
+    ({"prompt": "think", "parser": "boxed"}, "set games.0.prompt to answer, or eval.constr"),
 )
 def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, words: str) -> None:
     data = {"games": [game], "opponents": {"fixed": [], "draw": {"fixed": 0}}}
@@ -239,11 +235,8 @@ def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, wo
         assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_games_that_can_be_constrained_pass() -> None:
+def test_games_that_can_be_constrained_pass_and_training_has_no_such_option() -> None:
     for env in ("TicTacToe-v0", "Nim-v0", "Othello-v0"):
         check_constrained(GameConfig(env=env))
-
-
-def test_training_has_no_such_option() -> None:
     with pytest.raises(ConfigError, match="unknown key 'constrained'"):
         parse({"sampling": {"constrained": True}})

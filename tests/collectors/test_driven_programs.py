@@ -13,7 +13,7 @@ import pytest
 from examples.drivers.verifiers_twin import LEGAL, KuhnChats
 from tests.helpers.collector import Scripted
 from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import lines, played
 from tests.helpers.models import tiny_tokenizer
 from unstable.config import ModelConfig, parse
 from unstable.drivers import TOKEN, OpenGame, driving
@@ -74,8 +74,7 @@ class Caller(Scripted):
         self.tokenizer = tiny_tokenizer()
 
     async def generate(self, request: SamplingRequest) -> Completion:
-        asked = self.tokenizer.decode([*request.prompt_ids])
-        last = asked.rpartition("<|user|>")[2]
+        last = self.tokenizer.decode([*request.prompt_ids]).rpartition("<|user|>")[2]
         said = "5" if "tool_response" in last else CALL if request.seed % 2 else "100000"
         ids = [*self.tokenizer.encode(said, add_special_tokens=False), 0]
         assert len(ids) <= request.max_tokens
@@ -87,11 +86,9 @@ class Caller(Scripted):
         )
 
 
-async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_folder, tmp_path):
+async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(begin):
     """By the openai client, through the whole loop: the game on file, the samples, the loss."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         games=[
             {
                 "env": "driver:examples.drivers.calculator:Calculator",
@@ -104,8 +101,7 @@ async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(tiny_
         eval={"every": 0},
         loop={"mode": "sync", "steps": 1},
     )
-    config = context.config
-    actor = LocalActor(config, context.folder, Caller(), tiny_tokenizer())
+    actor = LocalActor(context.config, context.folder, Caller(), tiny_tokenizer())
     await actor.collector.start()
     context.actors[:] = [actor]
     assert await train(context) == "all updates made"
@@ -204,9 +200,7 @@ def test_the_twin_is_kuhn_poker(tmp_path):
         calls = "[call]" in node.actions
         chance = (first, second)[node.seat][card][calls]
         active = "[call]" if calls else "[bet]"
-        policy[node.key] = {
-            action: chance if action == active else 1 - chance for action in node.actions
-        }
+        policy[node.key] = {each: chance if each == active else 1 - chance for each in node.actions}
     found = assess(tree, policy, forfeits=True)
     assert len(tree.decisions) == 12
     assert found.exploitability == pytest.approx(0, abs=1e-9)

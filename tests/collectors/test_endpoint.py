@@ -15,8 +15,9 @@ from tests.helpers.builders import spec
 from tests.helpers.collector import Scripted
 from tests.helpers.endpoint import Reply, Server, ask, opponent, says
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
-from tests.helpers.rows import every_row
+from tests.helpers.rows import each_row, every_row
 from tests.helpers.tracking import lines
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.ledger import Ledger, Spent
@@ -29,19 +30,15 @@ from unstable.rewards.oracles.service import Service
 from unstable.types import GameFailure, GameResult, PlayerId, SpentError
 
 
-@pytest.mark.parametrize(
+@each_row(
     "failures",
-    [
-        [Reply(429, {})],
-        [Reply(500, {}), Reply(503, "busy"), Reply(429, {})],
-        [Reply(hangs_up=True)],
-        [Reply(wait_s=2.0)],
-    ],
+    [Reply(429, {})],
+    [Reply(500, {}), Reply(503, "busy"), Reply(429, {})],
+    [Reply(hangs_up=True)],
+    [Reply(wait_s=2.0)],
     ids=["too many", "several", "lost", "slow"],
 )
-async def test_what_fails_for_a_while_is_asked_again(
-    server: Server, failures: Sequence[Reply]
-) -> None:
+async def test_a_passing_fault_is_asked_again(server: Server, failures: Sequence[Reply]) -> None:
     server.replies = [*failures, says("[4]")]
     timeout = 1.0 if failures[0].wait_s else 60.0  # what is to be in time may take its time
     assert await ask(server, timeout=timeout, max_retries=3) == "[4]"
@@ -84,9 +81,7 @@ async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) 
     assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
-async def test_answers_cut_off_in_hidden_thought_are_one_line(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_cut_thought_is_one_line(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.replies = [says("[4]", finish="length"), says(None, finish="length")]
     for _ in range(3):
         await ask(server, max_tokens=40, model="ponders")
@@ -156,23 +151,19 @@ def collector(
     return Collector(config, Scripted(), tiny_tokenizer())
 
 
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (Reply(500, {}), "InternalServerError"),
-        (Reply(wait_s=1.0), "APITimeoutError"),
-        (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
-        (Reply(body={"choices": []}), "sent no answer but"),
-        (Reply(body={"choices": None}), "sent no answer but"),
-        (Reply(body=[1, 2]), "sent no answer but"),
-        (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
-        (says(["[4]"]), "sent no answer but"),
-    ],
+@each_row(
+    "reply, error",
+    (Reply(500, {}), "InternalServerError"),
+    (Reply(wait_s=1.0), "APITimeoutError"),
+    (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
+    (Reply(body={"choices": []}), "sent no answer but"),
+    (Reply(body={"choices": None}), "sent no answer but"),
+    (Reply(body=[1, 2]), "sent no answer but"),
+    (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
+    (says(["[4]"]), "sent no answer but"),
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
-async def test_what_fails_for_ever_costs_its_game_and_says_why(
-    server: Server, tmp_path: Path, reply: Reply, error: str
-) -> None:
+async def test_a_lasting_fault(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
     server.replies = [reply]
     timeout = 0.5 if reply.wait_s else 60.0  # what is to be in time may take its time
     playing = collector(server, tmp_path, timeout=timeout, max_retries=2)
@@ -204,8 +195,7 @@ async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
         assert failures and {each.spent for each in failures} == {"remote"}
         assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error
     assert server.asked == 3
-    path = RunFolder(tmp_path).endpoint("remote")
-    (row,) = lines(path)
+    (row,) = lines(RunFolder(tmp_path).endpoint("remote"))
     assert row == {"format": 2, "calls": 3, "tokens": 300}
 
 
@@ -260,9 +250,7 @@ async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
     assert await train(context) == "all updates made"
     assert server.asked == 4
     assert context.schedule.leave_out("remote") is False, "it was left out before"
-    drawn = [
-        game for _ in range(20) for game in context.schedule.draw_group(PlayerId.policy(2), [])
-    ]
+    drawn = [one for _ in range(20) for one in context.schedule.draw_group(PlayerId.policy(2), [])]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@2"}
     context.tracker.close()
     assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1
@@ -276,12 +264,10 @@ def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> No
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@0", "random"}
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
-        ({"ledger": "PAGE"}, "cannot be counted in"),
-    ],
+@each_row(
+    "setting, words",
+    ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
+    ({"ledger": "PAGE"}, "cannot be counted in"),
 )
 def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
     server: Server, tmp_path: Path, setting: dict[str, str], words: str
@@ -291,14 +277,12 @@ def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
     if setting["ledger"] == "PAGE":
         setting = {"ledger": str(page)}
     config = parse({"opponents": {"fixed": [opponent(server, **setting).model_dump()]}})
-    with pytest.raises(ConfigError) as raised:
-        check_games(config)
-    assert words in str(raised.value) and "\n" not in str(raised.value)
+    assert words in line_of(check_games, config)
     assert page.read_text() == "<html>"
 
 
 @every_row(
-    "setting", [{"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}]
+    "setting", {"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}
 )
 def test_caps_and_times_are_numbers_that_can_be(setting: dict[str, Any]) -> None:
     (name,) = setting

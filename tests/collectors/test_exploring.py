@@ -16,8 +16,9 @@ from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.groups import branching
 from tests.helpers.loop import lines, make_context
 from tests.helpers.loop import played as on_file
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, parse
+from unstable.config import parse
 from unstable.contrib.exploring import most_variance, thompson
 from unstable.engines.base import SamplingRequest
 from unstable.league.schedule import Schedule
@@ -145,15 +146,12 @@ def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
 
 
 @every_row(
-    ("changes", "problem"),
-    [
-        ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
-        ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
-    ],
+    "changes, problem",
+    ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
+    ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
 )
 def test_exploration_that_would_bias_what_is_learned_is_refused(changes: Any, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        parse(config(**changes))
+    refused(problem, parse, config(**changes))
 
 
 async def test_a_run_explores_and_is_on_file_as_it_was(tiny_folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tests.helpers.builders import game, packed
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks, play_branches
@@ -80,10 +81,7 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
     assert len({[seat.trained for seat in spec.seats].index(True) for spec in mirrors}) == 2
 
 
-@every_row(
-    ("groups", "field"),
-    [({"size": 1}, "groups.size"), ({"size": 129}, "groups.size")],
-)
+@every_row("groups, field", ({"size": 1}, "groups.size"), ({"size": 129}, "groups.size"))
 def test_groups_that_an_algorithm_cannot_use_are_refused(groups: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field} = .*set groups.size"):
         parse({"learner": {"algorithm": {"name": "rloo"}}, "groups": groups})
@@ -95,8 +93,7 @@ def test_grouped_algorithms_refuse_a_policy_that_changes_in_mid_game() -> None:
 
 
 def test_dropping_tied_groups_of_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^groups.drop_tied = true"):
-        parse({"groups": {"drop_tied": True}})
+    refused(r"^groups.drop_tied = true", parse, {"groups": {"drop_tied": True}})
 
 
 # The buffer
@@ -177,9 +174,9 @@ def grouped(count: int, size: int) -> list[GameSpec]:
     return [replace(spec, member=spec.game_id % size) for spec in specs(count)]
 
 
-@every_row("enough", [1, 7, 20])
-@every_row("size", [2, 3, 5])
-@every_row("in_flight", [1, 4])
+@every_row("enough", 1, 7, 20)
+@every_row("size", 2, 3, 5)
+@every_row("in_flight", 1, 4)
 async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int) -> None:
     play = collector(Scripted(), in_flight).play(grouped(20, size), enough)
     ids = sorted(result.spec.game_id for result in await results_of(play))
@@ -189,9 +186,7 @@ async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int)
 
 
 @pytest.mark.parametrize("fork", ["uniform", "uncertain"])
-async def test_branches_share_history_chance_and_opponents_and_differ_after_the_fork(
-    fork: str,
-) -> None:
+async def test_branches_share_all_and_differ_after_the_fork(fork: str) -> None:
     engine = collector(Scripted(), 4, groups={"fork": fork, "size": 3, "by": "branch"})
     results = await results_of(engine.play(branching(20, 3, "TicTacToe-v0")))
     assert len(results) == 20
@@ -205,9 +200,7 @@ async def test_branches_share_history_chance_and_opponents_and_differ_after_the_
         (place,) = {branch.fork for branch in result.branches}
         assert result.turns[place].seat == 0  # the trained one
         for branch in result.branches:
-            before = [
-                (turn.answer.action, turn.answer.observation) for turn in result.turns[:place]
-            ]
+            before = [(t.answer.action, t.answer.observation) for t in result.turns[:place]]
             shared = branch.turns[:place]
             assert [(turn.answer.action, turn.answer.observation) for turn in shared] == before
             assert branch.turns[place].answer.observation == result.turns[place].answer.observation
@@ -291,7 +284,7 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
     assert draws[0] == draws[1]
 
 
-@every_row("rule", ["uniform", "uncertain"])
+@every_row("rule", "uniform", "uncertain")
 async def test_each_turn_that_is_reached_is_forked_as_often_whatever_follows(rule: str) -> None:
     """Half of the deals give the seat one turn, the other half three."""
     forks, forked, turns = Forks(rule), Counter[tuple[int, int]](), {0: 1, 1: 3}
@@ -323,12 +316,8 @@ def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("by", ["game", "branch"])
-async def test_batches_are_made_of_whole_groups_of_one_version(
-    tiny_folder: Path, tmp_path: Path, by: str, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_a_batch_of_whole_groups(begin: Begin, by: str, mode: str) -> None:
+    context = begin(
         learner=GRPO,
         groups={"size": 4, "by": by},
         loop={"mode": mode, "steps": 2},
@@ -378,12 +367,10 @@ async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path)
 
 
 async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unstable.loop.context.MAX_REFILLS", 1)
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         learner=GRPO,
         groups={"size": 2, "drop_tied": True},
         opponents={"draw": {"self": 0, "past": 0, "fixed": 1}},

@@ -27,15 +27,13 @@ SQUARES = [f"[{row}{column}]" for row in "ABCDE" for column in range(5)]
 
 
 @every_row(
-    ("env", "seats", "moves"),
-    [
-        ("SpiteAndMalice-v0", 2, []),
-        ("Battleship-v0", 2, SQUARES),
-        ("Stratego-v0", 2, []),
-        ("PigDice-v0", 2, []),
-        ("SettlersOfCatan-v0", 4, ["[END TURN]", "[ROLL]", "[1]", "[2]", "[3]"]),
-        ("Poker-v0", 4, ["[Call]", "[Check]", "[Raise 20]"]),
-    ],
+    "env, seats, moves",
+    ("SpiteAndMalice-v0", 2, []),
+    ("Battleship-v0", 2, SQUARES),
+    ("Stratego-v0", 2, []),
+    ("PigDice-v0", 2, []),
+    ("SettlersOfCatan-v0", 4, ["[END TURN]", "[ROLL]", "[1]", "[2]", "[3]"]),
+    ("Poker-v0", 4, ["[Call]", "[Check]", "[Raise 20]"]),
 )
 def test_no_prompt_outgrows_the_bound(env: str, seats: int, moves: list[str]) -> None:
     play_long(env, seats, moves)

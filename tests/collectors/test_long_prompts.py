@@ -18,9 +18,7 @@ def observation(events: list[str]) -> Observation:
     return Observation(seat=0, rules="The rules. " * 10, events=events, board="", notice="")
 
 
-BOUNDED, WHOLE = (
-    PromptBuilder(tiny_tokenizer(), STYLES["answer"], {}, limit) for limit in (LIMIT, 9999)
-)
+BOUNDED, WHOLE = (PromptBuilder(tiny_tokenizer(), STYLES["answer"], {}, n) for n in (LIMIT, 9999))
 
 
 def build(events: list[str]) -> list[int]:

@@ -60,17 +60,13 @@ async def test_which_move_was_made_is_found_by_its_tokens() -> None:
         assert replace(sampled, segments=segments).move == index
 
 
-async def test_moves_are_on_file_where_they_were_kept_and_nowhere_else() -> None:
+async def test_moves_are_on_file_of_trained_turns_where_they_were_kept() -> None:
     for moves in ("legal", "expert"):
         for result in await games(moves):
-            line = game_record(result, [], 0, None)
-            assert read_game("here", line).turns == result.turns
+            assert read_game("here", game_record(result, [], 0, None)).turns == result.turns
     for result in await games("none"):
         assert all(kept(turn) == [] for turn in result.turns)
         assert b'"moves"' not in game_body(result)
-
-
-async def test_only_turns_that_are_trained_on_keep_moves() -> None:
     playing = collector(Scripted(), sampling={"moves": "legal"})
     in_evaluation = specs(1, ("main@0", "base"), env="TicTacToe-v0", purpose="eval")
     against_base = specs(1, ("main@0", "base"), env="TicTacToe-v0")
@@ -80,12 +76,10 @@ async def test_only_turns_that_are_trained_on_keep_moves() -> None:
 
 
 @every_row(
-    ("game", "moves", "problem"),
-    [
-        ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
-        ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
-        ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
-    ],
+    "game, moves, problem",
+    ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
+    ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
+    ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
 )
 def test_moves_that_cannot_be_kept_are_a_line(game: dict, moves: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:

@@ -13,7 +13,8 @@ from tests.helpers.builders import game, packed, sampled, turn
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
 from tests.helpers.groups import branching
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, played
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
@@ -91,7 +92,7 @@ def test_shares_and_lengths_are_as_configured() -> None:
         assert abs(lengths[length] / (6000 - lengths[0]) - 1 / 3) < 0.035
 
 
-@every_row(("by", "player"), [("start", START), ("base", PlayerId("base")), ("random", RANDOM)])
+@every_row("by, player", ("start", START), ("base", PlayerId("base")), ("random", RANDOM))
 def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerId) -> None:
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
@@ -113,7 +114,7 @@ def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> 
         assert replace(spec, opening=0, opener=None) == plain
 
 
-@every_row("by", ["game", "branch"])
+@every_row("by", "game", "branch")
 def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
     schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
@@ -132,20 +133,16 @@ def test_evaluation_has_none() -> None:
 
 
 @every_row(
-    ("openings", "message"),
-    [
-        (
-            {"moves": [4, 1]},
-            "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
-        ),
-        ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
-        ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
-    ],
+    "openings, message",
+    (
+        {"moves": [4, 1]},
+        "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
+    ),
+    ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
+    ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
 )
 def test_a_mistake_is_one_line(openings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse({"openings": openings})
-    assert str(error.value) == message
+    assert line_of(parse, {"openings": openings}) == message
 
 
 def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
@@ -270,8 +267,7 @@ def assert_not_counted(result: GameResult, folder: Path) -> None:
     assert tracker.view.forfeits() is None
     tracker.end_update(0)
     (row,) = lines(folder / "metrics.jsonl")
-    assert row["collect/games"] == 1
-    assert row["collect/turns"] == len(result.turns)
+    assert row["collect/games"] == 1 and row["collect/turns"] == len(result.turns)
     for name in ("trained_turns", "forfeits", "draws", "versus/self/games"):
         assert row[f"collect/{name}"] == 0
     assert row[f"collect/outcome/{result.spec.env}/0"] is None
@@ -305,7 +301,7 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
     ]
 
 
-@every_row("max_tied", [None, 10])
+@every_row("max_tied", None, 10)
 def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int | None) -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):
@@ -358,12 +354,8 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_the_start_opens_games_to_the_end_of_the_run(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_the_start_opens_games_to_the_end_of_the_run(begin: Begin, mode: str) -> None:
+    context = begin(
         games=[{"env": f"{__name__}:Talk", "name": "Talk", "parser": "raw"}],
         opponents={"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": [], "pool_size": 1},
         learner={"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8},
@@ -374,8 +366,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
         eval={"every": 4, "games": 2, "opponents": ["base"]},
     )
     assert await train(context) == "all updates made"
-    assert 0 in context.folder.versions()
-    assert 1 not in context.folder.versions()
+    assert 0 in context.folder.versions() and 1 not in context.folder.versions()
     games = {record["game"]: record for record in played(context.folder)}
     assert {record["opening"] for record in games.values()} == {0, 1, 2, 3}
     late = [r for r in games.values() if r["version"] >= 3 and r["opening"]]
@@ -387,9 +378,7 @@ async def test_the_start_opens_games_to_the_end_of_the_run(
     for record in games.values():
         mate = games.get(record["game"] + 1)
         if record["member"] == 0 and mate is not None:
-            begun = [
-                [turn["sampled"]["segments"] for turn in each["turns"]] for each in (record, mate)
-            ]
+            begun = [[t["sampled"]["segments"] for t in each["turns"]] for each in (record, mate)]
             assert begun[0][: record["opening"]] == begun[1][: record["opening"]]
     samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
     assert samples

@@ -46,7 +46,7 @@ def test_every_kind_is_tried_here() -> None:
     assert [opponent.kind for opponent in OPPONENTS] == OPPONENT_KINDS
 
 
-@every_row("section", SECTIONS)
+@every_row("section", *SECTIONS)
 def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
     player: Any = PLAYERS[section]
     assert isinstance(player, type) and issubclass(player, OpponentPlayer)
@@ -55,10 +55,8 @@ def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -
         assert getattr(player, name).__self__ is player
 
 
-@every_row("opponent", OPPONENTS)
-async def test_the_class_makes_a_player_of_the_seat(
-    opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@every_row("opponent", *OPPONENTS)
+async def test_the_class_makes(opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "anything")
     asked: list[str] = []
 
@@ -86,7 +84,7 @@ def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
     check_games(parse(games | {"eval": {"opponents": ["expert"], "every": 0}}))
 
 
-@every_row("name", ["main@3", "rival@0", "a@b", "@"])
+@every_row("name", "main@3", "rival@0", "a@b", "@")
 def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
     entry: dict[str, Any] = {"kind": "random", "name": name}
     with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):

@@ -32,22 +32,15 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
     first, second, third = result.turns
     request = engine.requests[0]
-    assert first.answer.sampled.prompt_ids == request.prompt_ids
+    answer, tokens = first.answer, first.answer.sampled
+    assert tokens.prompt_ids == request.prompt_ids
     assert (request.adapter, request.temperature, request.max_tokens) == ("main@3", 0.7, 9)
-    assert (
-        first.answer.sampled.token_ids[-1] == STOP and first.answer.sampled.finish_reason == "stop"
-    )
-    assert first.answer.sampled.logprobs == [
-        -i / 10 for i in range(len(first.answer.sampled.token_ids))
-    ]
-    assert (first.answer.sampled.temperature, first.answer.sampled.prompt_cut) == (0.7, 0)
-    assert (first.answer.text, first.answer.action, first.answer.formatted, first.invalid) == (
-        "I say [4]",
-        "[4]",
-        True,
-        False,
-    )
-    assert (first.answer.sampled.version, second.answer.sampled.version) == (3, None)
+    assert tokens.token_ids[-1] == STOP and tokens.finish_reason == "stop"
+    assert tokens.logprobs == [-i / 10 for i in range(len(tokens.token_ids))]
+    assert (tokens.temperature, tokens.prompt_cut) == (0.7, 0)
+    assert (answer.text, answer.action) == ("I say [4]", "[4]")
+    assert answer.formatted and not first.invalid
+    assert (tokens.version, second.answer.sampled.version) == (3, None)
     assert [turn.player.name for turn in (first, second)] == ["main@3", "base"]
     assert [turn.index for turn in result.turns] == [0, 1, 2]
     assert third.invalid and result.forfeit == 0 and result.outcomes == [-1.0, 0.0]

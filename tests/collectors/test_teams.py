@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from tests.helpers import builders
 from tests.helpers.builders import brief
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
+from tests.helpers.mistakes import line_of
 from tests.helpers.records import game_record
 from tests.helpers.relay import GAME, ROLES, TEAMS
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games, prepare
-from unstable.config import ConfigError, GameConfig, RunConfig, dump, parse
+from unstable.config import GameConfig, RunConfig, dump, parse
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.league import guard
@@ -69,32 +70,28 @@ def team_game(
 # What a game declares
 
 
-@every_row("teams", [[[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []]])
+@every_row("teams", [[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []])
 def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
-    with pytest.raises(ConfigError) as raised:
-        config(games=[GAME | {"teams": teams}])
-    assert str(raised.value) == (
+    said = line_of(config, games=[GAME | {"teams": teams}])
+    assert said == (
         f"games.0.teams = {teams}: each seat from 0 to 3 must be in one team, once; "
         "set teams, or seats to their number"
     )
 
 
 @every_row(
-    ("seating", "words"),
-    [
-        (
-            "tests.helpers.relay:twice",
-            "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
-        ),
-        ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
-        ("tests.helpers.relay:TEAMS", "not callable"),
-    ],
+    "seating, words",
+    (
+        "tests.helpers.relay:twice",
+        "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
+    ),
+    ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
+    ("tests.helpers.relay:TEAMS", "not callable"),
 )
 def test_a_seating_that_is_none_is_one_line(seating: str, words: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        check_game(GameConfig(**GAME | {"seating": seating}), "games.0")
-    assert str(raised.value).startswith(f"games.0.seating = '{seating}': ")
-    assert words in str(raised.value) and "\n" not in str(raised.value)
+    said = line_of(check_game, GameConfig(**GAME | {"seating": seating}), "games.0")
+    assert said.startswith(f"games.0.seating = '{seating}': ")
+    assert words in said
 
 
 def test_a_known_games_teams_are_in_the_resolved_config() -> None:
@@ -175,19 +172,15 @@ def test_a_deal_is_evaluated_from_every_team() -> None:
 
 
 @every_row(
-    ("outcomes", "forfeit", "standings"),
-    [
-        ((1, 1, -1, -1), None, "win win loss loss"),
-        ((0, 0, 0, 0), None, "draw draw draw draw"),
-        ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
-        ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
-        ((-1, -1, 0, 0), 1, "loss loss win win"),
-        ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth
-    ],
+    "outcomes, forfeit, standings",
+    ((1, 1, -1, -1), None, "win win loss loss"),
+    ((0, 0, 0, 0), None, "draw draw draw draw"),
+    ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
+    ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
+    ((-1, -1, 0, 0), 1, "loss loss win win"),
+    ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth,
 )
-def test_a_team_wins_and_loses_together(
-    outcomes: tuple[float, ...], forfeit: int | None, standings: str
-) -> None:
+def test_teams_win_as_one(outcomes: tuple[float, ...], forfeit: int | None, standings: str) -> None:
     result = team_game(outcomes=outcomes, forfeit=forfeit)
     assert [result.standing(seat) for seat in range(4)] == standings.split()
 
@@ -198,7 +191,7 @@ def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
         assert {result.standing(seat) for seat in range(10)} == {"draw"}
 
 
-@every_row(("worth", "standing"), [(1.0, "win"), (0.5, "draw"), (0.0, "loss")])
+@every_row("worth, standing", (1.0, "win"), (0.5, "draw"), (0.0, "loss"))
 def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
     together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
     made = config(games=[together], eval={"games": 2})
@@ -252,16 +245,13 @@ def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
     assert anchor.mu == 25 and anchor.games == 16
 
 
-def test_a_team_is_one_side_however_many_seats_it_has() -> None:
+def test_a_team_is_one_side_and_is_not_rated_against_itself() -> None:
     """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
     made = registry()
     players = ("random", "main@2", "random", "random", "random", "random")
     made.record([team_game(players, (1.0, 0.1, -1.0, 1.0, -1.0, -1.0), UNEVEN)])
     (row,) = [row for row in made.ratings() if row.player == POLICY]
     assert (row.games, row.wins) == (1, 1) and row.mu > 25
-
-
-def test_a_team_that_meets_itself_is_not_rated() -> None:
     made = registry()
     made.record([team_game(("main@2",) * 4)])
     assert [row.games for row in made.ratings()] == [0]
@@ -290,8 +280,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
 
 def test_a_game_on_file_knows_its_teams() -> None:
     result = team_game()
-    row = game_record(result, [], 2, 0)
-    assert read_game("here", row).spec == result.spec
+    assert read_game("here", game_record(result, [], 2, 0)).spec == result.spec
 
 
 # Play
@@ -351,9 +340,9 @@ RUN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bool) -> None:
+async def test_a_run_seats_teams(begin: Begin, isolated: bool) -> None:
     changes = RUN | {"games": [GAME | {"isolated": isolated}]}
-    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    context = begin(**changes)
     check_games(context.config)
     await train(context)
     games = played(context.folder)
@@ -368,8 +357,7 @@ async def test_a_run_seats_teams(tiny_folder: Path, tmp_path: Path, isolated: bo
     assert sizes == {2, 4}
     trained = {s["seat"] for k in (1, 2, 3) for s in lines(context.folder.samples(k))}
     assert trained <= {0, 1, 2, 3} and len(trained) > 1
-    rows = read_rows(context.folder.metrics)
-    assert rows[0]["eval/Relay/random/sampled/games"] == 4
+    assert read_rows(context.folder.metrics)[0]["eval/Relay/random/sampled/games"] == 4
     rated = {row.player.name: row.games for row in context.registry.ratings()}
     compared = [g for g in [*games, *played(context.folder, "eval")] if len(set(g["players"])) == 2]
     assert sum(rated.values()) == 2 * len(compared)

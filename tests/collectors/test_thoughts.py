@@ -111,10 +111,8 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
         scored = expected[:BUDGET] + expected[BUDGET + len(ending) :]
         assert tokens.logprobs == pytest.approx(scored, abs=1e-4)
         assert "Time is up.</think>" in turn.answer.text
-        secret = turn.answer.text.partition("Time is up.")[0]
-        assert secret not in turn.answer.action
-    record = game_record(result, [], 0, None)
-    assert read_game("a line", record).turns == result.turns
+        assert turn.answer.text.partition("Time is up.")[0] not in turn.answer.action
+    assert read_game("a line", game_record(result, [], 0, None)).turns == result.turns
     rewards = Rewards([])
     opened = [sample for each in rewards.trajectories(result) for sample in each.samples]
     assert sum(sample.tokens.thought for sample in opened) >= 6 * BUDGET
@@ -144,15 +142,13 @@ class Told:
 
 
 @every_row(
-    ("opens", "said", "ends"),
-    [
-        (True, "hm</think>[4]", None),  # it has stopped in time
-        (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
-        (True, "hm, and hm again, and again", True),
-        (False, "no thought at all, none", False),
-        (False, "<think>hm, and hm, hm", True),
-        (False, "<think>h</think>, [4]", False),
-    ],
+    "opens, said, ends",
+    (True, "hm</think>[4]", None),  # it has stopped in time
+    (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
+    (True, "hm, and hm again, and again", True),
+    (False, "no thought at all, none", False),
+    (False, "<think>hm, and hm, hm", True),
+    (False, "<think>h</think>, [4]", False),
 )
 async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
     engine: Any = Told(said, "[4]")
@@ -163,9 +159,7 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
         assert len(segments) == len(engine.asked) == 1
         return
     inserted = CLOSE if ends else []
-    assert [segment.token_ids for segment in segments if not segment.scored] == [CLOSE][
-        : len(inserted)
-    ]
+    assert [each.token_ids for each in segments if not each.scored] == [CLOSE][: len(inserted)]
     first, second = engine.asked
     assert second.prompt_ids == [9, 9, *segments[0].token_ids, *inserted]
     assert (first.max_tokens, second.max_tokens) == (18, MOST - 18 - len(inserted))
@@ -183,9 +177,7 @@ async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
 async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     said = [f"<think>secret {letter}</think>\\boxed{{[{n}]}}" for n, letter in enumerate("abcde")]
     engine = Recorder(*said)
-    seats = tuple(
-        SeatSpec(player=PlayerId.policy(seat), temperature=0.7, group_id=1) for seat in (0, 1)
-    )
+    seats = tuple(SeatSpec(player=PlayerId.policy(s), temperature=0.7, group_id=1) for s in (0, 1))
     spec = GameSpec(game_id=0, purpose="train", env="TicTacToe-v0", seed=11, seats=seats)
     own = model_player(engine, style="think", parser="boxed", prompts=prompts(False, keep=400))
     result = await play_game(spec, FREE.updated({"max_turns": 5}), [own, own], 5)
@@ -193,16 +185,13 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
     for index, request in enumerate(engine.requests):
         shown = TOKENIZER.decode([*request.prompt_ids])
         seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
-        assert seen == {
-            letter for n, letter in enumerate("abcde") if n < index and (n - index) % 2 == 0
-        }
+        assert seen == {a for n, a in enumerate("abcde") if n < index and (n - index) % 2 == 0}
         assert "secret" not in result.turns[index].answer.observation
 
 
 def test_prompts_with_earlier_thoughts_are_made_again_to_the_id():
     """As an audit does: by the recorded answers alone, in an env that is played again."""
-    made = prompts(budget=BUDGET, keep=60, ending=".")
-    result = play(made)
+    result = play(prompts(budget=BUDGET, keep=60, ending="."))
     game = Game(FREE, result.spec.seed)
     for index, turn in enumerate(result.turns):
         own = [t.answer.text for t in result.turns[:index] if t.seat == turn.seat]

@@ -77,7 +77,7 @@ def hostile_run(tmp_path):
     return tracker, game
 
 
-@every_row(("width", "height"), [(80, 24), (120, 40), (160, 50)])
+@every_row("width, height", (80, 24), (120, 40), (160, 50))
 def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, height):
     tracker, _ = hostile_run(tmp_path)
     assert not CONTROL & set(printed(tracker)) and "\\u001b]0;owned" in printed(tracker)
@@ -89,7 +89,7 @@ def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, heigh
     assert not CONTROL & set(screenshot(tracker.view))
 
 
-def test_a_files_records_are_whole_whatever_was_said(tmp_path):
+def test_files_records_are_whole_whatever_was_said_and_a_log_shows_it(tmp_path):
     tracker, game = hostile_run(tmp_path)
     (path,) = (tmp_path / "games").glob("*.jsonl")
     assert not CONTROL & set(path.read_text(encoding="utf-8"))
@@ -97,9 +97,6 @@ def test_a_files_records_are_whole_whatever_was_said(tmp_path):
     assert row["turns"][1]["text"] == game.turns[1].answer.text
     row.pop("format")
     assert read_game("here", row).turns == game.turns
-
-
-def test_a_log_shows_it_too():
     record = logging.LogRecord("unstable", logging.ERROR, "", 0, "%s failed", (HOSTILE,), None)
     line = Escaping("%(message)s").format(record)
     assert not CONTROL & set(line) and line.startswith("\\u001b]0;owned\\u0007")
@@ -150,21 +147,15 @@ class Loud(textarena.Env):
         return self.state.step()
 
 
-def test_what_a_game_says_is_cut_and_counted():
+def test_what_a_game_says_is_cut_and_counted_in_a_metric(tmp_path):
     game = Game(GameConfig(env=f"{__name__}:Loud"), 0)
-    seen = game.observe()
-    assert seen.rules == "r" * MAX_CHARACTERS
+    assert game.observe().rules == "r" * MAX_CHARACTERS
     assert game.take_cut() == 2 * (10**6 - MAX_CHARACTERS)
     game.step("[1]")
-    events = game.observe().events
-    assert events == ["g" * MAX_CHARACTERS]
+    assert game.observe().events == ["g" * MAX_CHARACTERS]
     assert game.take_cut() > 13 * 10**6 and game.take_cut() == 0
-
-
-def test_cut_characters_are_a_metric(tmp_path):
-    tracker = make_tracker(tmp_path, make_config())
-    game = make_game(0)
-    game.turns = [answering(turn, cut_characters=5) for turn in game.turns]
-    take_in(tracker, game, make_trajectories(game), 0)
+    tracker, result = make_tracker(tmp_path, make_config()), make_game(0)
+    result.turns = [answering(turn, cut_characters=5) for turn in result.turns]
+    take_in(tracker, result, make_trajectories(result), 0)
     tracker.end_update(0)
     assert lines(tmp_path / "metrics.jsonl")[0]["collect/cut_characters"] == 15

@@ -6,13 +6,14 @@ from msgspec.structs import replace
 from tests.helpers.builders import game, turn
 from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.constrained import serving, sharp_model
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.records import flat, game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.several import VotingPlayer
-from unstable.config import ConfigError, GameConfig, RunConfig, parse
+from unstable.config import GameConfig, RunConfig, parse
 from unstable.games.game import Game
 from unstable.league.evaluation import evaluation_games, evaluation_scores, rated_games
 from unstable.league.schedule import Schedule
@@ -31,18 +32,14 @@ async def vote(*texts: str) -> tuple[Answer, Recorder]:
 
 
 @every_row(
-    ("texts", "action", "winner", "votes"),
-    [
-        (["[4]", "[2]", "[2]"], "[2]", 1, 2),
-        (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first that was sampled
-        (["[3]", "[2]", "[1]"], "[3]", 0, 1),
-        (["what", "what", "[5]"], "[5]", 2, 1),  # an answer without an action has no vote
-        (["what", "who", "who"], "", 0, 0),
-    ],
+    "texts, action, winner, votes",
+    (["[4]", "[2]", "[2]"], "[2]", 1, 2),
+    (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first that was sampled
+    (["[3]", "[2]", "[1]"], "[3]", 0, 1),
+    (["what", "what", "[5]"], "[5]", 2, 1),  # an answer without an action has no vote
+    (["what", "who", "who"], "", 0, 0),
 )
-async def test_the_action_named_most_often_is_played(
-    texts: list[str], action: str, winner: int, votes: int
-) -> None:
+async def test_the_majority_plays(texts: list[str], action: str, winner: int, votes: int) -> None:
     answer, engine = await vote(*texts)
     assert (answer.action, answer.votes) == (action, votes)
     assert answer.text == texts[winner]
@@ -143,9 +140,7 @@ def test_without_a_vote_there_is_no_figure() -> None:
     assert rated_games(config_of(1), 2, [result]) == [result]
 
 
-@every_row("votes", [0, -1, 2.5, "many"])
+@every_row("votes", 0, -1, 2.5, "many")
 def test_votes_are_a_positive_number(votes: object) -> None:
-    with pytest.raises(ConfigError, match=r"^eval\.votes[^\n]*$"):
-        parse({"eval": {"votes": votes}})
-    with pytest.raises(ConfigError, match="unknown key 'votes'"):
-        parse({"sampling": {"votes": 5}})
+    refused(r"^eval\.votes[^\n]*$", parse, {"eval": {"votes": votes}})
+    refused("unknown key 'votes'", parse, {"sampling": {"votes": 5}})

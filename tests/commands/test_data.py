@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import unstable
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.tracking import lines
 from unstable.config import ConfigError
 from unstable.loop.train import train
@@ -49,9 +50,7 @@ def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> No
     assert len(data.games) == len(games) > 0
     assert list(data.games.columns) == list(GAME_COLUMNS)
     assert listed(data.games, "reason") == [game["reason"] for _, game in games]
-    assert [list(each) for each in listed(data.games, "outcomes")] == [
-        game["outcomes"] for _, game in games
-    ]
+    assert [list(o) for o in listed(data.games, "outcomes")] == [g["outcomes"] for _, g in games]
     turns = [turn for _, game in games for turn in game["turns"]]
     assert listed(data.turns, "text") == [turn["text"] for turn in turns]
     for got, logprobs, turn in zip(
@@ -116,26 +115,19 @@ def test_columns_are_documented() -> None:
     assert named == [list(GAME_COLUMNS), [*TURN_KEYS, *TURN_COLUMNS, *behind]]
 
 
-def test_mistakes_are_one_line(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no metrics and no games; give a run's folder"):
-        unstable.read(tmp_path)
+def test_mistakes_are_one_line_and_arrays_small(run: RunFolder, tmp_path: Path) -> None:
+    refused("holds no metrics and no games; give a run's folder", unstable.read, tmp_path)
     with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
         unstable.read(run, "excel")  # type: ignore[arg-type]
-
-
-def test_arrays_are_small(run: RunFolder) -> None:
     ids = unstable.read(run, "pandas").turns["prompt_ids"]
     assert {each.dtype for each in ids} == {np.dtype(np.int32)}
 
 
 def copied(run: RunFolder, root: Path) -> RunFolder:
-    shutil.copytree(run.root, root)
-    return RunFolder(root)
+    return RunFolder(shutil.copytree(run.root, root))
 
 
-def test_a_run_that_died_in_a_line_is_read_but_for_that_line(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: Path) -> None:
     """A full disk or a power cut leaves half a line at the end of any file."""
     folder = copied(run, tmp_path / "run")
     for path in (folder.metrics, folder.game_files()[-1].path, folder.sample_files()[-1][1]):
@@ -147,15 +139,13 @@ def test_a_run_that_died_in_a_line_is_read_but_for_that_line(
         assert len(getattr(after, name)) == len(getattr(before, name)) > 0
     places = [place.offset for place, _ in scan_games(run)]
     assert [place.offset for place, _ in scan_games(folder)] == places
-    numbers = range(10**6)
-    assert read_advantages(folder, numbers) == read_advantages(run)
+    assert read_advantages(folder, range(10**6)) == read_advantages(run)
 
 
 def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a": 1}\n{"a": ')
-    with pytest.raises(ConfigError, match=r"mine\.jsonl:2: not JSON"):
-        list(read_lines(path))
+    refused(r"mine\.jsonl:2: not JSON", list, read_lines(path))
 
 
 def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> None:
@@ -186,8 +176,7 @@ def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> 
     folder = copied(run, tmp_path / "run")
     path = folder.game_files()[-1].path
     path.write_text(path.read_text().replace('{"format":2', '{"format":1', 1))
-    with pytest.raises(ConfigError, match=r"jsonl:1: format = 1: .* repeat the run"):
-        list(scan_games(folder))
+    refused(r"jsonl:1: format = 1: .* repeat the run", list, scan_games(folder))
 
 
 def test_games_that_were_only_played_are_read(run: RunFolder, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.mistakes import refused
+from tests.helpers.rows import each_row
 from tests.helpers.tracking import make_tracker
 from unstable.cli import run
 from unstable.config import ConfigError
@@ -57,15 +59,12 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert lines["state"] == f"running: process {os.getpid()} on {socket.gethostname()}"
     assert lines["doing"] == "playing 12/64 · 7 s"
     assert lines["waits for"] == "actor-0: 8 train games · 6 s"
-    assert lines["moved"] == "2 s ago"
-    assert lines["version"] == "3 of 8"
+    assert lines["moved"] == "2 s ago" and lines["version"] == "3 of 8"
     assert lines["checkpoint"].startswith("3, ")
     assert lines["next"] == "nothing to do"
 
 
-def test_a_run_of_sft_is_gone_on_with_by_sft(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
@@ -76,9 +75,7 @@ def test_a_run_of_sft_is_gone_on_with_by_sft(
     assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
 
 
-def test_a_run_in_which_nothing_moves(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_moves(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, moved=time.time() - 300)
     assert said(folder, capsys)[1]["moved"] == "5 min 00 s ago, which is long"
 
@@ -94,9 +91,7 @@ def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFi
     assert lines["next"] == f"to go on: unstable train --resume {folder.root}"
 
 
-def test_a_run_whose_process_is_stopped(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         process.send_signal(signal.SIGSTOP)
@@ -111,9 +106,7 @@ def test_a_run_whose_process_is_stopped(
     assert lines["next"].startswith(f"kill -CONT {process.pid}")
 
 
-def test_a_run_of_another_host_is_judged_by_time(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, host="elsewhere", written=time.time() - 3)
     assert said(folder, capsys)[1]["state"].startswith("running: ")
     put(folder, host="elsewhere", written=time.time() - 90)
@@ -121,13 +114,11 @@ def test_a_run_of_another_host_is_judged_by_time(
     assert code == 1 and "nothing was written for 1 min 30 s on elsewhere" in lines["state"]
 
 
-@pytest.mark.parametrize(
-    ("word", "reason", "code", "then"),
-    [
-        ("ended", "all updates made", 0, "unstable eval "),
-        ("interrupted", "", 0, "to go on: unstable train --resume "),
-        ("failed", "no space is left", 1, "to go on: unstable train --resume "),
-    ],
+@each_row(
+    "word, reason, code, then",
+    ("ended", "all updates made", 0, "unstable eval "),
+    ("interrupted", "", 0, "to go on: unstable train --resume "),
+    ("failed", "no space is left", 1, "to go on: unstable train --resume "),
 )
 def test_a_run_that_is_over(
     word: str,
@@ -144,9 +135,7 @@ def test_a_run_that_is_over(
     assert lines["next"].startswith(then)
 
 
-def test_what_a_run_has_outlived_is_not_told(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """An error from before it was resumed; and of a run that ended, what it did last."""
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text("2026-11-22 10:00:00,001 ERROR   unstable: the first\n")
@@ -176,15 +165,13 @@ def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFix
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
-    [
-        "",
-        "[" * 100_000,
-        "[1]",
-        '{"phase": 1, "waits": [1], "state": {}, "pid": [], "written": "x"}',
-        '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
-    ],
+    "",
+    "[" * 100_000,
+    "[1]",
+    '{"phase": 1, "waits": [1], "state": {}, "pid": [], "written": "x"}',
+    '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
 )
 def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
     content: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
@@ -213,9 +200,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     )
 
 
-def test_a_state_of_times_to_come_is_not_one_of_a_run_that_goes_on(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, written=time.time() + 20)  # clocks of two machines may differ by a little
     assert said(folder, capsys)[1]["state"].startswith("running")
     put(folder, written=time.time() + 7210)
@@ -225,8 +210,7 @@ def test_a_state_of_times_to_come_is_not_one_of_a_run_that_goes_on(
 
 
 def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no config.yaml; give a run's folder"):
-        run(["doctor", str(tmp_path)])
+    refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
     with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes nothing else"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 

@@ -1,7 +1,6 @@
 """The doctor: the machine, the plan, and an exit code, without loading a model."""
 
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -10,8 +9,10 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.helpers.cli import ran
 from tests.helpers.machines import QWEN, VERSIONS, machine
 from tests.helpers.models import hollow_files
+from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
@@ -30,16 +31,11 @@ def qwen(tmp_path: Path) -> RunConfig:
     return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3, "learner.num": 1})
 
 
-@pytest.mark.parametrize(
-    ("here", "words"),
-    [
-        (machine(1), ["1 on GPU 0, vllm engine", "gradient_checkpointing is on"]),
-        (
-            machine(4),
-            ["GPU 3: NVIDIA L4, 24.0 GB", "3 on GPU 0, 1, 2, vllm", "1 on GPU 3", "at once"],
-        ),
-        (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
-    ],
+@each_row(
+    "here, words",
+    (machine(1), ["1 on GPU 0, vllm engine", "gradient_checkpointing is on"]),
+    (machine(4), ["GPU 3: NVIDIA L4, 24.0 GB", "3 on GPU 0, 1, 2, vllm", "1 on GPU 3", "at once"]),
+    (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
 )
 def test_what_would_run_is_printed(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
@@ -54,17 +50,14 @@ def test_what_would_run_is_printed(
 def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert examine(load("default"), [machine()], check) == 0
     printed = capsys.readouterr().out
-    assert "no GPU" in printed
-    assert "on the processor, embedded engine" in printed
+    assert "no GPU" in printed and "on the processor, embedded engine" in printed
 
 
-@pytest.mark.parametrize(
-    ("here", "words"),
-    [
-        (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
-        (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
-        (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
-    ],
+@each_row(
+    "here, words",
+    (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
+    (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
+    (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
 )
 def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
@@ -76,9 +69,7 @@ def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     assert "would make" not in printed
 
 
-def test_a_mistake_that_the_machine_has_no_part_in_is_printed_too(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_of_the_config_is_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
     with pytest.raises(ConfigError):
         check(wrong)
@@ -124,9 +115,7 @@ def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFi
     assert "on the processor, embedded engine" in capsys.readouterr().out
 
 
-def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_slow_card_is_a_note_a_shared_one_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
     assert examine(load("default"), [small], lambda _: None) == 0
     printed = capsys.readouterr().out
@@ -140,9 +129,7 @@ def test_what_a_card_makes_slow_is_a_note_and_what_cannot_be_shared_an_error(
     assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
 
 
-def test_what_an_old_card_cannot_do_is_printed(
-    qwen: RunConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_card_is_told(qwen: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
     new = machine(1, 80.0)
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
     assert examine(qwen, [old], check) == 0
@@ -172,11 +159,9 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
         "import sys; from unstable.cli import run; code = run(sys.argv[1:]); "
         "print('heavy', {'ray', 'vllm', 'peft'} & set(sys.modules)); sys.exit(code)"
     )
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = ran([sys.executable, "-c", code, *arguments])
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "actors   3 on " in done.stdout
-    assert "would make 5 updates" in done.stdout
+    assert "actors   3 on " in done.stdout and "would make 5 updates" in done.stdout
     assert "heavy set()" in done.stdout
 
 
@@ -185,9 +170,7 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out
 
 
-def test_a_package_that_runs_from_its_source_alone_asks_for_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_package_run_from_source_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 

@@ -21,7 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.helpers.cli import in_process, unstable
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run, prompts_of
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter
+from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.export import export
 from unstable.config import ConfigError, ModelConfig, RunConfig, parse
@@ -35,25 +37,13 @@ SECRET = "sk-a-key-that-nobody-may-see"
 
 @pytest.fixture(scope="module")
 def config(tiny_folder: Path) -> RunConfig:
+    model = {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}
+    remote = {"kind": "openai", "model": "m", "base_url": "http://a.private.host/v1"}
     return parse(
         {
-            "model": {
-                "name": str(tiny_folder),
-                "dtype": "float32",
-                "init": "fresh",
-                "adapter": {"rank": 4, "alpha": 8},
-            },
+            "model": model | {"adapter": {"rank": 4, "alpha": 8}},
             "games": [{"env": "TicTacToe-v0", "prompt": "answer"}],
-            "opponents": {
-                "fixed": [
-                    {
-                        "kind": "openai",
-                        "model": "m",
-                        "base_url": "http://a.private.host/v1",
-                        "api_key_env": "SOME_KEY",
-                    }
-                ]
-            },
+            "opponents": {"fixed": [remote | {"api_key_env": "SOME_KEY"}]},
             "sampling": {"max_tokens": 6},
             "actors": {"games_in_flight": 2},
             "tracking": {"dashboard": "off"},
@@ -99,24 +89,18 @@ def test_an_adapter_is_peft_files_and_what_it_takes_to_use_them(exported: Path) 
     assert (exported / "scores.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_cards_code_for_peft_answers_as_the_embedded_engine(
-    exported: Path, config: RunConfig, adapter: Adapter
-) -> None:
+def test_the_cards_peft_code_answers(exported: Path, config: RunConfig, adapter: Adapter) -> None:
     text = greedy_text(config, adapter, exported)
     assert text and printed(card_code(exported, 0, config.model.name)) == text
 
 
-def test_the_cards_code_for_merged_weights_answers_alike(
-    merged: Path, config: RunConfig, adapter: Adapter
-) -> None:
+def test_the_cards_merged_code_answers(merged: Path, config: RunConfig, adapter: Adapter) -> None:
     assert "base = " not in card_code(merged, 0, "")
     assert printed(card_code(merged, 0, "")) == greedy_text(config, adapter, merged)
 
 
 @torch.no_grad()
-def test_merged_logits_are_those_of_base_and_adapter(
-    exported: Path, merged: Path, config: RunConfig
-) -> None:
+def test_merged_logits_are_the_adapters(exported: Path, merged: Path, config: RunConfig) -> None:
     """Within 1e-4, of logits up to some tens; without the adapter they are more than 0.1 off."""
     ids = torch.arange(4, 120)[None]
     base = AutoModelForCausalLM.from_pretrained(config.model.name, dtype=torch.float32)
@@ -147,13 +131,10 @@ def test_an_adapter_on_the_embedding_cannot_be_merged(config: RunConfig, adapter
     layer = "base_model.model.lm_head.lora_{}.weight"
     tensors = {layer.format("A"): torch.ones(4, 32), layer.format("B"): torch.ones(132, 4)}
     odd = Adapter(name="odd", weights=save(tensors), config=adapter.config)
-    with pytest.raises(ConfigError, match="--merged: lm_head is the embedding too"):
-        add_adapter(model, odd)
+    refused("--merged: lm_head is the embedding too", add_adapter, model, odd)
 
 
-def test_the_learners_state_is_left_out_and_weights_are_the_versions(
-    exported: Path, merged: Path, folder: RunFolder
-) -> None:
+def test_no_state_and_the_versions_weights(exported: Path, merged: Path, folder: RunFolder) -> None:
     own = folder.checkpoint(VERSION) / "adapter_model.safetensors"
     assert (exported / "adapter_model.safetensors").read_bytes() == own.read_bytes()
     assert not any("critic" in name for name in load_file(merged / "model.safetensors"))
@@ -173,9 +154,7 @@ def test_the_example_is_the_prompt_that_the_model_was_given(exported: Path) -> N
     assert (prompt["style"], prompt["parser"], prompt["max_tokens"]) == ("answer", "plain", 6)
 
 
-def test_the_card_says_what_it_is_how_good_and_how_it_was_made(
-    exported: Path, merged: Path, tiny_folder: Path
-) -> None:
+def test_the_card_says_what_it_is(exported: Path, merged: Path, tiny_folder: Path) -> None:
     card = (exported / "README.md").read_text()
     front = yaml.safe_load(card.split("---")[1])
     assert (front["base_model"], front["library_name"]) == (tiny_folder.name, "peft")
@@ -212,57 +191,44 @@ def test_nothing_names_this_machine_or_holds_a_key(
 # Mistakes
 
 
-def test_a_folder_that_holds_something_is_refused_and_an_empty_one_taken(
-    folder: RunFolder, tmp_path: Path
-) -> None:
+def test_a_full_folder_is_refused_an_empty_one_taken(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert export(folder.root, None, tmp_path / "empty") == tmp_path / "empty"
     with pytest.raises(ConfigError, match=r"--out = '.*empty' is there already; give a folder"):
         export(folder.root, None, tmp_path / "empty")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is there already"):
-        export(folder.root, None, tmp_path / "file")
+    refused("is there already", export, folder.root, None, tmp_path / "file")
     with pytest.raises(ConfigError, match=r"--out = .*under': cannot be written \("):
         export(folder.root, None, tmp_path / "file/under")
-    with pytest.raises(ConfigError, match="version = 7: no such checkpoint"):
-        export(folder.root, 7, tmp_path / "none")
+    refused("version = 7: no such checkpoint", export, folder.root, 7, tmp_path / "none")
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
 
 
-def test_a_run_of_supervised_training_is_refused(
-    tmp_path: Path, config: RunConfig, adapter: Adapter
-) -> None:
+def test_a_run_of_sft_is_refused(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     folder = make_run(tmp_path / "run", config, adapter)
     folder.examples.touch()
-    with pytest.raises(ConfigError, match=r"RUN_DIR = .* is a run of unstable sft"):
-        export(folder.root, None)
+    refused(r"RUN_DIR = .* is a run of unstable sft", export, folder.root, None)
 
 
-def test_an_adapter_that_is_spoilt_leaves_nothing(
-    tmp_path: Path, config: RunConfig, adapter: Adapter
-) -> None:
+def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = torch.nan
     spoilt = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
     folder = make_run(tmp_path / "run", config, adapter)
     path = folder.checkpoint(VERSION) / "adapter_model.safetensors"
     path.write_bytes(spoilt.weights)
-    with pytest.raises(ConfigError, match=r"000002: its .* is not finite"):
-        export(folder.root, None)
+    refused(r"000002: its .* is not finite", export, folder.root, None)
     assert not (folder.root / "exports").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
-        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
-        (["nowhere"], "holds no config.yaml"),
-    ],
+@each_row(
+    "arguments, line",
+    (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
+    (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
+    (["nowhere"], "holds no config.yaml"),
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], line: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(line)):
-        run(["export", *arguments])
+    refused(re.escape(line), run, ["export", *arguments])
 
 
 # A hub
@@ -393,9 +359,7 @@ def test_a_base_is_known_by_the_name_that_others_know(tiny_folder: Path) -> None
     assert public_name(ModelConfig(name="Qwen/Qwen3-0.6B")) == "Qwen/Qwen3-0.6B"
 
 
-def test_the_card_says_where_a_base_is_that_no_hub_has(
-    exported: Path, tmp_path: Path, config: RunConfig
-) -> None:
+def test_the_card_says_where_a_base_is(exported: Path, tmp_path: Path, config: RunConfig) -> None:
     assert 'base = "tiny"  # the folder of the base\n' in (exported / "README.md").read_text()
     own = parse({"model": {"name": "tiny", "init": "fresh", "dtype": "float32"}})
     shipped = config.model_copy(update={"model": own.model})

@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS
 from tests.helpers.loop import lines, make_context
+from tests.helpers.mistakes import refused
 from unstable.cli import run
 from unstable.config import ConfigError, dump
 from unstable.loop.train import train
@@ -71,10 +72,8 @@ def test_a_runs_games_are_judged_and_only_once(
     turns = {(g.spec.game_id, turn.index, turn.seat) for g in games for turn in g.trained_turns}
     assert {place for place in found if place[1] is not None} == turns
     assert all({"each", "length"} == set(found[place]) for place in turns)
-    shown = capsys.readouterr().out
-    (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", shown)
+    (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", capsys.readouterr().out)
     assert int(row) == len(seats)
-
     assert run(command) == 0
     assert server.asked == asked
     assert read_judged(path) == found
@@ -93,8 +92,7 @@ def test_a_file_of_other_terms_is_left_alone(trained: RunFolder, server: Server)
     with pytest.raises(ConfigError, match=r"^--into = 'own': .* is of other terms; give another"):
         run([*own, "--buffer.rewards.0.weight", "2"])
     assert trained.judged("own").read_bytes() == before
-    with pytest.raises(ConfigError, match=r"^--terms = '.*none.yaml': no such file"):
-        run([*own, "--terms", "none.yaml"])
+    refused(r"^--terms = '.*none.yaml': no such file", run, [*own, "--terms", "none.yaml"])
 
 
 def test_games_that_failed_are_asked_about_again(
@@ -133,10 +131,8 @@ def test_the_runs_engine_judges_again(trained: RunFolder) -> None:
 def test_a_correlation_and_its_interval() -> None:
     # r = 1 / sqrt(3) of 28 pairs: tanh(atanh(r) ± 1.96 / 5).
     first = [1.0, -1.0, 1.0, -1.0] * 7
-    second = [1.0, -1.0, 1.0, 1.0] * 7
-    found = correlation(first, second)
-    assert found is not None
-    assert found.mean == pytest.approx(0.5774, abs=1e-4)
+    found = correlation(first, [1.0, -1.0, 1.0, 1.0] * 7)
+    assert found is not None and found.mean == pytest.approx(0.5774, abs=1e-4)
     assert found.low == pytest.approx(0.2604, abs=1e-4)
     assert found.high == pytest.approx(0.7820, abs=1e-4)
     assert correlation(first, first) == (1.0, 1.0, 1.0)

@@ -25,7 +25,7 @@ def looks(made: Lines, clock: SimpleNamespace, until: float) -> None:
         made._keep_up()
 
 
-def test_what_goes_on_is_said_before_patience_ends(clock: SimpleNamespace) -> None:
+def test_a_line_comes_before_patience_ends_unless_one_came_anyway(clock: SimpleNamespace) -> None:
     said: list[str] = []
     made = Lines(said.append)
     made.phase("evaluating", total=8)
@@ -33,9 +33,6 @@ def test_what_goes_on_is_said_before_patience_ends(clock: SimpleNamespace) -> No
     looks(made, clock, until=made.patience_s - lines._LOOK_S)
     (line,) = said
     assert re.fullmatch(r"evaluating 1/8 · \d s", line)
-
-
-def test_what_is_said_anyway_is_enough(clock: SimpleNamespace) -> None:
     said: list[str] = []
     made = Lines(said.append)
     for number in range(3):
@@ -51,7 +48,4 @@ def test_lines_come_while_the_caller_is_blocked(monkeypatch: pytest.MonkeyPatch)
     made.patience_s = 0.1
     with made.refreshing():
         assert said.wait(60)
-
-
-def test_patience_is_short_before_the_first_update() -> None:
     assert lines.FIRST_S <= 5 and lines.LATER_S <= 30

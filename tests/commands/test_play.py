@@ -112,13 +112,10 @@ def is_left(_: RunFolder, result: GameResult) -> bool:
 
 
 @pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
-def test_a_game_that_is_left_is_saved(
-    rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_game_left_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed(f"4\n{rest}"):
         assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
-    assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(tmp_path))
+    assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(here))
 
 
 def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
@@ -131,8 +128,7 @@ def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_pa
     arguments = ["play", "--config", str(config), "--opponent", "bot"]
     with PseudoTerminal(tmp_path, 80, 24, *arguments) as screen:
         screen.until("your action> ")
-        played = screen.says("4\n")
-        assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in played
+        assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in screen.says("4\n")
         assert "control characters; type it again" in screen.says("\x1b[A\n")
         assert r"\u001b[2J" in screen.says("!why\n")
         assert all(cell_len(line) <= 80 for line in screen.lines)
@@ -159,18 +155,14 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
 
 
 def test_a_model_that_reasons_has_probabilities_of_its_tokens(
-    made: RunFolder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    made: RunFolder, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
     fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
     with typed("!why\n!probs\n"):
         assert run(["play", str(made.root), *game, *fields]) == 0
     shown = capfd.readouterr().out
-    _, result = saved(tmp_path)
+    _, result = saved(here)
     (turn,) = [turn for turn in result.turns if turn.answer.sampled is not None][-1:]
     assert turn.answer.sampled is not None
     tokens = re.findall(
@@ -183,31 +175,24 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
 
 
 def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
-    remote: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    remote: Server, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     remote.replies = [says("I take the corner: [0]"), says("[1]")]
     fixed = [opponent(remote, max_calls=1).model_dump()]
     config = {"opponents": {"fixed": fixed}, "games": [{"env": "TicTacToe-v0"}]}
-    (tmp_path / "remote.yaml").write_text(yaml.safe_dump(config))
+    (here / "remote.yaml").write_text(yaml.safe_dump(config))
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
         run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
     shown = capfd.readouterr().out
     assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
-    folder, result = saved(tmp_path)
+    folder, result = saved(here)
     assert "The game is over: remote has failed: max_calls" in shown
     assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
     assert (folder.root / "endpoints/remote.json").is_file()
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
 
 
-def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
@@ -216,13 +201,10 @@ def test_a_hidden_action_is_not_shown_and_an_equilibrium_is_a_hint(
     assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
     assert "expert (seat 0) has moved" in shown
     assert "expert is no local model: it has no probabilities." in shown or "is over" in shown
-    assert saved(tmp_path)[1].spec.env == game
+    assert saved(here)[1].spec.env == game
 
 
-def test_a_long_list_of_legal_actions_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n"):
         assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
     listed = capfd.readouterr().out.partition("Legal actions: ")[2]
@@ -231,9 +213,8 @@ def test_a_long_list_of_legal_actions_is_cut(
 
 
 def test_a_game_of_three_has_the_opponent_at_the_other_seats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     arguments = ["play", "--game", "ThreePlayerTicTacToe-v0", "--opponent", "rules", "--seat", "2"]
     with typed("!hint\n?\n?"):
@@ -241,19 +222,16 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
     shown = capfd.readouterr().out
     assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
     assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
-    folder, result = saved(tmp_path)
+    folder, result = saved(here)
     assert [seat.player.name for seat in result.spec.seats] == ["rules", "rules", "person"]
     assert len(result.turns) == 2
 
 
-def test_a_game_for_one_needs_no_opponent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("!why\n[1 2 3 4]\n"):
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
     assert "No other player has moved yet." in capfd.readouterr().out
-    _, result = saved(tmp_path)
+    _, result = saved(here)
     assert [(turn.answer.action, turn.invalid) for turn in result.turns] == [("[1 2 3 4]", False)]
 
 
@@ -278,10 +256,7 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_one_line(
-    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
     answers = []
     for arguments, _ in MISTAKES:
         with pytest.raises(ConfigError) as error:
@@ -289,23 +264,22 @@ def test_a_mistake_is_one_line(
         answers.append(str(error.value))
     rows = [*zip(answers, (line for _, line in MISTAKES), strict=True)]
     assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
-    assert not (tmp_path / "outputs").exists()
+    assert not (here / "outputs").exists()
 
 
 @pytest.mark.parametrize(
     "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
 )
 def test_weights_are_on_the_machine_before_a_model_is_loaded(
-    made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    made: RunFolder, here: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     def missing(model: ModelConfig, progress: object) -> None:
         raise ConfigError(f"{model.name} is to be downloaded")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("unstable.commands.session.ready_weights", missing)
     with typed(""), pytest.raises(ConfigError, match="is to be downloaded"):
         run([word.replace("{run}", str(made.root)) for word in arguments])
-    assert not any(tmp_path.glob("outputs/*"))
+    assert not any(here.glob("outputs/*"))
 
 
 def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:

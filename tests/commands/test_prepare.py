@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.machines import QWEN, machine
 from tests.helpers.models import random_adapter
+from tests.helpers.rows import each_row
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
@@ -53,23 +54,19 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return prepared
 
 
-@pytest.mark.parametrize(
-    ("here", "options"),
-    [
-        (machine(), SMALL),
-        (machine(cores=1, memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL),
-        (machine(bfloat16=False), SMALL | {"actors.num": 3}),
-        (machine(1), LARGE),
-        (machine(1), LARGE | {"loop.mode": "sync"}),
-        (machine(2, packages={"torch": "2.13.0"}), SMALL | {"actors.engine": "embedded"}),
-        (machine(2, 12.0), LARGE),
-        (machine(4, 80.0), LARGE | {"learner.num": 2}),
-    ],
+@each_row(
+    "here, options",
+    (machine(), SMALL),
+    (machine(cores=1, memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL),
+    (machine(bfloat16=False), SMALL | {"actors.num": 3}),
+    (machine(1), LARGE),
+    (machine(1), LARGE | {"loop.mode": "sync"}),
+    (machine(2, packages={"torch": "2.13.0"}), SMALL | {"actors.engine": "embedded"}),
+    (machine(2, 12.0), LARGE),
+    (machine(4, 80.0), LARGE | {"learner.num": 2}),
 )
 @pytest.mark.parametrize("learner", [True, False])
-def test_nothing_is_left_to_decide_and_what_is_decided_stays(
-    here: Machine, options: dict[str, Any], learner: bool, on: Any
-) -> None:
+def test_all_is_decided(here: Machine, options: dict[str, Any], learner: bool, on: Any) -> None:
     config = load("default", options)
     assert len(set(autos(config.model_dump()))) > 10  # there is much to decide
     first = on(config, here, learner=learner)
@@ -80,14 +77,9 @@ def test_nothing_is_left_to_decide_and_what_is_decided_stays(
 
 def test_what_a_person_decided_stays(on: Any) -> None:
     asked = {
-        "model.dtype": "float32",
-        "model.init": "somewhere",
-        "actors.num": 3,
-        "actors.games_in_flight": 5,
-        "buffer.capacity": 999,
-        "learner.gradient_checkpointing": "on",
-        "learner.micro_batch_tokens": 4000,
-        "loop.mode": "sync",
+        **{"model.dtype": "float32", "model.init": "somewhere", "buffer.capacity": 999},
+        **{"actors.num": 3, "actors.games_in_flight": 5, "loop.mode": "sync"},
+        **{"learner.gradient_checkpointing": "on", "learner.micro_batch_tokens": 4000},
     }
     config = on(load("default", SMALL | asked), machine()).config
     for path, value in asked.items():
@@ -129,9 +121,7 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
-def test_an_algorithm_that_is_not_there_is_refused_before_a_model_is_loaded(
-    algorithm: dict[str, str],
-) -> None:
+def test_an_unknown_algorithm_is_refused_before_loading(algorithm: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
         prepare.check(parse({"learner": {"algorithm": algorithm}}))
 
@@ -156,7 +146,5 @@ def test_a_version_is_evaluated_without_the_opponents_of_training(opponents: lis
     given = {"eval": {"opponents": opponents, "every": 0}, "opponents": {"draw": draw}}
     config = evaluate._evaluated(parse({**given, "guard": {"action": ["opponents"]}}))
     read = RunConfig.model_validate(config.model_dump())
-    assert [each.key for each in read.opponents.fixed] == [
-        name for name in opponents if name == "random"
-    ]
+    assert [each.key for each in read.opponents.fixed] == [n for n in opponents if n == "random"]
     assert (read.eval.opponents, read.eval.every) == (opponents, 1)

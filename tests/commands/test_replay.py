@@ -1,10 +1,8 @@
 """`unstable replay`: what a record says is found again, what it does not say is found out."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.helpers.builders import asking
+from tests.helpers.cli import ran
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
+from tests.helpers.rows import each_row
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
@@ -45,8 +46,7 @@ def copied(made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The run, to be tampered with, and the folder it lies in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    shutil.copytree(made.root, tmp_path / "run")
-    return RunFolder(tmp_path / "run")
+    return RunFolder(shutil.copytree(made.root, tmp_path / "run"))
 
 
 def rows(folder: RunFolder, purpose: Any) -> list[Record]:
@@ -118,9 +118,7 @@ def other_reading(record: Record) -> None:
     """Another legal move than the tokens say."""
     turns = record["turns"]
     taken = {turn["action"] for turn in turns}
-    turns[0]["answer"]["action"] = next(
-        f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken
-    )
+    turns[0]["answer"]["action"] = next(f"[{c}]" for c in range(9) if f"[{c}]" not in taken)
 
 
 def other_logprobs(record: Record) -> None:
@@ -139,19 +137,17 @@ def longer(record: Record) -> None:
     record["turns"].append(dict(record["turns"][-1], index=len(record["turns"])))
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
-        (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-        (other_tokens, r"differs at turn 1: main@1 answered"),
-        (other_prompt, r"differs at turn 1: the prompt's tokens"),
-        (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
-        (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
-        (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
-        (other_outcome, r"differs at the end: outcomes: recorded \["),
-        (longer, r"the game is over after \d turns, in the record after \d"),
-    ],
+@each_row(
+    "change, line",
+    (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
+    (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
+    (other_tokens, r"differs at turn 1: main@1 answered"),
+    (other_prompt, r"differs at turn 1: the prompt's tokens"),
+    (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
+    (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
+    (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
+    (other_outcome, r"differs at the end: outcomes: recorded \["),
+    (longer, r"the game is over after \d turns, in the record after \d"),
 )
 def test_what_differs_first_is_said(
     copied: RunFolder,
@@ -173,12 +169,9 @@ def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixtu
     assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
 
 
-async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
-    tiny_folder: Path,
-) -> None:
+async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -> None:
     """A real engine answers by seeds; of one its number is moved to just beyond a boundary."""
-    config = run_config(tiny_folder)
-    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    engine, _ = await make_engine(run_config(tiny_folder), tiny_folder / "engine.log")
     options: Any = {"temperature": 0.7, "max_tokens": 8}
     prompt_ids = [7, 8, 9]
     completion = await engine.generate(asking(prompt_ids, seed=1, **options))
@@ -190,11 +183,8 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
         return await rounding(engine, None, then, now, 1, vocabulary=132, dtype=dtype)
 
     right = now.token_ids[1]
-    misses = {
-        token_id: await explained(token_id, "bfloat16") for token_id in (right - 1, right + 1)
-    }
-    far = (right + 66) % 132
-    assert await explained(far, "bfloat16") is None
+    misses = {each: await explained(each, "bfloat16") for each in (right - 1, right + 1)}
+    assert await explained((right + 66) % 132, "bfloat16") is None
     beginning, every_token = [*prompt_ids, now.token_ids[0]], [[t] for t in range(132)]
     scores = [each[0] for each in await engine.score(beginning, every_token, adapter=None)]
     number = float(uniforms(np.array([1], dtype=np.uint64), np.array([1]))[0])
@@ -207,8 +197,7 @@ async def test_rounding_explains_what_was_sampled_next_to_a_boundary_alone(
 
 
 async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder: Path) -> None:
-    config = run_config(tiny_folder)
-    engine, _ = await make_engine(config, tiny_folder / "engine.log")
+    engine, _ = await make_engine(run_config(tiny_folder), tiny_folder / "engine.log")
     options: Any = {"temperature": 0.7, "max_tokens": 8}
     begun = await engine.generate(asking([7, 8, 9], seed=1, **options))
     inserted = Segment(token_ids=[5, 6], scored=False)
@@ -234,20 +223,18 @@ async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder:
 
 def test_a_game_with_thoughts_that_were_ended_is_audited(
     tiny_folder: Path,
-    tmp_path: Path,
+    here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Several segments an answer, and prompts that hold earlier thoughts."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    model = tmp_path / "model"
+    model = here / "model"
     shutil.copytree(tiny_folder, model)
     template = model / "chat_template.jinja"
     template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>{% endif %}")
     sampling = {"max_tokens": 24, "thoughts": {"budget": 8, "keep": 40, "ending": "Now."}}
-    folder = make_run(tmp_path / "run", model, sampling=sampling)
-    records = rows(folder, "train")
+    records = rows(make_run(here / "run", model, sampling=sampling), "train")
     segments = [len(t["sampled"]["segments"]) for r in records for t in r["turns"] if t["sampled"]]
     assert segments.count(3) > len(segments) / 2
     for record in records[:2]:
@@ -260,9 +247,7 @@ def test_a_game_with_thoughts_that_were_ended_is_audited(
     st.floats(0.1, 3),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_number_is_in_the_share_of_one_token(
-    logprobs: list[float], temperature: float, number: float
-) -> None:
+def test_a_number_in_a_share(logprobs: list[float], temperature: float, number: float) -> None:
     gaps = [distance(logprobs, temperature, at, number) for at in range(len(logprobs))]
     own = gaps.index(min(gaps))
     assert gaps[own] == 0
@@ -273,21 +258,17 @@ def test_a_number_is_in_the_share_of_one_token(
         assert between - 1e-6 <= gap <= between + shares[own] + 1e-6
 
 
-def test_a_line_says_why_a_model_is_not_asked_again(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
     shown = capfd.readouterr().out
     assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
     assert "The same: " in shown and "of models" not in shown
-
     text = copied.config.read_text()
     copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
     assert run(["replay", "run", "2", *EVAL]) == 0
     shown = capfd.readouterr().out
     assert "base: the engine was vllm, which repeats up to rounding only" in shown
-
     copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
     assert run(["replay", "run", "2", *EVAL]) == 0
     assert "base: model.name = './gone': no such folder" in capfd.readouterr().out
@@ -307,15 +288,12 @@ def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     path.write_bytes(path.read_bytes()[:100])
     line = rf"^run/checkpoints/000001: its {file} (is no JSON|cannot be read)"
     for command in ("eval", "exploit", "export"):
-        with pytest.raises(ConfigError, match=line):
-            run([command, "run@1"])
+        refused(line, run, [command, "run@1"])
     assert run(["replay", "run", "0", *TRAIN]) == 0
     assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
 
 
-def test_a_game_that_a_person_played_is_audited(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n0\n1\n2\n3\n4\n5\n6\n7\n8\n" * 3):
         assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
     capfd.readouterr()
@@ -330,9 +308,7 @@ def test_a_game_that_a_person_played_is_audited(
     assert "as its prompt has it: 012345678" not in shown  # X of the person is on it by then
 
 
-def test_another_player_goes_on_from_a_turn(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     before = listing(copied.root)
     (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
     arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--with", "expert", "--seed", "9"]
@@ -343,18 +319,14 @@ def test_another_player_goes_on_from_a_turn(
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
     folder, result = saved(copied.root.parent)
     assert result.fork == 2 and result.spec.seed == record["seed"]
-    assert [turn.answer.action for turn in result.turns[:2]] == [
-        turn["action"] for turn in record["turns"][:2]
-    ]
+    assert [t.answer.action for t in result.turns[:2]] == [t["action"] for t in record["turns"][:2]]
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
     assert run(["replay", str(folder), "0"]) == 0
     assert "turns 1 to 2: they were played in another game" in capfd.readouterr().out
 
 
-def test_a_version_goes_on_against_the_one_that_was_there(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_meets_the_old_one(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
     assert "run:1 at seat 0, run:0 at seat 1." in capfd.readouterr().out
@@ -402,11 +374,8 @@ def test_a_number_alone_means_the_game_of_training(copied: RunFolder) -> None:
 def test_a_mistake_is_one_line(copied: RunFolder) -> None:
     answers = []
     for arguments, _ in MISTAKES:
-        with pytest.raises(ConfigError) as error:
-            run(["replay", *arguments])
-        answers.append(str(error.value))
-    expected = [line for _, line in MISTAKES]
-    rows = [*zip(answers, expected, strict=True)]
+        answers.append(line_of(run, ["replay", *arguments]))
+    rows = [*zip(answers, [line for _, line in MISTAKES], strict=True)]
     assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
     assert not (copied.root.parent / "outputs").exists()
 
@@ -414,19 +383,15 @@ def test_a_mistake_is_one_line(copied: RunFolder) -> None:
 def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
     shutil.rmtree(copied.checkpoint(1))  # no model is asked, and all lines are printed
     replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
-    done = subprocess.run(
+    done = ran(
         ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],
-        cwd=copied.root.parent,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent.parent)},
-        capture_output=True,
-        text=True,
+        copied.root.parent,
+        PYTHONPATH=str(Path(__file__).parent.parent.parent),
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_prompt_that_was_cut_is_said_not_to_be_compared(
-    copied: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_prompt_is_not_compared(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     def cut(record: Record) -> None:
         record["turns"][0]["sampled"]["prompt_cut"] = 5
 

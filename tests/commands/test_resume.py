@@ -15,8 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from examples.loop import loop as own_loop
-from tests.helpers.loop import lines, make_context, played, publish_start
+from tests.helpers.loop import Begin, lines, make_context, played, publish_start
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.resume import rows, trained_on, weights
+from tests.helpers.rows import each_row
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
 from unstable.commands.train import Loop
 from unstable.config import ConfigError, RunConfig, fields
@@ -119,16 +121,12 @@ async def broken_off(
 @pytest.fixture(scope="module")
 def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run in synchronous mode that nothing cut off."""
-    context = make_context(
-        tiny_folder, tmp_path_factory.mktemp("whole") / "run", **settings("sync")
-    )
+    context = make_context(tiny_folder, tmp_path_factory.mktemp("w") / "run", **settings("sync"))
     asyncio.run(train(context))
     return context.folder
 
 
-async def test_the_documented_loop_makes_the_same_run_to_the_bit(
-    tiny_folder: Path, tmp_path: Path, whole: RunFolder
-) -> None:
+async def test_the_loop_of_the_page(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """That of `examples/loop.py`, resumed once: it plays, learns, publishes and evaluates alike."""
     context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
     folder = context.folder
@@ -152,9 +150,7 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert chosen(folder) == chosen(whole)
 
 
-async def test_all_weights_that_go_on_are_the_same_to_the_bit(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_all_weights_are_the_same_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         model={"name": "tiny", "init": "fresh", "dtype": "bfloat16", "adapter": "none"},
@@ -237,10 +233,10 @@ def chosen(folder: RunFolder) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("done", ["save", "publish"])
 async def test_a_version_that_is_only_on_file_or_only_served_is_made_again(
-    tiny_folder: Path, tmp_path: Path, whole: RunFolder, done: str
+    begin: Begin, tiny_folder: Path, whole: RunFolder, done: str
 ) -> None:
     """The process ends when version 2 has its checkpoint, or the actor has it, but not both."""
-    context = make_context(tiny_folder, tmp_path / "run", **settings("sync"))
+    context = begin(**settings("sync"))
     folder, owners = context.folder, {"save": context.learner, "publish": context.actors[0]}
     (other,) = owners.keys() - {done}
     own, last = {name: getattr(owner, name) for name, owner in owners.items()}, asyncio.Event()
@@ -316,24 +312,19 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert {game for game, _ in trained} <= set(before)
     assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
     score = "eval/TicTacToe-v0/random/sampled/score"
-    scored = [
-        row["version"] for row in read_rows(context.folder.metrics) if row.get(score) is not None
-    ]
+    scored = [r["version"] for r in read_rows(context.folder.metrics) if r.get(score) is not None]
     assert scored == [0, 2, 4], "each evaluation that is due is there, once"
     for version in scored:
         games = lines(context.folder.games("eval", version))
         assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
-    counted = context.registry.state().results
-    assert counted == recounted(context)
+    assert context.registry.state().results == recounted(context)
     # Nothing is left out between the first game and the last ones, which were still in flight.
     assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
         spec.game_id for spec in context.schedule.ahead(context.current)
     )
 
 
-async def test_branches_and_all_that_waits_is_there_again(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_branches_and_what_waits_are_there_again(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         groups={"by": "branch", "size": 3, "fork": "uncertain"},
@@ -346,9 +337,7 @@ async def test_branches_and_all_that_waits_is_there_again(
     assert rows(two.folder) == rows(one.folder)
 
 
-async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Path) -> None:
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)
@@ -363,22 +352,20 @@ async def test_an_evaluation_takes_no_training_game_out_of_those_in_flight(
     assert [*context.in_flight.values()] == dealt[2:]
 
 
-@pytest.mark.parametrize(
-    ("changes", "left"),
-    [
-        ({"opponents": "base"}, 8),
-        ({"opponents": ["base", "random"]}, 16),
-        ({"games": 6}, 16),
-        ({"games": 2, "temperature": 0.0}, 4),
-        ({"votes": 3}, 8),
-        ({"constrained": True}, 0),
-    ],
+@each_row(
+    "changes, left",
+    ({"opponents": "base"}, 8),
+    ({"opponents": ["base", "random"]}, 16),
+    ({"games": 6}, 16),
+    ({"games": 2, "temperature": 0.0}, 4),
+    ({"votes": 3}, 8),
+    ({"constrained": True}, 0),
 )
 async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
-    tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
+    begin: Begin, tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
 ) -> None:
     before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
-    context = make_context(tiny_folder, tmp_path / "run", **settings("sync", eval=before))
+    context = begin(**settings("sync", eval=before))
     await publish_start(context)
     specs = evaluation_games(context.config, 0)
     context.first_scores = {spec.game_id: spec.game_id / 100 for spec in specs}
@@ -409,46 +396,42 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
     part.write_bytes(part.read_bytes()[:-100])
     point = find_point(folder, "--resume")
     assert (point.version, point.broken) == (3, (4,))
-    context = await resumed(tiny_folder, run_dir, **settings("sync"))
-    await train(context)
+    await train(await resumed(tiny_folder, run_dir, **settings("sync")))
     assert weights(folder, 4) == weights(whole, 4)
     assert rows(folder) == rows(whole)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("version", "x"),
-        ("version", 3),
-        ("version", True),
-        ("finalized", 1),
-        ("marks", 3),
-        ("marks", {"metrics.jsonl": 0}),
-        ("marks.metrics.jsonl", -1),
-        ("marks.metrics.jsonl", 0.5),
-        ("marks.../victim.txt", 0),
-        ("published", [[]]),
-        ("oldest", -(10**12)),
-        ("registry", {}),
-        ("registry.ratings", {}),
-        ("registry.ratings.main@9", [25.0, 8.0]),
-        ("schedule.now.random", [3, [1, 2], None]),
-        ("schedule.shares", {"friends": 1.0}),
-        ("guard.histories", [1]),
-        ("buffer.dropped", {}),
-        ("in_flight", [-1]),
-        ("in_flight", ["1"]),
-        ("in_flight", [10**12]),
-        ("old_in_flight", [{"game": 1}]),
-        ("tracker.play", []),
-        ("actors", [{}]),
-    ],
+@each_row(
+    "path, value",
+    ("version", "x"),
+    ("version", 3),
+    ("version", True),
+    ("finalized", 1),
+    ("marks", 3),
+    ("marks", {"metrics.jsonl": 0}),
+    ("marks.metrics.jsonl", -1),
+    ("marks.metrics.jsonl", 0.5),
+    ("marks.../victim.txt", 0),
+    ("published", [[]]),
+    ("oldest", -(10**12)),
+    ("registry", {}),
+    ("registry.ratings", {}),
+    ("registry.ratings.main@9", [25.0, 8.0]),
+    ("schedule.now.random", [3, [1, 2], None]),
+    ("schedule.shares", {"friends": 1.0}),
+    ("guard.histories", [1]),
+    ("buffer.dropped", {}),
+    ("in_flight", [-1]),
+    ("in_flight", ["1"]),
+    ("in_flight", [10**12]),
+    ("old_in_flight", [{"game": 1}]),
+    ("tracker.play", []),
+    ("actors", [{}]),
 )
 def test_a_state_of_another_shape_is_not_whole(
     tmp_path: Path, whole: RunFolder, path: str, value: Any
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(whole.root, folder.root)
+    folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     state = json.loads(folder.state(4).read_text())
     section, _, name = path.partition(".") if path.startswith("marks.") else path.rpartition(".")
     owner = functools.reduce(dict.__getitem__, section.split(".") if section else [], state)
@@ -479,11 +462,9 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
 
 
 def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(whole.root, folder.root)
+    folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     folder.state(4).write_text('{"format": 3, "ratings": {}}')
-    with pytest.raises(ConfigError, match="format = 3 is not the one that this release of unst"):
-        find_point(folder, "--resume")
+    refused("format = 3 is not the one that this release of unst", find_point, folder, "--resume")
     folder.state(4).write_text("[]")
     assert find_point(folder, "--resume").version == 3
 
@@ -509,36 +490,30 @@ async def test_what_may_not_change_is_one_line(tmp_path: Path, whole: RunFolder)
         ("eval.every", -1, "eval.every = -1"),
         ("loop.steps", 4, "loop.steps = 4: the run has made 4 updates; give --steps a higher"),
     ):
-        with pytest.raises(ConfigError) as caught:
-            resume(whole.root, {name: value})
-        assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+        assert line_of(resume, whole.root, {name: value}).startswith(problem)
     assert changed(whole, {"loop.steps": 9, "eval.games": 8, "actors.num": 1}).loop.steps == 9
-    with pytest.raises(ConfigError, match="holds no config.yaml; give a folder that unstable"):
-        resume(tmp_path, {})
+    refused("holds no config.yaml; give a folder that unstable", resume, tmp_path, {})
     (tmp_path / "config.yaml").write_text("{}")
-    with pytest.raises(ConfigError, match="nothing to go on from .it ended before its first"):
-        resume(tmp_path, {})
+    refused("nothing to go on from .it ended before its first", resume, tmp_path, {})
 
 
-@pytest.mark.parametrize(
-    ("origin", "changes", "problem"),
-    [
-        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
-        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
-        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
-        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
-        (
-            {"name": "ppo", "critic": None},
-            {"critic": {"kind": "head"}},
-            "algorithm.critic.kind = 'head': the state is one of a run with None",
-        ),
-        (
-            {"name": "ppo"},
-            {"critic.kind": "adapter"},
-            "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
-        ),
-        ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
-    ],
+@each_row(
+    "origin, changes, problem",
+    ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
+    ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
+    ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
+    ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
+    (
+        {"name": "ppo", "critic": None},
+        {"critic": {"kind": "head"}},
+        "algorithm.critic.kind = 'head': the state is one of a run with None",
+    ),
+    (
+        {"name": "ppo"},
+        {"critic.kind": "adapter"},
+        "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
+    ),
+    ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
 )
 def test_a_fork_whose_state_does_not_fit_is_one_line(
     tmp_path: Path, origin: dict[str, Any], changes: dict[str, Any], problem: str
@@ -552,10 +527,9 @@ def test_a_fork_whose_state_does_not_fit_is_one_line(
     (folder.checkpoint(2) / "learner.pt").touch()
     prefix = "learner." if "ema" in changes else "learner.algorithm."
     given = {f"{prefix}{name}": value for name, value in changes.items()}
-    with pytest.raises(ConfigError) as caught:
-        fork(tmp_path, 2, given)
-    assert str(caught.value).startswith(f"learner.{problem}") and "\n" not in str(caught.value)
-    assert str(caught.value).endswith("; add --fork_state false")
+    said = line_of(fork, tmp_path, 2, given)
+    assert said.startswith(f"learner.{problem}")
+    assert said.endswith("; add --fork_state false")
 
 
 def test_what_goes_on_is_planned_by_the_lengths_that_it_measured(
@@ -573,11 +547,8 @@ def test_what_goes_on_is_planned_by_the_lengths_that_it_measured(
         raise ConfigError("enough")
 
     monkeypatch.setattr("unstable.commands.resume.prepare", prepared)
-    with pytest.raises(ConfigError, match="enough"):
-        resume(run.root, {"loop.steps": 5})
+    refused("enough", resume, run.root, {"loop.steps": 5})
     asked = [row for row in read_rows(whole.metrics) if row["collect/engine/requests"]]
     requests = sum(row["collect/engine/requests"] for row in asked)
-    tokens = sum(
-        row["collect/engine/requests"] * row["collect/engine/request_tokens"] for row in asked
-    )
+    tokens = sum(r["collect/engine/requests"] * r["collect/engine/request_tokens"] for r in asked)
     assert given == [pytest.approx(tokens / requests)] and tokens > 0

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from unstable.commands import session, train
 from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
@@ -20,19 +21,23 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time
 
 
-def test_a_run_never_gets_a_folder_that_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_run_gets_a_taken_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.time, "strftime", lambda _: "now")
     folders = [session.make_folder(parse({})).root for _ in range(3)]
     name = "smollm2-135m-TicTacToe-v0-random-now"
     assert [folder.name for folder in folders] == [name, f"{name}-2", f"{name}-3"]
 
 
+@pytest.fixture
+def config(tiny_folder: Path, tmp_path: Path) -> RunConfig:
+    """Of a run in the folder `run`."""
+    model = {"name": str(tiny_folder), "init": "fresh"}
+    return parse({"model": model, "tracking": {"run_dir": str(tmp_path / "run")}})
+
+
 @pytest.mark.parametrize("versions", [0, 1])
 def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
-    versions: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    versions: int, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def mistaken(config: RunConfig, plan: Plan, folder: RunFolder, *_: Any) -> str:
         for version in range(versions):
@@ -40,19 +45,13 @@ def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
         raise ConfigError("an opponent's file is not there")
 
     monkeypatch.setattr(train, "_train", mistaken)
-    run_dir = tmp_path / "run"
-    data = {
-        "model": {"name": str(tiny_folder), "init": "fresh"},
-        "tracking": {"run_dir": str(run_dir)},
-    }
-    with pytest.raises(ConfigError, match="an opponent's file"):
-        train.train(parse(data))
-    assert RunFolder(run_dir).versions() == list(range(versions))
-    assert run_dir.exists() == (versions > 0)
+    refused("an opponent's file", train.train, config)
+    assert RunFolder(tmp_path / "run").versions() == list(range(versions))
+    assert (tmp_path / "run").exists() == (versions > 0)
 
 
 def test_a_fault_before_the_run_begins_takes_the_folder_along(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as no login at Weights & Biases, which shows as the tracker is made."""
 
@@ -60,18 +59,12 @@ def test_a_fault_before_the_run_begins_takes_the_folder_along(
         raise ConfigError("tracking.wandb = 'p': no login")
 
     monkeypatch.setattr(train, "Tracker", refuse)
-    run_dir = tmp_path / "run"
-    data = {
-        "model": {"name": str(tiny_folder), "init": "fresh"},
-        "tracking": {"run_dir": str(run_dir)},
-    }
-    with pytest.raises(ConfigError, match="no login"):
-        train.train(parse(data))
-    assert not run_dir.exists()
+    refused("no login", train.train, config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
-    tiny_folder: Path,
+    config: RunConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -80,19 +73,14 @@ def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "_train", interrupted)
-    run_dir = tmp_path / "run"
-    data = {
-        "model": {"name": str(tiny_folder), "init": "fresh"},
-        "tracking": {"run_dir": str(run_dir)},
-    }
     with pytest.raises(KeyboardInterrupt):
-        train.train(parse(data))
-    assert not run_dir.exists()
+        train.train(config)
+    assert not (tmp_path / "run").exists()
     assert "The run ended" not in capsys.readouterr().out
 
 
 def test_a_run_leaves_the_callers_logging_as_it_was(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def loud(*_: Any) -> str:
         logging.getLogger("unstable.commands.train").info("ours")
@@ -109,24 +97,19 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     monkeypatch.setattr(train, "_train", loud)
     monkeypatch.setattr(logs, "_takes_over", False)  # as another test's command line may have left
-    run_dir = tmp_path / "run"
-    data = {
-        "model": {"name": str(tiny_folder), "init": "fresh"},
-        "tracking": {"run_dir": str(run_dir)},
-    }
     logging.root.addHandler(handler)
     try:
         logging.getLogger("mine")
         before, showwarning = state(), warnings.showwarning
         with pytest.raises(RunFailedError, match="on purpose"):
-            train.train(parse(data))
+            train.train(config)
         after = state()
         assert {name: after[name] for name in before} == before
         assert warnings.showwarning is showwarning
     finally:
         logging.root.removeHandler(handler)
     assert heard == ["the caller's"]
-    text = RunFolder(run_dir).log("loop").read_text()
+    text = RunFolder(tmp_path / "run").log("loop").read_text()
     assert "ours" in text and "on purpose" in text and "the caller's" not in text
 
 
@@ -187,14 +170,11 @@ def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None
     assert ended == ["in order", "to its end"]
 
 
-def test_under_nohup_a_closed_terminal_is_nothing(hangups: None) -> None:
+def test_under_nohup_hangups_are_nothing_and_sigterm_is_the_callers_again(hangups: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with session.ended_by_sigterm():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
-def test_sigterm_is_the_callers_again() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with session.ended_by_sigterm():
         assert signal.getsignal(signal.SIGTERM) != before

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.forms import game
 from tests.helpers.machines import machine
+from tests.helpers.rows import each_row
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned
@@ -87,16 +88,12 @@ def test_a_start_is_made_once_for_a_model_and_its_games(
     assert len(made) == 2
 
 
-def test_a_model_that_knows_the_form_begins_as_it_would(
-    tiny_folder: Path, made: list[Path]
-) -> None:
+def test_a_model_that_knows_the_form_is_left_alone(tiny_folder: Path, made: list[Path]) -> None:
     whole = resolved(tiny_folder, game("bracketed", forms="brackets"))
     assert [teach.taught(whole), teach.taught(whole)] == [whole, whole] and len(made) == 1
 
 
-def test_some_games_are_not_asked_about(
-    tiny_folder: Path, made: list[Path], tmp_path: Path
-) -> None:
+def test_some_games_are_not_asked(tiny_folder: Path, made: list[Path], tmp_path: Path) -> None:
     unlisted = game(forms="bare")
     reasoned = game("bare", "think", forms="bare")
     whole = resolved(tiny_folder, unlisted, reasoned.model_copy(update={"name": "reasoned"}))
@@ -112,14 +109,12 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
     return {"sft/epoch": epoch} | {f"legal/{number}": each for number, each in enumerate(shares)}
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_enough"),
-    [
-        ([row(0, 0.9, 0.97)], True),
-        ([row(0, 0.5, 0.97)], False),
-        ([row(0, 0.1), row(1, 0.95)], False),
-        ([row(0, 0.1), row(1, 0.97)], True),
-    ],
+@each_row(
+    "rows, is_enough",
+    ([row(0, 0.9, 0.97)], True),
+    ([row(0, 0.5, 0.97)], False),
+    ([row(0, 0.1), row(1, 0.95)], False),
+    ([row(0, 0.1), row(1, 0.97)], True),
 )
 def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
     assert teach._is_enough(rows) is is_enough

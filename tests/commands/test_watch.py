@@ -1,6 +1,5 @@
 """A run seen from outside: `unstable watch`, `unstable runs`, names, tags, the best version."""
 
-import io
 import json
 import re
 import shutil
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from tests.helpers.mistakes import refused
 from tests.helpers.screens import Screen
-from tests.helpers.tracking import make_config, make_tracker, printed, run_updates
+from tests.helpers.tracking import make_config, make_tracker, printed, run_updates, shown
 from unstable.cli import run
 from unstable.commands.finished import checkpoint_of
 from unstable.commands.runs import runs
@@ -34,10 +33,7 @@ PANES = ("collection", "last game", "ratings", "learner", "evaluation")
 
 
 def render(view: View, width: int, height: int) -> str:
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(Dashboard(view), width, height)
 
 
 def make_run(root: Path, **sections: Any) -> RunFolder:
@@ -55,14 +51,11 @@ def make_run(root: Path, **sections: Any) -> RunFolder:
 
 
 def changed(folder: RunFolder, **values: Any) -> None:
-    status = json.loads(folder.status.read_text())
-    folder.status.write_text(json.dumps(status | values))
+    folder.status.write_text(json.dumps(json.loads(folder.status.read_text()) | values))
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_is_watched_is_what_the_run_itself_shows(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def test_what_is_watched_is_what_the_run_shows(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -82,9 +75,7 @@ def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> N
         View.read(record, make_config(), RunSummary(), lambda: 0.0)
 
 
-def test_a_folder_is_shown_once_where_there_is_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     watch(make_run(tmp_path / "run").root)
     text = capsys.readouterr().out
     assert all(f"─ {pane} ─" in text for pane in PANES)
@@ -123,9 +114,7 @@ def test_sigterm_ends_it_as_it_ends_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "status", [{"written": "now"}, {"view": []}, {"view": {"now": 1.0}}, {"state": 3, "view": 4}]
 )
-def test_a_file_of_another_shape_leaves_what_is_shown(
-    tmp_path: Path, status: dict[str, Any]
-) -> None:
+def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, Any]) -> None:
     folder = make_run(tmp_path / "run")
     watched = Watched(folder)
     shown = render(watched.view, 200, 60)
@@ -134,21 +123,16 @@ def test_a_file_of_another_shape_leaves_what_is_shown(
     assert "main@2" in shown and "main@2" in render(watched.view, 200, 60)
 
 
-def test_what_cannot_be_shown_leaves_the_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "record", lambda self: 1 / 0)
-    folder = make_run(tmp_path / "run")
-    status = json.loads(folder.status.read_text())
+    status = json.loads(make_run(tmp_path / "run").status.read_text())
     assert status["view"] is None and status["phase"]["name"] == "playing"
 
 
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no config.yaml; give a run's folder"):
-        watch(tmp_path)
+    refused("holds no config.yaml; give a run's folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
-    with pytest.raises(ConfigError, match="its state.json shows no dashboard"):
-        watch(tmp_path)
+    refused("its state.json shows no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):
         run(["watch", str(tmp_path), "--twice", "1"])
 
@@ -218,12 +202,9 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
     assert "to go on    unstable train --resume run" in own.shown
 
 
-def test_runs_are_listed_with_state_score_and_tags(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "first", tracking={"dashboard": "off", "tags": ["kl", "first try"]})
-    second = make_run(tmp_path / "second")
-    changed(second, state="failed", reason="no memory")
+    changed(make_run(tmp_path / "second"), state="failed", reason="no memory")
     (tmp_path / "no run").mkdir()
     found = {Path(each.path).name: each for each in runs(tmp_path)}
     assert found.keys() == {"first", "second"}
@@ -233,8 +214,7 @@ def test_runs_are_listed_with_state_score_and_tags(
     text = capsys.readouterr().out
     assert "second" in text and "failed" in text and "first try" in text
     assert runs(tmp_path, "none") == []
-    with pytest.raises(ConfigError, match="no such folder; give the one that holds runs"):
-        runs(tmp_path / "nowhere")
+    refused("no such folder; give the one that holds runs", runs, tmp_path / "nowhere")
 
 
 def test_the_newest_score_is_the_last_one_that_is_there() -> None:
@@ -248,23 +228,17 @@ def test_the_newest_score_is_the_last_one_that_is_there() -> None:
     assert newest_score(RunSummary()) == ""
 
 
-def test_a_name_is_the_folders_and_the_dashboards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_name_is_the_folders(here: Path) -> None:
     config = make_config(tracking={"name": "first try", "dashboard": "off"})
     assert make_folder(config).root == Path("outputs/first try")
     assert make_folder(config).root == Path("outputs/first try-2")
-    assert make_tracker(tmp_path / "x", config).view.name == "first try"
+    assert make_tracker(here / "x", config).view.name == "first try"
     for name in ("a/b", "../x", "", ".hidden", "x" * 81):
-        with pytest.raises(ConfigError, match="tracking.name = .*use letters, digits"):
-            make_config(tracking={"name": name})
+        refused("tracking.name = .*use letters, digits", make_config, tracking={"name": name})
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
 
 
-def test_a_link_that_cannot_be_made_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_not_made_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(tmp_path)
     monkeypatch.setattr(Path, "symlink_to", lambda *_: 1 / 0)
     tracker.name_best(0)
@@ -278,8 +252,7 @@ def test_the_best_version_is_named_and_found(tmp_path: Path) -> None:
     folder.config.write_text("{}")
     for version in range(4):
         folder.checkpoint(version).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="no version is known to be the best"):
-        checkpoint_of(folder, "best")
+    refused("no version is known to be the best", checkpoint_of, folder, "best")
     folder.name_best(1)
     folder.name_best(2)
     assert checkpoint_of(folder, "best") == 2 and folder.versions() == [0, 1, 2, 3]

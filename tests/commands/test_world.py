@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import unstable
+from tests.helpers.mistakes import refused
 from unstable.commands import world
 from unstable.commands.session import Terminated
 from unstable.commands.world import loss_of, make_world
@@ -42,8 +43,7 @@ def small(out: Path, **changes) -> WorldRun:
 def test_texts_come_back_and_constant_ones_are_a_token(pieces):
     tokenizer = tiny.make_tokenizer(["In brief.\n", "In"])
     text = "".join(pieces)
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert len(tokenizer.encode("In brief.\n", add_special_tokens=False)) == 1
 
 
@@ -107,8 +107,7 @@ def test_questions_stand_under_prompts_that_play_never_has():
 
 def test_a_question_that_is_drawn_with_other_answers_has_all_of_them():
     """As where they depend on what its seat does not see."""
-    tokenizer = tiny.make_tokenizer([])
-    prompts = PromptBuilder(tokenizer, prompt_style(NIM), {}, 4096)
+    prompts = PromptBuilder(tiny.make_tokenizer([]), prompt_style(NIM), {}, 4096)
     question = Question("Which?", lambda rng: ("a card", [rng.choice("JQK")]))
     examples = question_examples(question, prompts, 30, random.Random(0))
     assert len(examples) == 30 and all(each is examples[0] for each in examples)
@@ -126,11 +125,8 @@ def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_p
 
 
 def test_mistakes_are_one_line(tmp_path):
-    taken = small(tmp_path)
-    with pytest.raises(ConfigError, match="world.out = .* exists"):
-        make_world(taken)
-    with pytest.raises(ConfigError, match="world.hidden = 20 is no multiple"):
-        make_world(small(tmp_path / "new", hidden=20))
+    refused("world.out = .* exists", make_world, small(tmp_path))
+    refused("world.hidden = 20 is no multiple", make_world, small(tmp_path / "new", hidden=20))
     silent = GameConfig(env="TwentyQuestions-v0", seats=1)
     with pytest.raises(ConfigError):
         make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))

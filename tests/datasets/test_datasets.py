@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.datasets import recorded_game
 from tests.helpers.learners import token_sample
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.players import STOP, Recorder, model_player
 from tests.helpers.rows import every_row
@@ -108,7 +109,7 @@ def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
     assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
-@every_row("game", [TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0")])
+@every_row("game", TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0"))
 def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
     assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
@@ -121,9 +122,7 @@ def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(ga
 
 
 @pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
-def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
-    pile, number, by_seat, caplog
-):
+def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, caplog):
     game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]
@@ -133,8 +132,7 @@ def test_where_there_are_fewer_positions_all_are_given_and_it_is_said(
 
 
 @every_row(
-    ("prompts", "start"),
-    [(builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")],
+    "prompts, start", (builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")
 )
 def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
     game = GameConfig(**THINK)
@@ -175,8 +173,7 @@ def test_answers_are_read_as_they_were_meant(action, reason, prompts):
 
 def test_an_action_that_is_never_read_is_refused_in_one_line():
     assert write_answer(builder(parser="raw"), "I offer peace.") == "I offer peace."
-    with pytest.raises(ConfigError, match="games.parser = 'plain': reads 'peace' neither"):
-        write_answer(builder(), "peace")
+    refused("games.parser = 'plain': reads 'peace' neither", write_answer, builder(), "peace")
 
 
 def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
@@ -278,8 +275,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "eval-000003.jsonl", row)
-    with pytest.raises(ConfigError, match="eval-000003.jsonl: an evaluation's games, never"):
-        recorded_examples([path], tokenizer)
+    refused("eval-000003.jsonl: an evaluation's games, never", recorded_examples, [path], tokenizer)
     path = write(
         tmp_path / "train-000003.jsonl", row, row | {"spec": row["spec"] | {"purpose": "eval"}}
     )
@@ -290,8 +286,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
         recorded_examples([path], tokenizer)
     path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
-    with pytest.raises(ConfigError, match="000003.jsonl:1: not a recorded game"):
-        recorded_examples([path], tokenizer)
+    refused("000003.jsonl:1: not a recorded game", recorded_examples, [path], tokenizer)
 
 
 def test_a_persons_own_pairs(tmp_path):
@@ -365,8 +360,7 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
         {"messages": [SYSTEM, hello, ASKED, SAID, MORE[0]]},
         {"prompt": [SYSTEM, hello, ASKED, SAID, MORE[0]], "completion": [MORE[1]]},
     ]
-    path = write(tmp_path / "own.jsonl", *rows)
-    found = jsonl_examples(path, TICTACTOE, builder())
+    found = jsonl_examples(write(tmp_path / "own.jsonl", *rows), TICTACTOE, builder())
     assert [each.answer for each in found] == ["two", "four", "four", "two", "four"]
     first, second, *others = found
     assert [each.key for each in others] == [second.key, first.key, second.key]
@@ -377,49 +371,34 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
 
 
 @every_row(
-    ("line", "words"),
-    [
-        ("{", ":3: not JSON"),
-        ("[]", ":3: a list; write an object a line"),
-        ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
-        ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
-        ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
-        ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
-        ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
-        ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
-        ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
-        (
-            '{"messages": [{"role": "king", "content": "x"}]}',
-            ":3: messages.0.role = 'king': give s",
-        ),
-        (
-            json.dumps(ask(content=[{"type": "image_url"}])),
-            ":3: messages.0.content: has parts that",
-        ),
-        (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
-        (
-            json.dumps(ask(reasoning_content="x")),
-            ":3: messages.0.reasoning_content: is not trained",
-        ),
-        (
-            '{"messages": [], "tools": [{}]}',
-            ":3: tools: calls of tools are not trained on; leave t",
-        ),
-        ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
-        (
-            json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
-            ":3: messages: has no answer of the assistant to learn; give one",
-        ),
-        (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
-    ],
+    "line, words",
+    ("{", ":3: not JSON"),
+    ("[]", ":3: a list; write an object a line"),
+    ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
+    ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
+    ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
+    ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
+    ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
+    ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
+    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
+    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': give s"),
+    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: has parts that"),
+    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
+    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: is not trained"),
+    ('{"messages": [], "tools": [{}]}', ":3: tools: calls of tools are not trained on; leave t"),
+    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
+    (
+        json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
+        ":3: messages: has no answer of the assistant to learn; give one",
+    ),
+    (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )
 def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
-    with pytest.raises(ConfigError) as raised:
-        jsonl_examples(path, TICTACTOE, builder())
-    assert words in str(raised.value) and "\n" not in str(raised.value)
-    assert str(raised.value).startswith(f"{path}:3: ")
+    said = line_of(jsonl_examples, path, TICTACTOE, builder())
+    assert words in said
+    assert said.startswith(f"{path}:3: ")
 
 
 def test_a_missing_file_is_refused(tmp_path):

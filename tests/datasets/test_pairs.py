@@ -2,12 +2,11 @@
 
 import json
 
-import pytest
-
 from tests.helpers.learners import make_learner
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.rows import every_row
-from unstable.config import AdapterConfig, ConfigError, GameConfig, ModelConfig
+from unstable.config import AdapterConfig, GameConfig, ModelConfig
 from unstable.datasets.examples import pair_group
 from unstable.datasets.sources import jsonl_pairs
 from unstable.prompts import PromptBuilder, load_style
@@ -75,37 +74,32 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
 
 
 @every_row(
-    ("line", "words"),
-    [
-        ("{", "not JSON"),
-        ("{}", "has no keys; give observation or prompt, chosen and rejected"),
-        ({"chosen": "[1]", "rejected": "[2]"}, "has no prompt; give one, or chats in chosen and"),
-        (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
-        (TALK | {"chosen": CHAT}, "chosen: ends with a message of user"),
-        ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: give true or false"),
-        ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected differ befo"),
-        (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
-        (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
-        (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
-        (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
-        (TALK | {"prompt": []}, "prompt = []: give a text or a list of messages"),
-        (TALK | {"prompt": [{"role": "user"}]}, "prompt.0.content = None: is no text; give a text"),
-    ],
+    "line, words",
+    ("{", "not JSON"),
+    ("{}", "has no keys; give observation or prompt, chosen and rejected"),
+    ({"chosen": "[1]", "rejected": "[2]"}, "has no prompt; give one, or chats in chosen and"),
+    (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
+    (TALK | {"chosen": CHAT}, "chosen: ends with a message of user"),
+    ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: give true or false"),
+    ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected differ befo"),
+    (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
+    (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
+    (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
+    (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
+    (TALK | {"prompt": []}, "prompt = []: give a text or a list of messages"),
+    (TALK | {"prompt": [{"role": "user"}]}, "prompt.0.content = None: is no text; give a text"),
 )
 def test_a_mistake_names_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"
-    with pytest.raises(ConfigError) as raised:
-        read(path, OWN, "", line)
-    message = str(raised.value)
+    message = line_of(read, path, OWN, "", line)
     assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
-        jsonl_pairs(tmp_path / "none.jsonl", GAME, builder())
+    refused("no such file", jsonl_pairs, tmp_path / "none.jsonl", GAME, builder())
 
 
-@every_row("name", ["dpo", "simpo", "kto", "rft"])
+@every_row("name", "dpo", "simpo", "kto", "rft")
 def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
     pairs = read(tmp_path / "pairs.jsonl", OWN, TALK)
     tiny_model().save_pretrained(tmp_path / "model")

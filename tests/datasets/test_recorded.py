@@ -68,7 +68,7 @@ def branched(game_id: int, branches: int, turns: int = 4) -> GameResult:
     return replace(parent, spec=spec, branches=made)
 
 
-def test_a_group_is_whole_when_all_its_games_are_there(tmp_path: Path) -> None:
+def test_a_group_is_whole_when_all_its_games_are_there_and_as_judged(tmp_path: Path) -> None:
     games = [*group(7, [1, 2]), *group(8, [3]), *group(9, [4, 5], turns=6)]
     games[1], games[2] = games[2], games[1]  # another group's game may lie between
     index = index_of([write(tmp_path / "train-000000.jsonl", games)])
@@ -76,12 +76,8 @@ def test_a_group_is_whole_when_all_its_games_are_there(tmp_path: Path) -> None:
     assert index.counts.incomplete == 1 and index.counts.games == 5
     assert list(index.sizes) == [4, 6]
     assert index.counts.samples == 10 and index.counts.largest == 2
-
-
-def test_trajectories_come_back_as_they_were_judged(tmp_path: Path) -> None:
     games = group(7, [1, 2])
-    source = write(tmp_path / "train-000000.jsonl", games)
-    (whole,) = index_of([source]).groups([0], 1)
+    (whole,) = index_of([write(tmp_path / "train-000000.jsonl", games)]).groups([0], 1)
     played = [each for result in games for each in REWARDS.trajectories(result)]
     assert [each.opened() for each in whole] == played
 
@@ -104,8 +100,7 @@ def test_branches_are_a_group_and_a_game_that_lost_one_is_none(tmp_path: Path) -
 
 def test_ids_of_two_runs_differ(tmp_path: Path) -> None:
     sources = [write(tmp_path / f"train-{n}.jsonl", group(7, [1, 2])) for n in range(2)]
-    index = index_of(sources)
-    groups = list(index.groups([1, 0], 1))
+    groups = list(index_of(sources).groups([1, 0], 1))
     assert [(group[0].group_id, group[0].game_id) for group in groups] == [(15, 4), (7, 1)]
 
 
@@ -113,18 +108,16 @@ LOST = (-1.0, 1.0)
 
 
 @every_row(
-    ("filters", "kept"),
-    [
-        (LearnConfig(), [1, 2, 3, 4, 5]),
-        (LearnConfig(winners=True), [1, 4, 5]),
-        (LearnConfig(versions=(3, 5)), [1, 2, 3, 5]),
-        (LearnConfig(versions=(6, 9)), [4]),
-        (LearnConfig(opponents=["random"]), [1, 2, 3]),
-        (LearnConfig(opponents=["past"]), [4]),
-        (LearnConfig(opponents=["main@2"]), [4]),
-        (LearnConfig(opponents=["self", "past"]), [4, 5]),
-        (LearnConfig(opponents=["random"], winners=True), [1]),
-    ],
+    "filters, kept",
+    (LearnConfig(), [1, 2, 3, 4, 5]),
+    (LearnConfig(winners=True), [1, 4, 5]),
+    (LearnConfig(versions=(3, 5)), [1, 2, 3, 5]),
+    (LearnConfig(versions=(6, 9)), [4]),
+    (LearnConfig(opponents=["random"]), [1, 2, 3]),
+    (LearnConfig(opponents=["past"]), [4]),
+    (LearnConfig(opponents=["main@2"]), [4]),
+    (LearnConfig(opponents=["self", "past"]), [4, 5]),
+    (LearnConfig(opponents=["random"], winners=True), [1]),
 )
 def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_path: Path) -> None:
     games = [
@@ -142,7 +135,7 @@ def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_p
     assert len(of_self) == (5 in kept) * (1 if filters.winners else 2)  # two seats, one has won
 
 
-def test_a_group_that_filters_leave_alone_compares_nothing(tmp_path: Path) -> None:
+def test_filters_and_judges_let_games_through(tmp_path: Path) -> None:
     games = [*group(7, [1]), *group(7, [2], outcomes=LOST), *group(8, [3, 4])]
     source = write(tmp_path / "train-000000.jsonl", games)
     winners = LearnConfig(winners=True)
@@ -150,9 +143,6 @@ def test_a_group_that_filters_leave_alone_compares_nothing(tmp_path: Path) -> No
     compared = index_of([source], winners, least=2)
     assert found(compared) == [[(3, 0), (4, 0)]]
     assert compared.counts.filtered == 1
-
-
-def test_a_judge_lets_seats_of_games_through(tmp_path: Path) -> None:
     games = [game(("main@5", "main@5"), game_id=each) for each in (1, 2)]
     source = write(tmp_path / "train-000000.jsonl", games)
     assert found(index_of([source._replace(judged=frozenset({(1, 1), (2, 0)}))])) == [

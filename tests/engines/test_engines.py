@@ -33,9 +33,7 @@ from unstable.models.base import load_model, load_tokenizer, named_stop_token_id
 from unstable.models.shape import shape_of
 from unstable.types import Adapter, Completion
 
-LINEARS = {
-    linear.name: (linear.inputs, linear.outputs) for linear in shape_of(tiny_model().config).linears
-}
+LINEARS = {each.name: (each.inputs, each.outputs) for each in shape_of(tiny_model().config).linears}
 
 
 def store(root: Path, capacity: int = 8) -> AdapterStore:
@@ -51,10 +49,8 @@ def served(adapters: AdapterStore, adapter: Adapter):
 
 async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     model = {"name": str(tiny_folder), "dtype": "float32"}
-    actors = {"engine": "embedded", "games_in_flight": 2}
-    config = parse({"model": model, "actors": actors})
+    config = parse({"model": model, "actors": {"engine": "embedded", "games_in_flight": 2}})
     engine, tokenizer = await make_engine(config, tmp_path / "log")
-
     ids = tokenizer.encode("go")
     answer = await engine.generate(asking(ids, max_tokens=3))
     assert len(answer.token_ids) == len(answer.logprobs) > 0
@@ -128,7 +124,6 @@ def probe_case(noise: float, effects: Sequence[float] = (1.0, -1.5)) -> list[str
         for name in names
         for logprobs in [[changed[name] - 5 + noise, changed[name] - 5 - noise]]
     ]
-
     scores = {name: [[changed[name] - 5] * 2 for _ in answers] for name in names}
     return check_probe(answers, scores, BOUNDS["bfloat16"])
 
@@ -143,7 +138,7 @@ def test_what_the_probe_doubts_does_not_end_a_run():
     assert "0.5000 a token, 0.5000 at most, of 1.0000 that an adapter changes" in near[0]
 
 
-@every_row("noise", [1.2, float("nan"), float("inf")])
+@every_row("noise", 1.2, float("nan"), float("inf"))
 def test_an_engine_that_is_as_far_off_as_an_adapter_goes_ends_a_run(noise):
     with pytest.raises(RuntimeError, match="does not serve what is trained"):
         probe_case(noise)
@@ -156,7 +151,6 @@ def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path, monkeypatch):
     assert read_adapter(stored.folder, "main@0").config == adapter.config
     written = load_file(stored.folder / "adapter_model.safetensors")
     expected = {key: value.bfloat16() for key, value in load(adapter.weights).items()}
-
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[key], expected[key]) for key in expected)
     assert adapters.find("main@0") is stored
@@ -226,7 +220,7 @@ def test_what_is_in_use_stays_in_memory():
             assert adapters.hits == before + 1
 
 
-@every_row(("rank", "expected"), [(1, 8), (8, 8), (9, 16), (48, 64), (512, 512)])
+@every_row("rank, expected", (1, 8), (8, 8), (9, 16), (48, 64), (512, 512))
 def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
     assert padded_rank(rank) == expected
 
@@ -240,7 +234,6 @@ def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monk
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     variables = os.environ | {"TMPDIR": str(tmp_path)}
     owner = subprocess.Popen([sys.executable, "-c", code], env=variables, **pipes)
-
     folder = Path(owner.stdout.readline().strip())
     first = ScratchFolder("adapters-")
     assert sorted(tmp_path.iterdir()) == sorted([folder, first.path])

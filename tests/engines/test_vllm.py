@@ -6,9 +6,7 @@ under a wrong adapter they are more than 0.05 off on average.
 
 import asyncio
 import contextlib
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,10 @@ from safetensors.torch import load, save
 
 from tests.helpers.builders import asking
 from tests.helpers.builders import spec as make_spec
+from tests.helpers.cli import ran
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run
 from tests.helpers.models import assert_top_logprobs, top_logprobs
+from tests.helpers.rows import each_row
 from tests.helpers.tables import table
 from tests.helpers.vllm import CACHED, LIKELIEST, MODEL, Scorer, Served, needs_vllm
 from unstable.collectors.play import play_game
@@ -45,8 +45,7 @@ PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabular
 
 def adapter(name: str, seed: int, rank: int = 4) -> Adapter:
     """An adapter that changes answers much, as the start-up probe's do."""
-    chosen = MODEL.lora.model_copy(update={"rank": rank})
-    made = probe_adapters(SHAPE, chosen)[seed % 2]
+    made = probe_adapters(SHAPE, MODEL.lora.model_copy(update={"rank": rank}))[seed % 2]
     if seed < 2:
         return Adapter(name=name, weights=made.weights, config=made.config)
     tensors = {
@@ -155,9 +154,7 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
-async def test_constrained_answers_have_the_chances_of_the_allowed_tokens(
-    engine, monkeypatch, loses_allowed
-):
+async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch, loses_allowed):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
     requests: list[dict[str, Any]] = [{"temperature": t} for t in (1.0, 0.7, 0)]
@@ -208,9 +205,7 @@ async def test_a_seed_decides_an_answer(engine):
 
 async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
     prompt = [STOP, *PROMPT[:8], STOP]
-    answers = await asyncio.gather(
-        *(ask(engine, prompt, seed=seed, max_tokens=24) for seed in range(8))
-    )
+    answers = await asyncio.gather(*(ask(engine, prompt, seed=s, max_tokens=24) for s in range(8)))
     reasons = set()
     for answer in (answer.completion for answer in answers):
         stops = [index for index, token in enumerate(answer.token_ids) if token in (2, STOP)]
@@ -241,8 +236,7 @@ async def test_an_evicted_adapter_comes_back_right(engine, scorer):
     before = engine.stats()
     async with serving(engine, *adapters):
         for each in [*adapters, adapters[0]]:
-            answer = await ask(engine, adapter=each.name)
-            assert_of(scorer, answer, each)
+            assert_of(scorer, await ask(engine, adapter=each.name), each)
     moved = {name: value - before[name] for name, value in engine.stats().items()}
     assert moved["adapter_requests"] == len(adapters) + 1
     assert moved["adapter_hits"] == 0, "each was dropped just before its turn"
@@ -312,19 +306,17 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         assert_of(scorer, await ask(engine, adapter="good"), good)
 
 
-@pytest.mark.parametrize(
-    ("prompt_ids", "request_", "message"),
-    [
-        ([], {}, "prompt is empty"),
-        ([SHAPE.vocabulary], {}, "outside the vocabulary"),
-        ([1], {"temperature": -0.1}, "temperature = -0.1"),
-        ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
-        ([1], {"max_tokens": 0}, "max_tokens = 0"),
-        ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
-        ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
-        ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
-        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
-    ],
+@each_row(
+    "prompt_ids, request_, message",
+    ([], {}, "prompt is empty"),
+    ([SHAPE.vocabulary], {}, "outside the vocabulary"),
+    ([1], {"temperature": -0.1}, "temperature = -0.1"),
+    ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
+    ([1], {"max_tokens": 0}, "max_tokens = 0"),
+    ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
+    ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
+    ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
+    ([1], {"adapter": "main@9"}, "'main@9' is not there"),
 )
 async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids, request_, message):
     with pytest.raises(ValueError, match=message):
@@ -403,14 +395,7 @@ async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged
     code = code.replace("model=base, tokenizer", "model=base, max_model_len=1024, tokenizer")
     (tmp_path / "card.py").write_text(code)
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    done = subprocess.run(
-        [sys.executable, "card.py"],
-        cwd=tmp_path,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran([sys.executable, "card.py"], tmp_path, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = await asyncio.to_thread(greedy_text, config, policy, out)
     # vLLM's own log stands before it, and after it as the process ends.

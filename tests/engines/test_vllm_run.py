@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, written
+from tests.helpers.cli import PATIENCE_S, command, no_developers_lines, ran, written
 from tests.helpers.families import save_family
 from tests.helpers.loop import played
 from tests.helpers.recorded_versions import SIZES
@@ -95,14 +95,10 @@ def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Pat
     """What its engine gave is what the learner finds, of the version that trains."""
     save_family(kind, tmp_path / "model", **SIZES)
     (tmp_path / "run.yaml").write_text(WHOLE)
-    run = subprocess.run(
+    run = ran(
         command(["train", "--config", "run.yaml", "--run_dir", "run"]),
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        tmp_path,
+        PYTHONPATH=str(Path(__file__).parents[2]),
     )
     assert run.returncode == 0, run.stdout + run.stderr
     rows = read_rows(tmp_path / "run/metrics.jsonl")

@@ -73,9 +73,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
     with pytest.raises(ValueError, match="'wrong' does not fit the base"):
         await engine.load(wrong)
     asked = [*named] * 3
-    scored = await asyncio.gather(
-        *(engine.score(PROMPT, [next_ids], adapter=name) for name in asked)
-    )
+    scored = await asyncio.gather(*(engine.score(PROMPT, [next_ids], adapter=of) for of in asked))
     for name, (found,) in zip(asked, scored, strict=True):
         assert found == pytest.approx(expected(config, named[name], next_ids), abs=NATS)
     sampled = await asyncio.gather(

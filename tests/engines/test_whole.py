@@ -43,9 +43,7 @@ async def test_a_model_is_given_back_with_the_weights_that_it_had() -> None:
     async with serving(model, [version]) as engine:
         await asyncio.gather(*[ask(engine, RULES, adapter=name) for name in (None, "main@1")])
         await ask(engine, RULES, adapter="main@1")
-        assert not any(
-            mine is other for mine, other in zip(own, [*model.parameters()], strict=True)
-        )
+        assert not any(mine is each for mine, each in zip(own, [*model.parameters()], strict=True))
         await engine.unload("main@1")
         with pytest.raises(ValueError, match="main@1"):
             await ask(engine, RULES, adapter="main@1")

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.trees import uniform
-from unstable.config import ConfigError, GameConfig, InvalidMovesConfig
+from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.check import check_game
 from unstable.games.environment import Environment, EnvStep
 from unstable.games.game import Game
@@ -78,13 +79,11 @@ def coin_game(coin: str, **changes) -> Game:
 
 
 @every_row(
-    ("coin", "actions", "pays"),
-    [
-        ("heads", ["[bet]", "[call]"], 2.0),
-        ("tails", ["[bet]", "[call]"], -2.0),
-        ("tails", ["[bet]", "[fold]"], 1.0),
-        ("heads", ["[stay]"], 0.0),
-    ],
+    "coin, actions, pays",
+    ("heads", ["[bet]", "[call]"], 2.0),
+    ("tails", ["[bet]", "[call]"], -2.0),
+    ("tails", ["[bet]", "[fold]"], 1.0),
+    ("heads", ["[stay]"], 0.0),
 )
 def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float) -> None:
     game = coin_game(coin)
@@ -99,15 +98,12 @@ def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float
     assert game.payoffs == [pays, -pays] and game.outcomes == [pays / 2, -pays / 2]
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_goes_its_own_way_and_errors_are_the_movers_forfeits() -> None:
     game = coin_game("heads")
     other = game.copied()
     other.step("[bet]")
     assert game.seat == 0 and game.legal_moves() == ["[bet]", "[stay]"]
     assert other.seat == 1 and other.legal_moves() == ["[call]", "[fold]"]
-
-
-def test_refusals_and_errors_are_the_movers_forfeits() -> None:
     game = coin_game("heads", invalid_moves=InvalidMovesConfig(allowed=1))
     assert game.step("[raise]") == (False, True)
     assert game.observe().notice == "bet, stay, call or fold"
@@ -132,10 +128,8 @@ def swapped(env: CoinPoker) -> list[int]:
 def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
     own: dict[str, Any]
     own = {name: f"{__name__}:{name}" for name in ("moves_of_the_raw", "pays_one", "swapped")}
-
     named = {"legal_moves": own["moves_of_the_raw"], "payoffs": own["pays_one"]}
     game = coin_game("heads", **named, seating=own["swapped"], payoff_scale=4.0)
-
     assert game.observe().seat == game.seat == 1 and game.legal_moves() == ["[bet]"]
     game.step("[bet]")
     assert game.legal_moves() == ["[fold]"]
@@ -143,19 +137,14 @@ def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
     assert game.payoffs == [3.0, 1.0] and game.outcomes == [0.75, 0.25]
 
 
-def test_it_is_checked_as_any_game() -> None:
+def test_it_is_checked_and_solved_as_any_game() -> None:
     check_game(CONFIG)
-    with pytest.raises(ConfigError, match="seats = 3: two seats"):
-        check_game(CONFIG.model_copy(update={"seats": 3}))
-
-
-def test_it_is_solved() -> None:
-    """Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4."""
+    refused("seats = 3: two seats", check_game, CONFIG.model_copy(update={"seats": 3}))
+    # Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4.
     tree = grow(CONFIG)
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
     found = assess(tree, uniform(tree), forfeits=True)
-
     assert found.values == pytest.approx((0.25, -0.25))
     assert found.best == pytest.approx((0.5 * 1.5, 0.0))
     assert found.exploitability == pytest.approx(0.375)

@@ -69,16 +69,10 @@ def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
     return found
 
 
-def test_tic_tac_toe_is_never_lost_against_any_reply():
+def test_tic_tac_toe_is_not_lost_wild_won_and_optimal_moves_are_as_likely():
     assert outcomes_against_all_replies("TicTacToe-v0", 0) == {0, 1}
     assert outcomes_against_all_replies("TicTacToe-v0", 1) == {0, 1}
-
-
-def test_the_first_player_wins_wild_tic_tac_toe_against_any_reply():
     assert outcomes_against_all_replies("WildTicTacToe-v0", 0) == {1}
-
-
-def test_every_optimal_move_is_as_likely():
     game = new_game("TicTacToe-v0")
     assert game.expert_moves() == pytest.approx({f"[{cell}]": 1 / 9 for cell in range(9)})
     corners = dict.fromkeys(("[0]", "[2]", "[6]", "[8]"), 1 / 4)
@@ -162,7 +156,6 @@ def test_the_expert_of_kuhn_poker_sees_its_own_card_alone():
 
 
 async def test_the_expert_plays_the_mix():
-
     game = kuhn_game("", 0, 2)
     observation, player = game.observe(), ExpertPlayer()
     played = [(await player.act(observation, game, seed)).action for seed in range(600)]
@@ -202,7 +195,7 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
         assert game.outcomes == [1]
 
 
-@every_row("env", GAMES)
+@every_row("env", *GAMES)
 def test_moves_are_legal_and_their_shares_add_up(env):
     for game in random_positions(env, 5):
         mix = game.expert_moves()
@@ -210,7 +203,7 @@ def test_moves_are_legal_and_their_shares_add_up(env):
         assert sum(mix.values()) == pytest.approx(1) and min(mix.values()) > 0
 
 
-@every_row("env", GAMES)
+@every_row("env", *GAMES)
 def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
     for game in random_positions(env, 8):
         for action in game.legal_moves():
@@ -221,7 +214,7 @@ def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
                 assert reason.endswith("and wins.") == wins(game, action)
 
 
-@every_row("env", ["TicTacToe-v0", "ConnectFour-v0"])
+@every_row("env", "TicTacToe-v0", "ConnectFour-v0")
 def test_what_a_reason_says_is_so(env):
     said = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
     for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):

@@ -93,8 +93,7 @@ def test_a_seat_sees_each_thing_once_and_only_the_last_board():
         "Player 1 placed their symbol (X) in cell 0.",
         "Player 0 placed their symbol (O) in cell 1.",
     ]
-    assert " X | O | 2 " in observation.board
-    assert observation.notice == ""
+    assert " X | O | 2 " in observation.board and observation.notice == ""
     assert played.observe() == observation
 
 
@@ -126,8 +125,7 @@ def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_use
 def test_events_are_left_out_only_where_a_board_shows_more():
     def events(env, **changes):
         played = game(env, **changes)
-        moves = played.legal_moves()
-        played.step(moves[0])
+        played.step(played.legal_moves()[0])
         return played.observe().events
 
     assert len(events("ConnectFour-v0-blind")) == 1
@@ -137,7 +135,7 @@ def test_events_are_left_out_only_where_a_board_shows_more():
     assert events(COUNT_UP, legal_moves=moves, events="none") != []  # it has no board
 
 
-def test_cards_are_private():
+def test_cards_are_private_and_talk_reaches_the_other_seats():
     played = game(KUHN)
     cards = {}
     for action in ("[check]", "[bet]"):
@@ -146,6 +144,11 @@ def test_cards_are_private():
         assert len([event for event in observation.events if "Your card" in event]) == 1
         played.step(action)
     assert cards[0] != cards[1] and set(cards) == {0, 1}
+    played = game("SimpleNegotiation-v0")
+    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
+    events = played.observe().events
+    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
+    assert "made the following offer" in events[1] and len(events) == 2
 
 
 def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
@@ -157,14 +160,6 @@ def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
     assert observation.board == ""
     assert observation.events[:2] == ["You: hello", "Player 1: hi there"]
     assert observation.events[-1] == "--- Starting Round 2 ---"
-
-
-def test_talk_reaches_the_other_seats():
-    played = game("SimpleNegotiation-v0")
-    played.step("Good wheat! [Offer: 1 Wheat -> 1 Wood]")
-    events = played.observe().events
-    assert events[0] == "Player 0: Good wheat! [Offer: 1 Wheat -> 1 Wood]"
-    assert "made the following offer" in events[1] and len(events) == 2
 
 
 def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
@@ -204,7 +199,7 @@ def test_the_first_invalid_move_forfeits_by_default():
         assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
 
 
-@every_row(("env", "seats"), [("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3)])
+@every_row("env, seats", ("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3))
 def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
     seat = played.seat
@@ -215,7 +210,6 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
         assert "invalid" in observation.notice and "garbage" not in str(observation.events)
     action = {"TicTacToe-v0": "[4]", "Poker-v0": "[Call]"}.get(env, "[1]")
     assert not played.step(action).invalid
-
     after = played.observe()
     assert after.seat != seat and after.notice == "" and "garbage" not in str(after)
     for allowed in (True, True, False):
@@ -224,14 +218,11 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     assert played.forfeit == after.seat
 
 
-def test_only_refusals_in_a_row_count():
+def test_refusals_in_a_row_and_a_step_cap_end_a_game():
     played = game(COUNT_UP, 1, invalid_moves=InvalidMovesConfig(allowed=1))
     for action in ("garbage", "[1]", "garbage", "[1]", "garbage", "[1]", "garbage"):
         assert not played.step(action).done
     assert played.step("garbage").done and played.forfeit == 0
-
-
-def test_a_step_cap_ends_what_would_never_end():
     for env, seats in (("PublicGoodsGame-v0", 3), ("Poker-v0", 2)):
         policy = InvalidMovesConfig(allowed=10_000)
         played = game(env, seats, max_turns=40, invalid_moves=policy)
@@ -253,17 +244,13 @@ def test_rewards_are_by_seat_as_the_env_gives_them():
     assert alone.outcomes == [5.0]
 
 
-def test_textarenas_own_kuhn_poker_moves_no_chips_for_a_bet():
+def test_kuhn_poker_moves_no_chips_in_textarena_and_deals_no_round_too_many():
     """What ours is worth is in tests/solving/test_exploit.py."""
     env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
     env.reset(num_players=2, seed=0)
     before = dict(env.state.game_state["player_chips"])
     env.step("[bet]")
     assert env.state.game_state["player_chips"] == before
-
-
-def test_kuhn_poker_deals_no_round_after_the_last():
-
     played = game(KUHN)
     play_randomly(played, 0)
     assert played.env.raw.state.game_state["current_round"] == 3
@@ -298,15 +285,17 @@ def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
     assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
 
 
-@every_row("target", ["pays_one", "pays_nothing_finite"])
+@every_row("target", "pays_one", "pays_nothing_finite")
 def test_payoffs_are_a_finite_number_a_seat(target):
     with pytest.raises(ValueError, match="must be a number for each seat"):
         counted_up(payoffs=f"{__name__}:{target}")
 
 
 @every_row(
-    ("actions", "chips"),
-    [(["[bet]", "[fold]"], 1), (["[bet]", "[call]"], 2), (["[check]", "[check]"], 1)],
+    "actions, chips",
+    (["[bet]", "[fold]"], 1),
+    (["[bet]", "[call]"], 2),
+    (["[check]", "[check]"], 1),
 )
 def test_kuhn_poker_pays_chips(actions, chips):
     played = game(KUHN, args={"max_rounds": 1})
@@ -341,11 +330,8 @@ class Drawn(ta.Env):
         return self.state.step()
 
 
-def test_the_first_row_of_a_board_stays_where_it_is():
+def test_rows_of_a_board_are_aligned():
     assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
-
-
-def test_breakthroughs_rows_are_aligned():
     rows = game("Breakthrough-v0-small").observe().board.splitlines()
     assert len({row.index("|") for row in rows[:-1]}) == 1
 

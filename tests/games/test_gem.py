@@ -39,7 +39,7 @@ PLAYED = [
 ]
 
 
-@every_row(("name", "answers"), PLAYED)
+@every_row("name, answers", *PLAYED)
 def test_a_game_is_gems_move_by_move(name: str, answers: list[str]) -> None:
     for seed in range(3):
         game, rng = Game(config_of(name), seed), random.Random(seed)
@@ -73,16 +73,13 @@ def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other() -> None:
     assert [target(game) for game in games] == alone and len({*alone}) > 4
 
 
-def test_an_answer_may_bring_its_box_and_a_wrong_form_is_the_games_own_matter() -> None:
+def test_actions_are_bare_boxed_or_wrong_by_the_games_own_rules() -> None:
     game = Game(config_of(NUMBER), 0)
     game.step(r"I think it is \boxed{11}")
     assert "which is outside the range" in game.observe().events[-1]
     assert not game.step("ten").invalid
     assert game.done and game.payoffs == [-0.1] and game.forfeit is None
     assert "did not provide a valid guess" in game.reason
-
-
-def test_actions_are_bare_and_not_listed() -> None:
     config = settled(config_of(NUMBER))
     assert config.action_form == "bare" and not lists_legal_moves(config)
     check_game(config)
@@ -100,15 +97,12 @@ def seen(env: Any, seat: int, observation: str) -> str:
     return f"{env.turn_count}: {observation.split()[-1]}"
 
 
-def test_a_users_text_and_rules_take_the_games_place() -> None:
+def test_a_users_text_takes_its_place_and_a_copy_goes_its_own_way() -> None:
     args = {"text": f"{__name__}:seen", "rules": "Guess a number to 30.", "max_number": 30}
     game = Game(config_of(NUMBER, args=args), 0)
     game.step("30")
     assert game.observe().rules == "Guess a number to 30."
     assert game.observe().events == ["You: 30", "1: 30."]
-
-
-def test_a_copy_goes_its_own_way() -> None:
     game = Game(config_of("game:Mastermind-v0-easy"), 0)
     game.step("1 2")
     before = game.observe()

@@ -53,16 +53,14 @@ def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
 
 
 @every_row(
-    ("env", "changes", "said"),
-    [
-        ("FrozenLak-v1", {}, "Gymnasium has no such game; did you mean 'FrozenLake"),
-        ("no_such:Game-v0", {}, "cannot import no_such (No module named 'no_such')"),
-        ("Pendulum-v1", {}, "its actions are Box, and only those of a Discrete spa"),
-        ("LunarLander-v3", {}, "Box2D is not installed"),
-        ("Taxi-v4", {"seats": 2}, "games.0.seats = 2: Taxi-v4 of Gymnasium has 1"),
-        ("Blackjack-v1", {"args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
-        ("Taxi-v4", {"args": {"text": "no_such:seen"}}, "cannot import no_such"),
-    ],
+    "env, changes, said",
+    ("FrozenLak-v1", {}, "Gymnasium has no such game; did you mean 'FrozenLake"),
+    ("no_such:Game-v0", {}, "cannot import no_such (No module named 'no_such')"),
+    ("Pendulum-v1", {}, "its actions are Box, and only those of a Discrete spa"),
+    ("LunarLander-v3", {}, "Box2D is not installed"),
+    ("Taxi-v4", {"seats": 2}, "games.0.seats = 2: Taxi-v4 of Gymnasium has 1"),
+    ("Blackjack-v1", {"args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
+    ("Taxi-v4", {"args": {"text": "no_such:seen"}}, "cannot import no_such"),
 )
 def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
     assert_refused(said, **{"env": f"gymnasium:{env}", "seats": 1} | changes)

@@ -10,9 +10,10 @@ import textarena
 
 from tests.helpers.games import COUNT_UP
 from tests.helpers.liars import Liars
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games
-from unstable.config import ConfigError, GameConfig, RunConfig
+from unstable.config import GameConfig, RunConfig
 from unstable.games import Compact, Expert, GameInfo, Question, SmallTree
 from unstable.games.catalog.table import GAMES, info_of
 from unstable.games.check import check_game
@@ -73,18 +74,15 @@ def test_it_takes_the_place_of_an_environments_own() -> None:
 
 
 @every_row(
-    ("info", "words"),
-    [
-        ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
-        ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
-        ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
-        ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
-    ],
+    "info, words",
+    ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
+    ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
+    ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
+    ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
 )
 def test_mistakes_in_it_are_one_line(info: str, words: str) -> None:
     config = RunConfig(games=[COUNT.model_copy(update={"info": f"{__name__}:{info}"})])
-    with pytest.raises(ConfigError, match=words):
-        check_games(config)
+    refused(words, check_games, config)
 
 
 def test_a_class_that_only_has_our_games_name_gets_nothing_of_ours() -> None:

@@ -69,15 +69,12 @@ def test_deals_are_as_likely_and_drawn_as_late_as_can_be(tree):
         assert node.asked == ((6, 5, 4) if first in CLOSED else (6, 5))
 
 
-def test_the_tree_is_open_spiels(tree):
+def test_the_tree_is_open_spiels_and_chips_are_what_the_rules_say(tree):
     """At most two bets a round of betting, no fold without one: 5,520 ends."""
     played = Counter(" / ".join(map(" ".join, rounds_of(node.moves))) for node in ends(tree))
     last = [f"{first} / {second}" for first in CLOSED for second in FOLDED + CLOSED]
     assert played == dict.fromkeys(FOLDED, 30) | dict.fromkeys(last, 120)
     assert sum(played.values()) == 5520
-
-
-def test_chips_are_what_the_rules_say(tree):
     for node in ends(tree):
         won = opener_wins(dealt(node.draws).ljust(3), rounds_of(node.moves))
         assert leduc.chips(node.env) == [won, -won]
@@ -185,7 +182,7 @@ def test_what_betting_has_not_come_to_is_refused():
             assert "must be one of [" in game.reason
 
 
-def test_kuhn_poker_is_drawn_in_one_way_too():
+def test_kuhn_poker_is_drawn_in_one_way_and_begins_anew():
     """Three cards shuffled: one of 3, then one of 2, so six deals as likely; each has five ends."""
     ends = [
         node
@@ -195,9 +192,6 @@ def test_kuhn_poker_is_drawn_in_one_way_too():
     deals = Counter(tuple(node.env.state.game_state["player_cards"].values()) for node in ends)
     assert len(deals) == 6 and set(deals.values()) == {5}
     assert {node.asked for node in ends} == {(3, 2)}
-
-
-def test_kuhn_poker_begins_anew():
     env = KuhnPoker(max_rounds=1)
     cards = []
     for _ in range(3):

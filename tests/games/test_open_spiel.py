@@ -117,18 +117,16 @@ def test_a_game_repeats_by_its_seed(name: str) -> None:
 
 
 @every_row(
-    ("env", "seats", "said"),
-    [
-        ("kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
-        ("kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
-        ("hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
-        ("universal_poker(betting=nolimit,numPlayers=0)", 2, "refuses it (it ends its process by"),
-        ("no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
-        ("mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
-        ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
-        ("python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
-        ("crossword", 1, "This game uses action structs only"),
-    ],
+    "env, seats, said",
+    ("kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
+    ("kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
+    ("hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
+    ("universal_poker(betting=nolimit,numPlayers=0)", 2, "refuses it (it ends its process by"),
+    ("no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
+    ("mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
+    ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
+    ("python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
+    ("crossword", 1, "This game uses action structs only"),
 )
 def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> None:
     assert_refused(said, env=f"open_spiel:{env}", seats=seats)
@@ -136,7 +134,6 @@ def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> Non
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
-
     for seed in range(3):
         check_played(name, seed)
 
@@ -222,15 +219,12 @@ def history(state: Any, player: int) -> str:
     return f"Until now: {state.history_str()}"
 
 
-def test_a_game_without_text_is_played_with_a_users() -> None:
+def test_games_without_text_have_a_users_and_large_ones_are_not_grown() -> None:
     name = "python_iterated_prisoners_dilemma"
     game = Game(config_of(name, args={"text": f"{__name__}:history"}), 0)
     while not game.done:
         assert game.observe().board.startswith("Until now:")
         game.step(game.legal_moves()[0])
-
-
-def test_large_games_are_not_grown() -> None:
     for name in ("chess", "go", "backgammon", "leduc_poker(players=4)"):
         assert not can_be_solved(config_of(name))
     assert can_be_solved(config_of("leduc_poker"))
@@ -240,7 +234,6 @@ async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) 
     games = [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]
     rows = await learned_from(tmp_path, games=games, eval=KUHN_RUN["eval"])
     key = "exploit/open_spiel:kuhn_poker/high"
-
     assert all(0 < row[key] <= 2 for row in rows)
 
 
@@ -313,8 +306,7 @@ PLAYED_CORE = {
 def test_every_game_is_played_to_its_end_or_refused_as_the_page_says(name: str) -> None:
     refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
     try:
-        config = settled(config_of(name))
-        check_game(config)
+        check_game(settled(config_of(name)))
     except ConfigError as error:
         assert refused.get(name, "not on the page") in str(error)
         return

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.builders import game
-from tests.helpers.loop import make_context
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_score, make_tracker, printed
 from unstable.collectors.play import play_game
@@ -53,8 +52,7 @@ async def evaluated(config: RunConfig, version: int, player: object) -> list[Gam
     ("env", "player"), [(LEDUC, ExpertPlayer()), (KUHN, ExpertPlayer()), (DILEMMA, RulesPlayer())]
 )
 async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player: object) -> None:
-    config = configured(env)
-    results = await evaluated(config, 3, player)
+    results = await evaluated(configured(env), 3, player)
     (row,) = evaluation_scores(3, results)
     action_values = [
         result.payoffs[seat]
@@ -117,22 +115,20 @@ def test_a_deal_is_one_observation() -> None:
     assert (row.payoff, row.payoff_low, row.payoff_high) == pytest.approx(expected)
 
 
-@every_row(("forfeit", "worth"), [(0, -13.0), (1, 13.0)])
+@every_row("forfeit, worth", (0, -13.0), (1, 13.0))
 def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
     result = replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
     assert game_payoffs(2, [result]) == {0: worth}
 
 
 @every_row(
-    ("changes", "stakes"),
-    [
-        ({"env": "TicTacToe-v0"}, None),
-        ({"env": "TicTacToe-v0", "payoff_scale": 4}, 4.0),
-        ({"env": "TicTacToe-v0", "payoffs": "tests.games.test_payoffs:fives"}, 1.0),
-        (LEDUC, 13.0),
-        (LEDUC | {"payoff_scale": 3.25}, 13.0),
-        (KUHN, 2.0),
-    ],
+    "changes, stakes",
+    ({"env": "TicTacToe-v0"}, None),
+    ({"env": "TicTacToe-v0", "payoff_scale": 4}, 4.0),
+    ({"env": "TicTacToe-v0", "payoffs": "tests.games.test_payoffs:fives"}, 1.0),
+    (LEDUC, 13.0),
+    (LEDUC | {"payoff_scale": 3.25}, 13.0),
+    (KUHN, 2.0),
 )
 async def test_stakes_are_the_most_that_can_be_won(changes, stakes):
     results = await evaluated(configured(changes, games=2), 1, RandomPlayer())
@@ -149,7 +145,7 @@ def test_students_quantiles_are_the_tables() -> None:
         assert _student(freedom) == pytest.approx(quantile, rel=0.01)
 
 
-@every_row("values", [[], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64])
+@every_row("values", [], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64)
 def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[float]) -> None:
     assert student_interval(values) is None
     assert student_interval([1.0, 2.0, 3.0, 4.0, 5.0], count=2) is None
@@ -161,14 +157,14 @@ def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
     assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
 
 
-async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(tiny_folder, tmp_path):
+async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(begin):
     changes: dict[str, Any] = {
         "model": {"name": "tiny_cards", "dtype": "float32", "adapter": {"rank": 4}},
         "games": [KUHN],
         "eval": {"every": 1, "games": 32, "temperature": [1.0, 0.5]},
         "loop": {"mode": "sync", "steps": 1},
     }
-    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    context = begin(**changes)
     await train(context)
     first, last = read_rows(context.folder.metrics)
     for mode in ("sampled", "t0.5"):
@@ -188,7 +184,6 @@ def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Pa
     tracker = make_tracker(tmp_path)
     shown: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
     paying = dataclasses.replace(make_score(1), env="Leduc", **shown)
-
     tracker.log_evaluation([paying, make_score(1)])
     tracker.end_update(1)
     tracker.finish("all updates made")

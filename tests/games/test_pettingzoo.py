@@ -89,18 +89,16 @@ def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) ->
 
 
 @every_row(
-    ("env", "changes", "said"),
-    [
-        ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
-        ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
-        ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
-        ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
-        ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
-        (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
-        (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
-        (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
-        ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
-    ],
+    "env, changes, said",
+    ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
+    ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
+    ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
+    ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
+    ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
+    (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
+    (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
+    (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
+    ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
 )
 def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
     assert_refused(said, env=f"pettingzoo:{env}", **changes)
@@ -154,9 +152,7 @@ class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
     def step(self, actions: dict[str, Any]) -> Any:
         self.left -= 1
         bids = [actions[agent] for agent in self.possible_agents]
-        pay = {
-            agent: float(actions[agent]) if actions[agent] == max(bids) else 0.0 for agent in "ab"
-        }
+        pay = {each: float(actions[each]) if actions[each] == max(bids) else 0.0 for each in "ab"}
         over = dict.fromkeys("ab", self.left == 0)
         if not self.left:
             self.agents = []
@@ -273,17 +269,11 @@ def alike(env: Any, seat: int, number: int) -> str:
     return ["take", "take\n", ""][number]
 
 
-def test_names_that_are_alike_have_their_numbers() -> None:
+def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2", args={"actions": f"{__name__}:alike"}), 0)
     assert game.legal_moves() == ["take #0", "take #1", "#2"]
-
-
-def test_chess_is_shown_as_it_shows_itself() -> None:
     board = Game(config_of("chess_v6"), 0).observe().board
     assert board.startswith("r n b q k b n r\np p p p p p p p\n")
-
-
-def test_a_mask_in_infos_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2"), 0)
     env: Any = game.env
     env.env.unwrapped.infos["player_0"] = {"action_mask": [1, 0, 1]}
@@ -306,7 +296,6 @@ def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
     names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
     trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
     found = [assess(tree, uniform(tree), forfeits=False) for tree in trees]
-
     assert found[0].values == pytest.approx(found[1].values, abs=1e-9)
     assert found[0].best == pytest.approx(found[1].best, abs=1e-9)
     assert not can_be_solved(config_of("connect_four_v3"))

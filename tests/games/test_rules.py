@@ -63,12 +63,9 @@ GAMES = {
 by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
-def test_every_rule_bot_is_tried() -> None:
+def test_every_rule_bot_is_tried_and_every_vetted_game_has_a_bot() -> None:
     bots = {game_info(config).name for config in GAMES.values()}
     assert bots == {*registered("rules")} and bots < {info.name for info in KNOWN}
-
-
-def test_every_vetted_game_of_several_seats_has_an_expert_or_a_rule_bot() -> None:
     several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
     assert len(several) > 12
     for config in several:
@@ -94,8 +91,7 @@ async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
 
 @pytest.mark.parametrize("name", [name for name in GAMES if name != "codenames"])
 async def test_a_rule_bot_is_above_random_over_64_games(name: str) -> None:
-    scores = sum(await scores_by_side(GAMES[name], 64), [])
-    assert mean_interval(scores, 0.0, 1.0).low > 0.5
+    assert mean_interval(sum(await scores_by_side(GAMES[name], 64), []), 0.0, 1.0).low > 0.5
 
 
 @pytest.mark.parametrize(("name", "games"), [("codenames", 24), ("mafia", 128)])
@@ -124,8 +120,7 @@ def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(confi
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
         assert game.rule_moves() == mix, "it draws nothing"
         for action in list(mix)[:3]:
-            following = game.copied()
-            assert not following.step(action).invalid
+            assert not game.copied().step(action).invalid
 
 
 def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:
@@ -136,7 +131,7 @@ def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> 
     return dealt != before
 
 
-@every_row("name", ["codenames", "mafia"])
+@every_row("name", "codenames", "mafia")
 def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     """An operative the words' sides; the village all other roles, the mafia who has which."""
     chance, changed = random.Random(0), 0
@@ -154,7 +149,7 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
     assert changed > 20
 
 
-@every_row("name", ["liars", "three liars", "negotiation", "dilemma"])
+@every_row("name", "liars", "three liars", "negotiation", "dilemma")
 def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
     chance = random.Random(0)
     for game in positions(GAMES[name], games=6):
@@ -186,14 +181,12 @@ def board(*rows: str) -> list[list[str]]:
 
 
 @every_row(
-    ("rows", "mark", "lacking"),
-    [
-        (("....", "....", "....", "...."), "O", 4),
-        (("O...", "O...", "XO..", ".O.."), "O", 1),
-        (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
-        (("OOOO", "XXXX", "....", "...."), "X", 0),
-        (("OXO", "XOX", "OXO"), "O", math.inf),
-    ],
+    "rows, mark, lacking",
+    (("....", "....", "....", "...."), "O", 4),
+    (("O...", "O...", "XO..", ".O.."), "O", 1),
+    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
+    (("OOOO", "XXXX", "....", "...."), "X", 0),
+    (("OXO", "XOX", "OXO"), "O", math.inf),
 )
 def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float) -> None:
     assert stones_lacking(board(*rows), mark) == lacking
@@ -201,15 +194,12 @@ def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float
     assert stones_lacking(turned, mark) == lacking
 
 
-def test_tak_wins_then_blocks() -> None:
+def test_rule_bots_win_then_block() -> None:
     config = GAMES["tak"]
     wins = at(config, board=board("O.XX", "O..X", "O..X", "...."))
     assert wins.rule_moves() == {"[12]": 1.0}
     blocks = at(config, board=board("...X", "O..X", "...X", "O..."))
     assert blocks.rule_moves() == {"[15]": 1.0}
-
-
-def test_three_players_win_then_block_the_next_then_the_last() -> None:
     config = GAMES["three players"]
     both = board("AAA..", "BBB..", "CCC..", ".....", ".....")
     assert at(config, board=both).rule_moves() == {"[3]": 1.0}
@@ -220,16 +210,14 @@ def test_three_players_win_then_block_the_next_then_the_last() -> None:
 
 
 @every_row(
-    ("scores", "total", "action"),
-    [
-        ([0, 0], 20, "[roll]"),
-        ([0, 0], 21, "[hold]"),
-        ([0, 40], 21, "[roll]"),  # the other is ahead: 26
-        ([0, 40], 26, "[hold]"),
-        ([0, 71], 60, "[roll]"),  # it rolls until it wins
-        ([75, 0], 24, "[roll]"),
-        ([75, 0], 25, "[hold]"),
-    ],
+    "scores, total, action",
+    ([0, 0], 20, "[roll]"),
+    ([0, 0], 21, "[hold]"),
+    ([0, 40], 21, "[roll]"),  # the other is ahead: 26
+    ([0, 40], 26, "[hold]"),
+    ([0, 71], 60, "[roll]"),  # it rolls until it wins
+    ([75, 0], 24, "[roll]"),
+    ([75, 0], 25, "[hold]"),
 )
 def test_pig_holds_where_the_rule_says(scores: list[int], total: int, action: str) -> None:
     game = at(GameConfig(env="PigDice-v0"), scores=scores, turn_total=total)
@@ -248,7 +236,7 @@ def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
     assert moves([1, 2, 3], 5, 6) == {"[Call]": 1.0}
 
 
-@every_row(("wanted", "dice"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0)])
+@every_row("wanted, dice", (0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0))
 def test_chances_of_dice_by_counting(wanted: int, dice: int) -> None:
     rolls = list(product(range(1, 7), repeat=dice))
     counted = sum(roll.count(5) >= wanted for roll in rolls) / len(rolls)
@@ -283,7 +271,7 @@ def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
     return game
 
 
-def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
+def test_a_clue_is_for_the_nearest_words_of_its_own_or_neutral_ones() -> None:
     board = {"apple": "R", "map": "A", "axe": "R", "zoo": "R", "ship": "N", "year": "B"}
     game = codenames(board, ["anger", "mouse", "zone"])
     assert game.rule_moves() == {"[anger 2]": 1.0}
@@ -292,9 +280,6 @@ def test_a_clue_is_for_the_words_that_are_nearest_in_the_alphabet() -> None:
         game.step(action)
         assert not game.done
     assert game.seat == 2
-
-
-def test_where_no_clue_is_for_an_own_word_one_leads_to_a_neutral_word() -> None:
     board = {"p": "R", "origin": "A", "river": "N", "sand": "B"}
     game = codenames(board, ["onion", "queen", "rider", "song"])
     assert game.rule_moves() == {"[queen 1]": 0.5, "[rider 1]": 0.5}
@@ -341,38 +326,33 @@ def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
 
 
 @every_row(
-    ("number", "events", "vote"),
-    [
-        (0, [], 1),  # nothing is known: the lowest number but its own
-        (5, [f"Player 2: {GUILTY}"], 4),
-        (5, [f"Player 2: {HARMLESS}"], 1),
-        (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
-        (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
-        (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
-        (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
-        (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
-        (2, [GUILTY], 4),
-        (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
-        (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
-        (1, [], 0),
-        (1, [f"Player 2: {GUILTY}"], 2),
-        (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says
-    ],
+    "number, events, vote",
+    (0, [], 1),  # nothing is known: the lowest number but its own
+    (5, [f"Player 2: {GUILTY}"], 4),
+    (5, [f"Player 2: {HARMLESS}"], 1),
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
+    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
+    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
+    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+    (2, [GUILTY], 4),
+    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+    (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
+    (1, [], 0),
+    (1, [f"Player 2: {GUILTY}"], 2),
+    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says,
 )
 def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> None:
     assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}
 
 
-def test_nights_of_secret_mafia() -> None:
+def test_nights_of_secret_mafia_and_what_the_detective_says() -> None:
     found = f"Player 2: {HARMLESS}"
     assert mafia(1, "Night-Mafia") == mafia(4, "Night-Mafia") == {"[0]": 1.0}
     assert mafia(1, "Night-Mafia", found) == mafia(4, "Night-Mafia", found) == {"[2]": 1.0}
     assert mafia(3, "Night-Doctor", found) == {"[2]": 1.0}
     assert len(mafia(3, "Night-Doctor")) == 5
     assert set(mafia(2, "Night-Detective", HARMLESS)) == {"[1]", "[3]", "[4]", "[5]"}
-
-
-def test_the_detective_says_what_it_found_and_nobody_else_does() -> None:
     said = {f"{GUILTY} {HARMLESS}": 1.0}
     assert mafia(2, "Day-Discussion", GUILTY, HARMLESS) == said
     for number in (0, 1, 3):

@@ -42,15 +42,12 @@ def test_a_family_plays_or_is_refused_as_the_page_says(env: str) -> None:
         assert env in (refused if found.refusal else played)
 
 
-def test_the_page_lists_every_family() -> None:
+def test_the_page_lists_every_family_and_the_defects_that_a_run_warns_of() -> None:
     played, refused = listed_by_outcome()
     assert len(played) > 75 and not played & refused
     assert played | refused == {*families().values()}
-
-
-def test_the_page_gives_the_defects_that_a_run_warns_of() -> None:
-    played = PAGE.read_text(encoding="utf-8").partition("## Refused")[0]
-    cells = [line.strip("|").split("|") for line in played.splitlines() if "-v0" in line]
+    text = PAGE.read_text(encoding="utf-8").partition("## Refused")[0]
+    cells = [line.strip("|").split("|") for line in text.splitlines() if "-v0" in line]
     shown = {row[0].strip(): row[-1].strip() for row in cells}
     by_id = {env: DEFECTS.get(family, "") for family, env in families().items()}
     assert len(shown) > 75 and sum(map(bool, shown.values())) > 20

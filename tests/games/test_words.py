@@ -27,7 +27,7 @@ def has_nltk_data() -> bool:
 without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
 
 
-@every_row(("env", "seats"), WORD_GAMES.items())
+@every_row("env, seats", *WORD_GAMES.items())
 def test_word_games_play(env: str, seats: int) -> None:
     check_game(GameConfig(env=env, seats=seats))
 
@@ -36,16 +36,13 @@ def game(env: str) -> Game:
     return Game(GameConfig(env=env, seats=WORD_GAMES[env], max_turns=200), seed=4)
 
 
-def test_hangman_is_won_by_its_letters() -> None:
+def test_hangman_is_won_by_letters_and_wordle_by_its_noun() -> None:
     played = game("Hangman-v0")
     for letter in sorted(set(played.env.raw.state.game_state["target_letters"])):
         if not played.done:
             played.observe()
             played.step(f"[{letter}]")
     assert played.done and played.outcomes == [1.0]
-
-
-def test_wordles_secret_is_a_noun_of_five_letters_and_wins() -> None:
     played = game("Wordle-v0")
     secret = played.env.raw.state.game_state["secret_word"]
     assert len(secret) == 5 and nltk.pos_tag([secret]) == [(secret, "NN")]

@@ -5,9 +5,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers.loop import KUHN_RUN, make_context
+from tests.helpers.mistakes import line_of
 from unstable.config import ConfigError, GameConfig
 from unstable.games.check import check_game, settled
 from unstable.games.game import Game
@@ -58,9 +57,7 @@ def assert_copy_goes_its_own_way(config: GameConfig) -> None:
 
 def assert_refused(said: str, **config: Any) -> None:
     """The game is refused in one line."""
-    with pytest.raises(ConfigError) as caught:
-        check_game(GameConfig(**config), "games.0")
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert said in line_of(check_game, GameConfig(**config), "games.0")
 
 
 def assert_ends_or_is_refused(config: GameConfig, reasons: Collection[str]) -> None:

@@ -102,9 +102,7 @@ def game(
     **spec_changes: object,
 ) -> GameResult:
     """A finished game in which the seats took `turns` turns one after the other."""
-    played = [
-        turn(i % len(players), i, players[i % len(players)], invalid=False) for i in range(turns)
-    ]
+    played = [turn(i % len(players), i, players[i % len(players)]) for i in range(turns)]
     if forfeit is not None:
         last = [t for t in played if t.seat == forfeit][-1]
         last.invalid = True

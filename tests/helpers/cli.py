@@ -35,6 +35,7 @@ loop: {{steps: 2, mode: sync}}
 PATIENCE_S = 300.0
 """How long what has to come is waited for: it ends what hangs, also on a slow and busy machine."""
 
+Done = CompletedProcess[str]
 started: list["subprocess.Popen[str]"] = []
 
 
@@ -42,18 +43,18 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", "from unstable.cli import main; main()", *arguments]
 
 
-def unstable(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        command(arguments),
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+def ran(words: Sequence[Any], folder: Path | str | None = None, **variables: str) -> Done:
+    """A process that has ended, with what it said."""
+    environment = os.environ | variables
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 2 * PATIENCE_S}
+    return subprocess.run(words, cwd=folder, env=environment, **options)
 
 
-def in_process(folder: Path, *arguments: str, **variables: str) -> "CompletedProcess[str]":
+def unstable(folder: Path, *arguments: str, **variables: str) -> Done:
+    return ran(command(arguments), folder, **variables)
+
+
+def in_process(folder: Path, *arguments: str, **variables: str) -> Done:
     """`unstable` in this process: for a mistake's line, and for what a command only prints."""
     output, errors = io.StringIO(), io.StringIO()
     with (

@@ -55,8 +55,7 @@ class Door:
 
     async def ask(self, seat: dict[str, str], text: str, **more: Any) -> httpx.Response:
         """What a seat answers."""
-        messages = [{"role": "user", "content": text}]
-        body = {"model": "any", "messages": messages, **more}
+        body = {"model": "any", "messages": [{"role": "user", "content": text}], **more}
         return await self.post(f"{seat['base_url']}/chat/completions", seat["api_key"], body)
 
 

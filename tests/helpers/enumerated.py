@@ -75,8 +75,7 @@ def scored(seed, reference_seed, old_seed=None, divergences=REFERENCE):
     aims = {name: Aim(reference.hidden_ND, each) for name, each in divergences.items()}
     scores = policy(pack, entropy=True, aims=aims)
     old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
-    zeros = torch.zeros(len(samples()))
-    chances_A = zeros.index_add(0, pack.samples_N, old_N).exp()
+    chances_A = torch.zeros(len(samples())).index_add(0, pack.samples_N, old_N).exp()
     figures = {"entropies_N": scores.entropies_N, "divergences": scores.divergences}
     weights = 1 / chances_A[pack.samples_N]
     own = scores.logprobs_N, pack.samples_N

@@ -1,5 +1,6 @@
 """The loop's context with an actor and a learner of this process."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
         rewards=Rewards(config.buffer.rewards, config.judges),
         exact_games=exact_games(config),
     )
+
+
+Begin = Callable[..., Context]
+"""`make_context` of a test's own run of the tiny model: the fixture `begin`."""
 
 
 async def publish_start(context: Context) -> None:

@@ -148,9 +148,7 @@ NAMES = "__init__"
 
 def core_arrows() -> int:
     """Count the arrows between the rooms of the core."""
-    return sum(
-        len(rooms - WINGS) for room, rooms in arrows().items() if room not in WINGS | {NAMES}
-    )
+    return sum(len(each - WINGS) for room, each in arrows().items() if room not in WINGS | {NAMES})
 
 
 def core_lines() -> int:

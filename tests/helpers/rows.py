@@ -1,7 +1,7 @@
 """One case for a table of quick checks: a case of its own costs more than most of them."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 
-def every_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Callable], Callable]:
+def each_row(names: str, *rows: Any, ids: Any = None) -> pytest.MarkDecorator:
+    """`pytest.mark.parametrize` with the rows as arguments: each is a case of its own."""
+    return pytest.mark.parametrize(names, rows, ids=ids)
+
+
+def every_row(names: str, *rows: Any) -> Callable[[Callable], Callable]:
     """Run a test for every row, as `pytest.mark.parametrize` does, in one case.
 
     All rows run, and every row that fails is in the group that is raised. Rows share fixtures, but
     for `tmp_path` and `monkeypatch`.
     """
-    names = names.replace(",", " ").split() if isinstance(names, str) else names
-    table = [dict(zip(names, row if len(names) > 1 else (row,), strict=True)) for row in rows]
-    assert table, "a table without rows checks nothing"
+    asked = names.split(", ")
+    table = [dict(zip(asked, row if len(asked) > 1 else (row,), strict=True)) for row in rows]
+    assert len(table) > 1, "a table of one row is none; give the rows as arguments, not as a list"
 
     def decorate(test: Callable) -> Callable:
         @wraps(test)
@@ -38,8 +43,8 @@ def every_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Call
 
         made: Any = all_rows_async if inspect.iscoroutinefunction(test) else all_rows
         given = inspect.signature(test)
-        asked = [each for name, each in given.parameters.items() if name not in names]
-        made.__signature__ = given.replace(parameters=asked)
+        fixtures = [each for name, each in given.parameters.items() if name not in asked]
+        made.__signature__ = given.replace(parameters=fixtures)
         return made
 
     return decorate

@@ -75,8 +75,7 @@ def evaluation_specs() -> list[GameSpec]:
     specs: list[GameSpec] = []
     for env in ("TicTacToe-v0", "Kuhn"):
         for name in ("random", "expert", BASE.name):
-            voting = policy(1, votes=3 if name == "random" else 1)
-            seats = (voting, other(name))
+            seats = (policy(1, votes=3 if name == "random" else 1), other(name))
             number = len(specs)
             specs.append(
                 GameSpec(game_id=number, purpose="eval", env=env, seed=7 + number, seats=seats)

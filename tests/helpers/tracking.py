@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from tests.helpers.builders import completion, game
 from tests.helpers.records import lines as lines
@@ -149,6 +149,14 @@ def printed(tracker: Tracker) -> str:
     file = tracker.display.console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
+
+
+def shown(renderable: RenderableType, width: int, height: int | None = None) -> str:
+    """What a terminal of that size shows of it."""
+    console = Console(width=width, height=height, file=io.StringIO())
+    console.print(renderable, height=height)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def make_score(

@@ -181,14 +181,11 @@ def test_an_advantage_is_told_where_games_say_more_than_the_prior() -> None:
     assert fit(mirror).strengths == [] and fit(mirror).advantages[0].points.low > 0
 
 
-def test_players_whom_no_games_connect_are_told_apart() -> None:
+def test_players_are_told_apart_and_results_ranked_by_side() -> None:
     games = [Ranking("a", ("x", "y"), (0, 1)), Ranking("a", ("v", "w"), (0, 1))] * 4
     assert fit(games).apart == [["v", "w"], ["x", "y"]]
     assert fit([*games, Ranking("a", ("x", "v"), (0, 0))]).apart == []
     assert fit([]).strengths == [] and fit([]).apart == []
-
-
-def test_a_result_is_ranked_by_side_with_the_forfeiter_last() -> None:
     assert ranking(game(("main@1", "random"), (0.0, 0.0))) == ("TicTacToe-v0", *drawn("main@1"))
     lost = ranking(game(("main@1", "random"), (0.0, 0.0), forfeit=0))
     assert lost == Ranking("TicTacToe-v0", ("main@1", "random"), (1, 0), forfeit=True)

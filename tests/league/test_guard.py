@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.builders import game
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_score, make_tracker, printed
-from unstable.config import ConfigError, Rule, RunConfig, parse
+from unstable.config import Rule, RunConfig, parse
 from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
 from unstable.league.rules import (
     THRESHOLDS,
@@ -89,25 +90,17 @@ def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
 # Rules, by hand
 
 
-def test_entropy_below_a_share_of_the_start() -> None:
+def test_rules_of_entropy_and_length_on_courses_by_hand() -> None:
     start = [0.4, 0.5, 0.3, 0.4, 9.0]  # whose median is 0.4
     assert below_start(course([*start, 0.09, 0.09, 0.11]), 0.25) is None
-    found = below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25)
-    assert found == (0.09, 0.1, 7)
-
-
-def test_entropy_that_falls_suddenly() -> None:
+    assert below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25) == (0.09, 0.1, 7)
     flat = [0.4] * 10
     assert fallen(course([0.4] * 9 + [0.1] * 3), 0.5) is None  # too short to know
     assert fallen(course([*flat, 0.1, 0.4, 0.4]), 0.5) is None  # one alone
     assert fallen(course([*flat, 0.4, 0.1, 0.15]), 0.5) == (0.15, 0.2, 12)
     slowly = [0.4 * 0.94**k for k in range(60)]  # half in eleven updates
     assert all(fallen(course(slowly[: k + 1]), 0.5) is None for k in range(60))
-
-
-def test_answers_that_grow_over_their_least() -> None:
-    found = grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5)
-    assert found == (7, 6, 9)
+    assert grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5) == (7, 6, 9)
     assert grown(course([4.0, 4, 4, 4, 4, 5, 5.9, 9]), 1.5) is None
 
 
@@ -152,18 +145,16 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
 
 
 @every_row(
-    ("rule", "before", "after"),
-    [
-        ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
-        ("entropy", {"actions": 1.8}, {"actions": 0.15}),
-        ("entropy_fall", {"entropy": 0.8}, {"entropy": 0.35}),
-        ("kl_sampling", {"kl_sampling": 0.01}, {"kl_sampling": 0.03}),  # x 5 tokens
-        ("kl_reference", {"kl_reference": 0.3}, {"kl_reference": 0.7}),
-        ("length", {"length": 5}, {"length": 8}),
-        ("truncation", {"truncation": 0.01}, {"truncation": 0.12}),
-        ("forfeits", {"forfeits": 0.1, "results": 100}, {"forfeits": 0.4, "results": 100}),
-        ("tied", {"tied": 12}, {"tied": 16}),
-    ],
+    "rule, before, after",
+    ("entropy", {"entropy": 0.8}, {"entropy": 0.06}),
+    ("entropy", {"actions": 1.8}, {"actions": 0.15}),
+    ("entropy_fall", {"entropy": 0.8}, {"entropy": 0.35}),
+    ("kl_sampling", {"kl_sampling": 0.01}, {"kl_sampling": 0.03}),  # x 5 tokens
+    ("kl_reference", {"kl_reference": 0.3}, {"kl_reference": 0.7}),
+    ("length", {"length": 5}, {"length": 8}),
+    ("truncation", {"truncation": 0.01}, {"truncation": 0.12}),
+    ("forfeits", {"forfeits": 0.1, "results": 100}, {"forfeits": 0.4, "results": 100}),
+    ("tied", {"tied": 12}, {"tied": 16}),
 )
 def test_each_rule_speaks_of_its_figure_and_of_nothing_else(rule, before, after):
     rows = [row(**before)] * 12 + [row(**after)] * 3
@@ -217,8 +208,7 @@ def test_a_constant_run_never_alarms(values: dict[str, Any], share: float) -> No
 
 def test_figures_that_are_missing_are_no_alarm() -> None:
     assert alarms(guard(), [{}, dict.fromkeys(row())] * 10) == []
-    none = figures(dict.fromkeys(row()), 1)
-    assert none == {}
+    assert figures(dict.fromkeys(row()), 1) == {}
 
 
 def noisy(chance: np.random.Generator, **true: float) -> Row:
@@ -328,21 +318,15 @@ def alarms_and_actions(watch: Guard, rows: Iterable[Row]) -> list[Alarm]:
     return found
 
 
-def test_an_alarm_of_an_evaluation_is_due_at_the_next_update() -> None:
+def test_a_rollback_needs_an_evaluation_and_comes_at_the_next_update() -> None:
     watch = guard(action=["rollback"])
     for version, share in enumerate([0.6, 0.8, 0.6, 0.1, 0.1, 0.1]):
         watch.score([score(version, share)])
-    assert watch.check(6, row()) == []
-    assert watch.take_actions(6) == ["rollback"]
-    assert watch.best == 1
-    assert watch.take_actions(7) == []
-
-
-def test_without_an_evaluation_nothing_is_rolled_back() -> None:
+    assert watch.check(6, row()) == [] and watch.take_actions(6) == ["rollback"]
+    assert watch.best == 1 and watch.take_actions(7) == []
     watch = guard(action=["rollback", "learning_rate"])
     alarms(watch, failing()[:7])
-    assert watch.take_actions(7) == ["learning_rate"]
-    assert watch.needed == frozenset()
+    assert watch.take_actions(7) == ["learning_rate"] and watch.needed == frozenset()
 
 
 def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
@@ -357,8 +341,7 @@ def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
     assert mean_low([few]) == pytest.approx(few.low)
     watch.score([few, score(4, 0.75, games=8, opponent="b")])
     assert watch.best == 2, "more, but of few games"
-    greedy = [make_score(5, score=0.95, temperature=0.0)]
-    watch.score(greedy)
+    watch.score([make_score(5, score=0.95, temperature=0.0)])
     assert watch.best == 2, "another temperature is another player"
     assert guard().needed == frozenset()
 
@@ -370,7 +353,7 @@ def test_nothing_is_watched_without_an_action() -> None:
     assert watch.best == 0, "which checkpoints/best names all the same"
 
 
-@every_row("cut", [3, 7, 9, 20])
+@every_row("cut", 3, 7, 9, 20)
 def test_what_it_has_seen_is_a_value(cut: int) -> None:
     """Continued from JSON it goes on as if nothing had happened."""
     shares = [0.6, 0.7, 0.7, 0.7, 0.7, 0.7] + [0.3] * 30
@@ -418,27 +401,23 @@ def test_games_are_counted_by_what_was_played_against() -> None:
 
 
 @every_row(
-    ("data", "message"),
-    [
-        ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
-        ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
-        ({"guard": {"thresholds": {"tied": 0}}}, "guard.thresholds.tied = 0"),
-        ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
-        ({"guard": {"factor": 1}}, "guard.factor = 1"),
-        (
-            {"guard": {"action": ["opponents"]}, "opponents": {"fixed": [], "draw": {"fixed": 0}}},
-            "guard.opponents.fixed = 0.25",
-        ),
-        (
-            {"guard": {"action": "opponents", "opponents": {"self": 0, "past": 0, "fixed": 0}}},
-            "guard.opponents = all zero",
-        ),
-    ],
+    "data, message",
+    ({"guard": {"action": "rollback"}, "eval": {"every": 0}}, "guard.action = rollback"),
+    ({"guard": {"action": "sleep"}}, "guard.action = 'sleep'"),
+    ({"guard": {"thresholds": {"tied": 0}}}, "guard.thresholds.tied = 0"),
+    ({"guard": {"thresholds": {"ties": 1}}}, "guard.thresholds.ties = 'ties': input should be"),
+    ({"guard": {"factor": 1}}, "guard.factor = 1"),
+    (
+        {"guard": {"action": ["opponents"]}, "opponents": {"fixed": [], "draw": {"fixed": 0}}},
+        "guard.opponents.fixed = 0.25",
+    ),
+    (
+        {"guard": {"action": "opponents", "opponents": {"self": 0, "past": 0, "fixed": 0}}},
+        "guard.opponents = all zero",
+    ),
 )
 def test_a_mistake_is_one_line(data: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
-        parse(data)
-    assert "\n" not in str(caught.value)
+    refused(re.escape(message), parse, data)
 
 
 def test_a_run_that_is_only_warned_needs_nothing_else() -> None:
@@ -466,16 +445,13 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     before, after = read_rows(tmp_path / "metrics.jsonl")
     assert before["guard/alarms"] == 0 and after["guard/alarms"] == 1
     assert after["guard/alarm/truncation"] == pytest.approx((0.01 + 0.01 + 0.5) / 3)
-    assert after["guard/rolled_back_to"] == 4
-    assert after["guard/draw/past"] == 0.5
+    assert after["guard/rolled_back_to"] == 4 and after["guard/draw/past"] == 0.5
     assert sum("guard" in record.message for record in caplog.records) == 2
     tracker.finish("all updates made")
     shown = printed(tracker)
-    assert line in shown
-    assert "back to the weights of version 4" in shown
+    assert line in shown and "back to the weights of version 4" in shown
     assert re.search(r"^alarm: truncation +7 +0\.173$", shown, re.MULTILINE)
     assert re.search(r"^action: rollback +7 *$", shown, re.MULTILINE)
-
     names = [name for name in after if name.startswith("guard/")]
     assert len(names) > 5 and None not in map(metric, names)
 

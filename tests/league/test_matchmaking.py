@@ -18,8 +18,9 @@ import yaml
 from pydantic import ValidationError
 
 from tests.helpers.builders import game
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, RunConfig, parse
+from unstable.config import RunConfig, parse
 from unstable.league.curriculum import Curriculum
 from unstable.league.matchmaking import Matchmaker, VersionStats
 from unstable.league.ratings import Registry, RegistryState
@@ -90,7 +91,7 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
 ]
 
 
-@every_row(("past", "formula"), RULES)
+@every_row("past, formula", *RULES)
 def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], list[float]]) -> None:
     expected = normal(formula())
     found = probabilities(past) or [1 / len(PAST)] * len(PAST)
@@ -111,7 +112,6 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
     shown = schedule.state().met
     counts = {name: count for name, (count, _) in shown.items()}
     assert counts == {player.name: drawn[player] for player in players}
-
     for player, chance in zip(players, found, strict=True):
         assert shown[player.name][1] == pytest.approx(DRAWS * chance)
 
@@ -305,39 +305,32 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
     turns = {(int(a), int(b)) for a, b in itertools.pairwise(favourites)}
     assert turns == {(0, 1), (1, 2), (2, 0)}  # the next is what beats the last, for ever
     for form in ("hard", "even"):
-        league = play_on({"rule": "pfsp", "args": {"form": form}}, (0, 1))[-30:]
-        assert league.min() > 0.2
+        assert play_on({"rule": "pfsp", "args": {"form": form}}, (0, 1))[-30:].min() > 0.2
 
 
 # Mistakes
 
 
 @every_row(
-    ("past", "problem"),
-    [
-        ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
-        ({"rule": "pfsp", "args": {"k": 1}}, "opponents.past.0.rule = 'pfsp' with args = {'k': 1}"),
-        ({"rule": "pfsp", "args": {"form": "odd"}}, "opponents.past.0.rule = 'pfsp' with args = {"),
-        ({"rule": "pfsp", "args": {"exponent": "x"}}, "opponents.past.0.rule = 'pfsp' with args"),
-        (["uniform", {"rule": "latest", "args": {"newest": 0}}], "opponents.past.1.rule = 'latest"),
-        ("no_such_module:rule", "opponents.past.0.rule = 'no_such_module:rule': cannot import"),
-        ([], "opponents.past = []"),
-        ({"rule": "pfsp", "weight": 0}, "opponents.past.weight = 0"),
-        (3, "opponents.past = 3"),
-        ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
-    ],
+    "past, problem",
+    ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
+    ({"rule": "pfsp", "args": {"k": 1}}, "opponents.past.0.rule = 'pfsp' with args = {'k': 1}"),
+    ({"rule": "pfsp", "args": {"form": "odd"}}, "opponents.past.0.rule = 'pfsp' with args = {"),
+    ({"rule": "pfsp", "args": {"exponent": "x"}}, "opponents.past.0.rule = 'pfsp' with args"),
+    (["uniform", {"rule": "latest", "args": {"newest": 0}}], "opponents.past.1.rule = 'latest"),
+    ("no_such_module:rule", "opponents.past.0.rule = 'no_such_module:rule': cannot import"),
+    ([], "opponents.past = []"),
+    ({"rule": "pfsp", "weight": 0}, "opponents.past.weight = 0"),
+    (3, "opponents.past = 3"),
+    ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
 )
 def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Matchmaker(config(past).opponents)
-    assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+    assert line_of(lambda: Matchmaker(config(past).opponents)).startswith(problem)
 
 
-@every_row("pinned", [["worst"], [-1], "best", [0.5]])
+@every_row("pinned", ["worst"], [-1], "best", [0.5])
 def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^opponents\.pinned") as caught:
-        config("uniform", pinned=pinned)
-    assert "\n" not in str(caught.value)
+    refused(r"^opponents\.pinned", config, "uniform", pinned=pinned)
 
 
 def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +373,5 @@ def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("wrong", "AttributeError 'VersionStats' object has no attribute 'nothing'"),
         ("nobody", "my_rules has no nobody"),
     ):
-        with pytest.raises(ConfigError, match=rf"^opponents\.past\.0\.rule = .*{problem}"):
-            probabilities(f"my_rules:{name}")
+        refused(rf"^opponents\.past\.0\.rule = .*{problem}", probabilities, f"my_rules:{name}")
     sys.modules.pop("my_rules")

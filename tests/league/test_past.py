@@ -31,7 +31,7 @@ def met(newest: int, chance: random.Random) -> list[GameResult]:
     return games
 
 
-@every_row("newest", [1, 9, 34])
+@every_row("newest", 1, 9, 34)
 def test_what_is_kept_says_what_all_games_say(newest: int) -> None:
     """In any order of one version's games, through a state's JSON, and in little room."""
     chance = random.Random(newest)
@@ -87,15 +87,13 @@ def of_past(specs: list[GameSpec], version: int) -> dict[int, int]:
 
 
 @every_row(
-    ("games", "past", "met"),
-    [
-        (16, 32, {31: 8, 0: 8}),
-        (32, 32, {31: 8, 21: 8, 10: 8, 0: 8}),
-        (32, 2, {1: 16, 0: 16}),
-        (4, 32, {31: 4}),
-        (30, 32, {31: 10, 15: 10, 0: 10}),
-        (16, 0, {}),
-    ],
+    "games, past, met",
+    (16, 32, {31: 8, 0: 8}),
+    (32, 32, {31: 8, 21: 8, 10: 8, 0: 8}),
+    (32, 2, {1: 16, 0: 16}),
+    (4, 32, {31: 4}),
+    (30, 32, {31: 10, 15: 10, 0: 10}),
+    (16, 0, {}),
 )
 def test_the_budget_is_shared_by_versions_spread_evenly(games, past, met):
     config = parse({"eval": {"games": games, "opponents": ["past"]}})

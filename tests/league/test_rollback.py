@@ -11,7 +11,6 @@ import torch
 from msgspec.structs import replace
 
 from tests.helpers.builders import game
-from tests.helpers.loop import make_context
 from unstable.config import RewardConfig, parse
 from unstable.league.guard import Guard
 from unstable.league.rules import figures
@@ -57,7 +56,6 @@ class StandInLearner:
             self.weights = NOISE
         metrics: dict[str, float | None] = {"learn/loss": 0.0}
         metrics["learn/entropy"] = self.weights["entropy"]
-
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
@@ -123,8 +121,7 @@ class StandInActor:
             )
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
-            result = game([player.name for player in players], outcomes)
-            yield replace(result, spec=spec)
+            yield replace(game([player.name for player in players], outcomes), spec=spec)
 
     async def present(self) -> None:
         pass
@@ -270,16 +267,14 @@ async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
     assert state is not None and state.guard.histories == histories
 
 
-async def test_a_real_learner_goes_back_to_the_best_weights(tiny_folder, tmp_path):
+async def test_a_real_learner_goes_back_to_the_best_weights(begin, tmp_path):
     # Any KL is alarming here, so that the third update is the first to be thrown away.
     guard = {
         "action": ["rollback", "learning_rate"],
         "thresholds": {"kl_sampling": 1e-30},
         "patience": 5,
     }
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         guard=guard,
         loop={"mode": "sync", "steps": 4},
         eval={"every": 2, "games": 2},

@@ -17,8 +17,7 @@ def opponent(group: list[GameSpec]) -> int | None:
 
 
 def dealt(num_actors: int, rounds: int = 400, order: list[int] | None = None):
-    config = parse({"seed": 1})
-    schedule = Schedule(config, num_actors)
+    schedule = Schedule(parse({"seed": 1}), num_actors)
     turns = (order or list(range(num_actors))) * rounds
     return [(actor, schedule.draw(actor, NOW, PAST)) for actor in turns]
 
@@ -29,7 +28,7 @@ def test_one_actor_plays_in_the_schedules_order() -> None:
     assert [group for _, group in dealt(1, 50)] == expected
 
 
-@every_row("num_actors", [2, 4])
+@every_row("num_actors", 2, 4)
 def test_a_past_version_is_mostly_played_on_one_actor(num_actors: int) -> None:
     actors: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for actor, group in dealt(num_actors):
@@ -57,8 +56,7 @@ def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
 
 
 def test_a_new_version_begins_with_groups_of_its_own() -> None:
-    config = parse({"seed": 1})
-    schedule = Schedule(config, 3)
+    schedule = Schedule(parse({"seed": 1}), 3)
     schedule.draw(0, NOW, PAST)
     for actor in range(3):
         group = schedule.draw(actor, PlayerId.policy(9), [*PAST, NOW])

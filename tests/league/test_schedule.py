@@ -81,8 +81,7 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     schedule.forget(3)
     state = schedule.state()
     assert 380 < state.stretches[0].first <= 400
-    again = schedule.drawn_again(range(500))
-    assert again == drawn[state.stretches[0].first :]
+    assert schedule.drawn_again(range(500)) == drawn[state.stretches[0].first :]
     ScheduleState.model_validate_json(state.model_dump_json())
     monkeypatch.setattr(series, "MOST_AGAIN", 50)
     monkeypatch.setattr(series, "LONGEST_STRETCH", 20)
@@ -92,13 +91,11 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
 
 @every_row(
     "spoil",
-    [
-        lambda state: state["now"].update(next_game=10**12),
-        lambda state: state["now"].update(next_game=3),
-        lambda state: state["stretches"].clear(),
-        lambda state: state.update(since=None),
-        lambda state: state["stretches"].reverse(),
-    ],
+    lambda state: state["now"].update(next_game=10**12),
+    lambda state: state["now"].update(next_game=3),
+    lambda state: state["stretches"].clear(),
+    lambda state: state.update(since=None),
+    lambda state: state["stretches"].reverse(),
 )
 def test_a_state_that_is_no_series_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
     schedule = Schedule(config())
@@ -161,7 +158,7 @@ def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     assert players(only_past, second, [first]) == {first, second}
 
 
-def test_one_and_three_seats() -> None:
+def test_one_and_three_seats_and_a_fixed_models_temperature() -> None:
     alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
     assert all([s.player for s in spec.seats] == [POLICY] for spec in draw(alone, 20))
     three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
@@ -169,9 +166,6 @@ def test_one_and_three_seats() -> None:
         trained = [seat for seat in spec.seats if seat.trained]
         assert len(spec.seats) == 3
         assert len(trained) in (1, 3)
-
-
-def test_a_fixed_models_own_temperature_is_used() -> None:
     fixed = [{"kind": "checkpoint", "path": "somewhere", "temperature": 0.3}]
     opponents = {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}
     for spec in draw(Schedule(config(opponents=opponents)), 10):

@@ -13,22 +13,19 @@ from tests.helpers.learners import (
     unlike_samples,
     without_speed,
 )
+from tests.helpers.rows import each_row
 from unstable.learners.micro_batches import MicroBatches, made_ahead
 from unstable.learners.model import policy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "algorithm",
-    [
-        {"name": "reinforce", "kl_loss": 0.1},
-        {"name": "gspo"},
-        {"name": "ppo", "critic": {"kind": "adapter"}},
-    ],
+    {"name": "reinforce", "kl_loss": 0.1},
+    {"name": "gspo"},
+    {"name": "ppo", "critic": {"kind": "adapter"}},
     ids=lambda algorithm: algorithm["name"],
 )
-def test_packs_made_ahead_are_those_made_when_they_are_needed(
-    model, monkeypatch, gradients, algorithm
-):
+def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, algorithm):
     makers = []
 
     def spy(given):
@@ -46,7 +43,6 @@ def test_packs_made_ahead_are_those_made_when_they_are_needed(
         makers.clear()
         batches = [make_batch(unlike_samples(9), version) for version in (0, 1)]
         metrics = [without_speed(learner.update(batch)) for batch in batches]
-
         scores = learner.logprobs(tokens_of(unlike_samples(9)))
         found.append((metrics, scores, gradients.copy(), trained(learner)))
         assert all(name.startswith("ahead") for name in makers) == ahead and len(makers) > 10

@@ -21,8 +21,9 @@ from tests.helpers.learners import (
     tokens_of,
     trained,
 )
-from tests.helpers.rows import every_row
-from unstable.config import ALGORITHMS, Aggregation, ConfigError, load, parse
+from tests.helpers.mistakes import line_of
+from tests.helpers.rows import each_row, every_row
+from unstable.config import ALGORITHMS, Aggregation, load, parse
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.micro_batches import token_normalizers
 
@@ -32,19 +33,17 @@ CLIPPED = ["reinforce++", *GROUPED]
 UNWEIGHED = ["rft", "dpo", "ipo", "slic", "simpo", "kto"]  # without importance weights
 
 
-@pytest.mark.parametrize(
+@each_row(
     "algorithm",
-    [
-        {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
-        {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
-        {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
-        {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
-        {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
-        {"name": "cispo"},
-        {"name": "rloo", "ratio": "token"},
-        {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
-        {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
-    ],
+    {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
+    {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
+    {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
+    {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
+    {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
+    {"name": "cispo"},
+    {"name": "rloo", "ratio": "token"},
+    {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
+    {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
     ids=lambda algorithm: "-".join(word for word in algorithm.values() if isinstance(word, str)),
 )
 def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
@@ -52,22 +51,18 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
     assert_sizes_agree(gradients, model, [make_groups(0), make_groups(1)], **options)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "whole"),
-    [
-        ({"name": "grpo"}, False),
-        ({"name": "rloo"}, True),
-        ({"name": "rloo", "ratio": "token"}, False),
-        ({"name": "gspo", "ratio": "turn"}, False),
-        ({"name": "cispo", "aggregation": "sequence"}, False),
-        ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
-        ({"name": "grpo", "importance": "sequence_mask"}, False),
-        ({"name": "rft", "aggregation": "sequence"}, False),
-    ],
+@each_row(
+    "algorithm, whole",
+    ({"name": "grpo"}, False),
+    ({"name": "rloo"}, True),
+    ({"name": "rloo", "ratio": "token"}, False),
+    ({"name": "gspo", "ratio": "turn"}, False),
+    ({"name": "cispo", "aggregation": "sequence"}, False),
+    ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
+    ({"name": "grpo", "importance": "sequence_mask"}, False),
+    ({"name": "rft", "aggregation": "sequence"}, False),
 )
-def test_micro_batches_keep_trajectories_whole_only_where_the_loss_of_a_token_needs_it(
-    model, algorithm, whole
-):
+def test_trajectories_stay_whole_only_where_the_loss_needs_it(model, algorithm, whole):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)
     packs = count_forwards(learner.policy)
     batch = make_groups(won=[1.0, 0.5, 0.25, 0.75])  # all won, each once
@@ -100,8 +95,7 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
     learner = make_learner(model, algorithm={"name": name})
     before = trained(learner)
     update = learner.update(make_groups(won=[0.1] * 4))
-    assert update.advantages == [0.0] * 16
-    assert update.metrics["learn/tied_groups"] == 2
+    assert update.advantages == [0.0] * 16 and update.metrics["learn/tied_groups"] == 2
     alone = [make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)]
     update = learner.update(make_batch(alone, 1))
     assert update.advantages == [0.0] * 2
@@ -128,8 +122,7 @@ def test_bounds_come_before_any_kl(model):
     algorithm["reward_clip"] = [-1e-3, 1e-3]
     learner = make_learner(model, algorithm=algorithm)
     learner.update(make_groups(0))
-    shaped = learner.update(make_groups(1)).metrics
-    assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
+    assert abs(learner.update(make_groups(1)).metrics["learn/reward_shaped_mean"]) > 0.01
 
 
 def test_old_logprobs_are_those_before_the_first_step(model):
@@ -145,12 +138,10 @@ def test_old_logprobs_are_those_before_the_first_step(model):
 
 def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
     for importance in ("mask", "sequence_mask"):
-        algorithm = {"name": "grpo", "importance": importance}
-        learner = make_learner(model, algorithm=algorithm)
+        learner = make_learner(model, algorithm={"name": "grpo", "importance": importance})
         before = trained(learner)
         samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
-        update = learner.update(make_batch(samples))
-        assert update.metrics["learn/importance_masked"] == 1.0
+        assert learner.update(make_batch(samples)).metrics["learn/importance_masked"] == 1.0
         assert torch.equal(trained(learner), before)
 
 
@@ -183,7 +174,6 @@ def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, nam
 def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
     algorithm = {"name": "grpo", "importance_cap": 1.1}
     learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
-
     batch = make_groups()
     expected = capped_share(learner, batch, 1.1)
     assert learner.update(batch).metrics["learn/importance_capped"] == pytest.approx(expected)
@@ -299,28 +289,21 @@ HERE = "tests.learners.test_algorithms:Doubled"
 
 
 @every_row(
-    ("algorithm", "message", "remedy"),
-    [
-        ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
-        ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
-        (
-            {"name": HERE},
-            f"name = '{HERE}' extends GRPO",
-            f"to grpo, learner.algorithm.target to {HERE}",
-        ),
-        (
-            {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
-            "target = 'unstable",
-            "set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo or vrpo",
-        ),
-    ],
+    "algorithm, message, remedy",
+    ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
+    ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
+    (
+        {"name": HERE},
+        f"name = '{HERE}' extends GRPO",
+        f"to grpo, learner.algorithm.target to {HERE}",
+    ),
+    (
+        {"name": "cispo", "target": "unstable.learners.clipped:Surrogate"},
+        "target = 'unstable",
+        "set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo or vrpo",
+    ),
 )
-def test_a_class_that_does_not_do_is_refused_before_the_model_is_loaded(
-    model, algorithm, message, remedy
-):
+def test_a_wrong_class_is_refused_before_loading(model, algorithm, message, remedy):
     missing = model.model_copy(update={"name": "no such model"})
-    with pytest.raises(ConfigError) as error:
-        make_learner(missing, algorithm=algorithm)
-    assert str(error.value).startswith(f"learner.algorithm.{message}") and remedy in str(
-        error.value
-    )
+    said = line_of(make_learner, missing, algorithm=algorithm)
+    assert said.startswith(f"learner.algorithm.{message}") and remedy in said

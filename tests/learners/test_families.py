@@ -17,6 +17,7 @@ from tests.helpers.learners import (
 )
 from tests.helpers.learners import trained as training_weights
 from tests.helpers.models import random_adapter
+from tests.helpers.rows import each_row
 from unstable.config import AdapterConfig, ConfigError
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model import load as load_module
@@ -74,7 +75,6 @@ def assert_alike(kind, path, own_attention, plain_attention):
         policy(policy.inputs(SAMPLES)).logprobs_N,
         torch.cat([plain_logprobs(plain, each) for each in SAMPLES]),
     )
-
     assert logprobs.std() > 0.1
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
     own, others = (
@@ -110,8 +110,7 @@ def test_rows_by_hand():
     rows = pad_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1])])
     assert rows.ids_SL.tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
     assert rows.mask_SL.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert rows.predictors_N.tolist() == [2, 3, 5]
-    assert rows.targets_N.tolist() == [8, 9, 1]
+    assert rows.predictors_N.tolist() == [2, 3, 5] and rows.targets_N.tolist() == [8, 9, 1]
     assert (rows.samples_N.tolist(), rows.states_S.tolist()) == ([0, 0, 1], [2, 5])
 
 
@@ -125,13 +124,11 @@ def test_rows_of_a_micro_batch_are_of_like_lengths_and_count_as_the_longest():
     assert [batch.indices for batch in batches] == [[0, 2], [3, 1]]  # a fifth is padded at most
 
 
-@pytest.mark.parametrize(
+@each_row(
     "algorithm",
-    [
-        {"name": "reinforce", "kl_loss": 0.1, "kl_estimator": "exact", "entropy": 0.01},
-        {"name": "ppo", "critic": {"kind": "adapter"}},
-        {"name": "gspo"},
-    ],
+    {"name": "reinforce", "kl_loss": 0.1, "kl_estimator": "exact", "entropy": 0.01},
+    {"name": "ppo", "critic": {"kind": "adapter"}},
+    {"name": "gspo"},
     ids=lambda algorithm: algorithm["name"],
 )
 def test_updates_are_the_same_by_both_paths(algorithm, tmp_path, monkeypatch):
@@ -162,8 +159,7 @@ def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
     planned = {linear.name for linear in shape.lora_linears("all-linear")}
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
     adapter = TrainedLora(peft_model).export("one")
-    found = {lora_layer(key) for key in load(adapter.weights)}
-    assert found == planned
+    assert {lora_layer(key) for key in load(adapter.weights)} == planned
     assert not any(word in name for name in planned for word in ("router", "expert_gate"))
     assert not adapter.config["target_parameters"]
     size = sum(p.numel() for p in peft_model.parameters() if p.requires_grad)
@@ -184,7 +180,6 @@ def test_a_router_can_be_named_and_experts_cannot():
 @pytest.mark.parametrize("kind", PADDED)
 def test_padded_families_equal_their_own_forward(kind):
     policy = assert_alike(kind, "padded", None, None)
-
     logprobs = policy(policy.inputs(SAMPLES)).logprobs_N
     policy.recompute_activations()
     again = policy(policy.inputs(SAMPLES)).logprobs_N

@@ -38,7 +38,6 @@ def figures(hidden: Tensor, head: Head, chunk_rows: int = 2) -> Sequence[Tensor]
     found = selected_logprobs(
         hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims
     )
-
     return found.logprobs_N, found.entropies_N, *found.divergences.values()
 
 
@@ -69,20 +68,18 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
     )
 
 
-@every_row("chunk_rows", [2, 10, 100])
-@every_row("trained", [False, True])
-@every_row("softcap", [None, 1.5])
-@every_row("bias", [False, True])
-@every_row("scale", [1.0, 0.4])
+@every_row("chunk_rows", 2, 10, 100)
+@every_row("trained", False, True)
+@every_row("softcap", None, 1.5)
+@every_row("bias", False, True)
+@every_row("scale", 1.0, 0.4)
 def test_figures_and_gradients_are_the_plain_ones(
     scale: float, bias: bool, softcap: float | None, trained: bool, chunk_rows: int
 ) -> None:
-
     given = [HIDDEN, WEIGHT, *([BIAS] if bias else [])]
     inputs = [each.clone().requires_grad_(i == 0 or trained) for i, each in enumerate(given)]
     head = Head(inputs[1], inputs[2] if bias else None, scale, softcap)
     found, expected = figures(inputs[0], head, chunk_rows), plain_figures(inputs[0], head)
-
     torch.testing.assert_close(found, expected)
     wanted = inputs if trained else inputs[:1]
     weights = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
@@ -91,7 +88,6 @@ def test_figures_and_gradients_are_the_plain_ones(
     for pair in [*zip(*sums, strict=True), together]:  # each alone, and all
         gradients = (torch.autograd.grad(each, wanted, retain_graph=True) for each in pair)
         torch.testing.assert_close(*gradients)
-
     assert torch.autograd.gradcheck(
         lambda hidden, *rest: figures(
             hidden, Head(rest[0], rest[1] if bias else None, scale, softcap)
@@ -131,7 +127,7 @@ def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:
     assert largest == 2
 
 
-@every_row("trained", [False, True])
+@every_row("trained", False, True)
 def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
     hidden, weight = HIDDEN.bfloat16(), WEIGHT.bfloat16()
     inputs = [hidden.requires_grad_(), weight.requires_grad_(trained)]
@@ -152,13 +148,13 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
 
 
 @every_row(
-    ("kind", "scale", "softcap"),
-    [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
-    + [("falcon_h1", 1.7, None)],
+    "kind, scale, softcap",
+    *(
+        [("llama", 1, None), ("gemma2", 1, 0.4), ("cohere2", 0.3, None), ("granite", 5, None)]
+        + [("falcon_h1", 1.7, None)]
+    ),
 )
-def test_a_head_is_read_of_the_models_config(
-    kind: str, scale: float, softcap: float | None
-) -> None:
+def test_a_head_is_read_of_the_config(kind: str, scale: float, softcap: float | None) -> None:
     head = Head.of(make_family(kind))
     assert (head.scale, head.softcap) == (pytest.approx(scale), softcap)
     assert head.bias_V is None and not head.trained

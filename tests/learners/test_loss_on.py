@@ -59,9 +59,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a["name"])
-def test_it_is_the_steps_loss_and_leaves_no_trace(
-    model: ModelConfig, algorithm: dict[str, Any]
-) -> None:
+def test_the_steps_loss_without_a_trace(model: ModelConfig, algorithm: dict[str, Any]) -> None:
     learner, other = (make_learner(model, algorithm=algorithm, micro_batch_size=5) for _ in "12")
     for each in (learner, other):
         each.update(games(0))
@@ -74,7 +72,6 @@ def test_it_is_the_steps_loss_and_leaves_no_trace(
     trained = update.metrics["learn/rft_kept"] if algorithm["name"] == "rft" else 12
     assert 0 < loss.tokens == (16 if trained == 12 else 8)
     assert without_speed(update) == without_speed(plain)
-
     assert same(state(learner), state(other))
 
 

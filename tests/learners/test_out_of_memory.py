@@ -109,14 +109,12 @@ def test_scores_and_imitation_fit_as_well(model):
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
-def test_tokens_are_halved_with_samples(model):
+def test_tokens_are_halved_with_samples_and_it_is_logged(model, caplog):
     learner = learner_of(model, micro_batch_tokens=100)
     run_out(learner)
     learner.update(make_batch(unlike_samples()))
     assert (learner.micro_batches.size, learner.micro_batches.max_tokens) == (2, 25)
-
-
-def test_it_is_logged(model, caplog):
+    caplog.clear()
     learner = learner_of(model)
     run_out(learner)
     with caplog.at_level(logging.WARNING):
@@ -126,16 +124,13 @@ def test_it_is_logged(model, caplog):
         assert record.getMessage().endswith("(CUDA out of memory. Tried to allocate 20.00 MiB.)")
 
 
-def test_nothing_left_to_halve_is_one_line_with_a_remedy(model, monkeypatch):
+def test_where_nothing_is_repeated_a_line_has_the_remedy(model, monkeypatch):
     monkeypatch.setattr(f"{__name__}.ROOMY", 0)
     learner = learner_of(model)
     run_out(learner)
     remedy = "set learner.gradient_checkpointing to on, or lower sampling.max_prompt_tokens"
     with pytest.raises(torch.OutOfMemoryError, match=f"{remedy} .*20.00 MiB.\\)$"):
         learner.update(make_batch(unlike_samples()))
-
-
-def test_ranks_that_shard_the_base_do_not_repeat_alone(model):
     learner = learner_of(model)
     learner.micro_batches.together = True
     failed = run_out(learner)
@@ -167,7 +162,6 @@ def test_a_person_is_shown_it(tmp_path):
     tracker.log_learner(Update(version=3, metrics=metrics, advantages=[]))
     tracker.end_update(3)
     assert "micro-batches were halved 2 times" in " ".join(printed(tracker).split())
-
     assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
 
 

@@ -14,11 +14,7 @@ from unstable.contrib.algorithms.simpo import SimPO, simpo_losses
 from unstable.contrib.algorithms.slic import SLiC, hinge_losses
 from unstable.learners.algorithms.dpo import DPO
 from unstable.learners.algorithms.kto import KTO
-from unstable.learners.preference_losses import (
-    kto_losses,
-    length_regularized,
-    logistic_losses,
-)
+from unstable.learners.preference_losses import kto_losses, length_regularized, logistic_losses
 
 tensor = partial(torch.tensor, dtype=torch.float64)
 
@@ -34,18 +30,16 @@ OWN_MARGINS = CHOSEN / CHOSEN_LENGTHS - REJECTED / REJECTED_LENGTHS
 
 
 @every_row(
-    ("losses", "expected"),
-    [
-        (logistic_losses(0.1 * MARGINS), [0.62095705, 0.71845965, 0.95858909]),
-        (logistic_losses(0.5 * MARGINS, label_smoothing=0.2), [0.53687101, 0.77593942, 1.98893947]),
-        (hinge_losses(0.3 * MARGINS), [0.55, 1.15, 2.425]),
-        (ipo_losses(MEAN_MARGINS, beta=0.4), [0.81, 4.0, 3.28515625]),
-        (simpo_losses(OWN_MARGINS, beta=2.0, gamma=1.0), [1.46328247, 0.97407698, 0.97407698]),
-        (
-            simpo_losses(OWN_MARGINS, beta=2.0, gamma=1.0, label_smoothing=0.1),
-            [1.34328247, 0.92407698, 0.92407698],
-        ),
-    ],
+    "losses, expected",
+    (logistic_losses(0.1 * MARGINS), [0.62095705, 0.71845965, 0.95858909]),
+    (logistic_losses(0.5 * MARGINS, label_smoothing=0.2), [0.53687101, 0.77593942, 1.98893947]),
+    (hinge_losses(0.3 * MARGINS), [0.55, 1.15, 2.425]),
+    (ipo_losses(MEAN_MARGINS, beta=0.4), [0.81, 4.0, 3.28515625]),
+    (simpo_losses(OWN_MARGINS, beta=2.0, gamma=1.0), [1.46328247, 0.97407698, 0.97407698]),
+    (
+        simpo_losses(OWN_MARGINS, beta=2.0, gamma=1.0, label_smoothing=0.1),
+        [1.34328247, 0.92407698, 0.92407698],
+    ),
 )
 def test_pairs_have_the_losses_of_trl_0_12_2(losses, expected):
     assert losses.tolist() == pytest.approx(expected, abs=1e-7)
@@ -92,8 +86,7 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 
 def tokens(logprobs):
     """Of an optimizer step that is this micro-batch; pairs count alike, and so do answers."""
-    lengths = tensor([3, 3, 3, 4, 4, 4, 4])
-    weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
+    weights = {"advantages_N": SIGNS, "normalizers_N": 2 * tensor([3, 3, 3, 4, 4, 4, 4])}
     return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)
 
 
@@ -127,7 +120,7 @@ ALGORITHMS = {
 }
 
 
-@every_row("name", ALGORITHMS)
+@every_row("name", *ALGORITHMS)
 def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
     algorithm = ALGORITHMS[name]
     loss = algorithm.loss(tokens(LOGPROBS))
@@ -143,7 +136,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
     assert loss.turn_means["learn/rejected_logprob"].tolist() == [-2.0] * 3 + [-5.0] * 4
 
 
-@every_row("name", [*ALGORITHMS, "kto"])
+@every_row("name", *ALGORITHMS, "kto")
 def test_the_gradient_is_that_of_the_loss(name):
     kto = KTO(KTOConfig(desirable_weight=0.7, undesirable_weight=1.3))
     kto.refer(LOGPROBS.numpy() - REFERENCE.numpy())

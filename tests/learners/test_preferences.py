@@ -42,7 +42,7 @@ def pairs_of(find, *games, margin=0.0):
 # Pairs.
 
 
-def test_two_trajectories_make_a_pair_where_they_part():
+def test_pairs_are_of_one_group_where_two_trajectories_part():
     shared = ((1, 2), (3,))
     games = [
         game(0, 0.0, shared, ((4,), (5,))),  # samples 0 and 1
@@ -50,22 +50,16 @@ def test_two_trajectories_make_a_pair_where_they_part():
         game(2, 1.0, shared, ((9,), (5,))),  # 5 and 6: nothing parts it from the others
     ]
     assert pairs_of(group_pairs, *games) == [[(3, 1)]]
-
-
-def test_only_what_earned_more_is_preferred_and_by_the_margin():
-    rewards = (1.0, 0.5, 0.5, 0.0)
-    games = [game(i, reward, ((1,), (2 + i,))) for i, reward in enumerate(rewards)]
-    assert pairs_of(group_pairs, *games) == [[(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]]
-    assert pairs_of(group_pairs, *games, margin=1.0) == [[(0, 3)]]
-    assert pairs_of(group_pairs, *games, margin=1.1) == [[]]
-
-
-def test_groups_are_not_compared_with_each_other():
     games = [game(i, float(i), ((1,), (2 + i,)), group_id=i // 2) for i in range(5)]
     assert pairs_of(group_pairs, *games) == [[(1, 0)], [(3, 2)]]  # and one game alone
 
 
-def test_an_answer_that_wins_more_often_is_chosen_more_often():
+def test_what_earned_more_is_preferred_by_the_margin_and_as_often():
+    rewards = [1.0, 0.5, 0.5, 0.0]
+    games = [game(i, reward, ((1,), (2 + i,))) for i, reward in enumerate(rewards)]
+    assert pairs_of(group_pairs, *games) == [[(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]]
+    assert pairs_of(group_pairs, *games, margin=1.0) == [[(0, 3)]]
+    assert pairs_of(group_pairs, *games, margin=1.1) == [[]]
     answers = [2, 2, 2, 3, 3, 3]
     rewards = [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]
     games = [game(i, rewards[i], ((1,), (answers[i],))) for i in range(6)]
@@ -223,9 +217,7 @@ def test_turns_are_desirable_by_the_mean_of_their_role_or_of_their_group(model):
 @pytest.mark.parametrize("algorithm", [{"name": name} for name in PREFERENCES])
 def test_a_batch_in_which_nothing_is_better_is_left_out_and_counted(model, tmp_path, algorithm):
     def batch(version, rewards):
-        games = [
-            game(i, reward, ((1,), (2 + i,)), version=version) for i, reward in enumerate(rewards)
-        ]
+        games = [game(i, each, ((1,), (2 + i,)), version=version) for i, each in enumerate(rewards)]
         return make_batch(sum(games, []), version)
 
     learner = make_learner(model, algorithm=algorithm)
@@ -251,9 +243,7 @@ def test_the_reference_of_a_resumed_run_is_the_start(model, tmp_path):
 
 
 def test_a_reference_that_moves_forgets_what_was_preferred(model):
-
-    algorithm = {"name": "dpo", "reference": {"every": 1}}
-    learner = make_learner(model, algorithm=algorithm)
+    learner = make_learner(model, algorithm={"name": "dpo", "reference": {"every": 1}})
     learner.update(games_of(0))
     assert learner.update(games_of(1)).metrics["learn/pair_margin"] == 0
 

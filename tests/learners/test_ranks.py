@@ -137,7 +137,6 @@ def whole_updates(ranks, model, batches, folder=None, **options):
     metrics = [without_speed(learner.update(batch)) for batch in batches]
     held = sum(each.numel() for each in learner.optimizer.parameters)
     snapshot = learner.snapshot()
-
     if ranks.index:
         return None, None, metrics, held
     moments = snapshot.state["optimizer"]["adamw"]["state"]
@@ -254,9 +253,7 @@ def test_ranks_end_an_update_at_the_same_step(pair, model):
     for gradients, own_weights, rows in pair.run(updates, model, batches, **options):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-3)
         torch.testing.assert_close(own_weights, weights, atol=1e-4, rtol=1e-3)
-        assert [row["learn/epochs_made"] for row in rows] == [
-            row["learn/epochs_made"] for row in metrics
-        ]
+        assert [r["learn/epochs_made"] for r in rows] == [r["learn/epochs_made"] for r in metrics]
 
 
 def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):
@@ -400,8 +397,7 @@ def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, 
     large.save_pretrained(tmp_path)
     del large
     asked = ModelConfig(name=str(tmp_path), dtype="float32", adapter=AdapterConfig(rank=1))
-    alike = pair.run(loading_bytes, model, asked)
-    assert max(alike) < 0.75 * 4 * elements
+    assert max(pair.run(loading_bytes, model, asked)) < 0.75 * 4 * elements
     cast = pair.run(loading_bytes, model, asked.model_copy(update={"dtype": "bfloat16"}))
     assert min(cast) > 0.9 * 2 * elements
 
@@ -422,9 +418,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, 
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_every_sample_counts_once_and_all_ranks_have_as_many_micro_batches(
-    lengths, count, limit, by_tokens
-):
+def test_every_sample_counts_once_on_even_ranks(lengths, count, limit, by_tokens):
     samples = tokens_of([make_sample([1] * (1 + a), [2] * b) for a, b in lengths])
     units = [unit for unit, _ in lengths]
     size, max_tokens = limit, 4 * limit if by_tokens else None
@@ -452,17 +446,15 @@ def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
 
 
 @pytest.mark.slow
-def test_a_run_with_two_ranks(tiny_folder, tmp_path, monkeypatch):
+def test_a_run_with_two_ranks(tiny_folder, here):
     arguments = (
         f"--model {tiny_folder} --run_dir run --num_learners {RANKS} --num_actors 1 --steps 2 "
         "--loop.mode sync --model.dtype float32 --init fresh --sampling.max_tokens 4 "
         "--learner.batch_size 16 --learner.micro_batch_size 8 --eval.every 0"
     ).split()
-
-    monkeypatch.chdir(tmp_path)
     assert run(["train", *arguments]) == 0
-    rows = [json.loads(row) for row in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(row) for row in (here / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["version"] for row in rows] == [0, 1, 2]
     assert all(math.isfinite(row["learn/loss"]) for row in rows[1:])
-    assert (tmp_path / "run/checkpoints/000002/adapter_model.safetensors").is_file()
-    assert (tmp_path / "run/logs/learner-1.log").is_file()
+    assert (here / "run/checkpoints/000002/adapter_model.safetensors").is_file()
+    assert (here / "run/logs/learner-1.log").is_file()

@@ -26,7 +26,7 @@ from tests.helpers.learners import (
     solve_bandit,
     tokens_of,
 )
-from tests.helpers.rows import every_row
+from tests.helpers.rows import each_row, every_row
 from unstable.config import parse
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
@@ -60,7 +60,6 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
     # The definitions, over whole answers, know nothing of tokens.
     cost = (own_A.exp() * (kl * (own_A - aims_A) + entropy * own_A)).sum()
     expected = gradient(cost, plain)
-
     policy, tokens = scored(1, 2, old)
     loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, kl, entropy), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
@@ -81,7 +80,6 @@ def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
     likely = 1 / own.detach().exp()
     tokens = make_tokens(own, torch.arange(5), reference=aims, normalizers_N=likely)
     value = regularized(no_loss(tokens), tokens, Coefficients(0.0, 1.0, 0.0), 2.0).value
-
     kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
     assert value.item() == pytest.approx(kl.item())
     found, forward, backward = (
@@ -101,8 +99,7 @@ def test_move_loss_by_hand():
     logprobs = torch.log(torch.tensor([0.5, 0.4, 0.3])).requires_grad_()
     old = torch.log(torch.tensor([0.25, 0.8, 0.3]))
     costs = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
-    turns = torch.tensor([0, 0, 0])
-    loss = move_loss(costs, logprobs, old, turns, cap=1.5, normalizer=10)
+    loss = move_loss(costs, logprobs, old, torch.tensor([0, 0, 0]), cap=1.5, normalizer=10)
     loss.backward()
     # Prefixes are 1, 2 and 1 times as likely as they were; the second is capped.
     assert loss.item() == pytest.approx((1 + 1.5 * 2 + 3) / 10)
@@ -128,14 +125,11 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
-def test_a_weight_is_in_reward_a_move_whatever_the_loss_is_a_mean_over(
-    model, gradients, aggregation
-):
+def test_a_weight_is_in_reward_a_move(model, gradients, aggregation):
     """A cost of c in each token is, on policy, a move's reward less by c x its length."""
     for weight in (0.0, 0.5):
         algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}
-        learner = make_learner(model, algorithm=algorithm, batch_size=16)
-        learner.update(mixed(0))
+        make_learner(model, algorithm=algorithm, batch_size=16).update(mixed(0))
     found = gradients[1] - gradients[0]
     # Turns of one token: the loss of a turn is -(A log pi + weight x entropy) / normalizer.
     batch = mixed(0)
@@ -164,16 +158,14 @@ def learner_scores(model, batch):
     return learner.policy, scores.logprobs_N, scores.entropies_N, pack.samples_N
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "passes"),
-    [
-        ({"name": "ppo", "critic": None}, 1),
-        ({"name": "ppo", "critic": None, "entropy": 0.1}, 1),
-        ({"name": "ppo", "critic": None, "kl_loss": 0.1}, 2),
-        ({"name": "ppo", "critic": None, "kl_loss": 0.1, "kl_estimator": "k3"}, 2),
-        ({"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.1}, 3),
-        ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
-    ],
+@each_row(
+    "algorithm, passes",
+    ({"name": "ppo", "critic": None}, 1),
+    ({"name": "ppo", "critic": None, "entropy": 0.1}, 1),
+    ({"name": "ppo", "critic": None, "kl_loss": 0.1}, 2),
+    ({"name": "ppo", "critic": None, "kl_loss": 0.1, "kl_estimator": "k3"}, 2),
+    ({"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.1}, 3),
+    ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
 )
 def test_an_update_makes_no_more_passes_than_it_has_to(model, algorithm, passes):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=16, batch_size=16)
@@ -263,7 +255,6 @@ KL = [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
 
 def test_the_opponents_kl_by_hand():
     to_go = opponents_kl(rounds(TURNS), np.array(KL), per_turn=False)
-
     expected = [7 - 60, 6 - 40, 4 - 40, 70 - 7, 60 - 6, 40, 0.75, 0.25]
     assert to_go.tolist() == pytest.approx(expected)
     own = opponents_kl(rounds(TURNS), np.array(KL), per_turn=True)
@@ -273,7 +264,7 @@ def test_the_opponents_kl_by_hand():
     assert own[3:6][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[3:6])
 
 
-@every_row("name", ["rloo", "grpo", "gspo", "cispo"])
+@every_row("name", "rloo", "grpo", "gspo", "cispo")
 def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
     """One nat counts the same in the first or the last of ten turns, or in the only one."""
     places = [(0, 0, turn) for turn in range(10)] + [(1, 0, turn) for turn in range(10)]
@@ -294,7 +285,6 @@ def test_a_group_compares_the_sum_of_the_opponents_kl_too():
     old, reference = [torch.tensor([each]) for each in KL], [torch.zeros(1)] * len(KL)
     section = settings(name="rloo", kl_reward=1.0, kl_opponents=True)
     shaped = shaped_rewards(batch, section, 1.0, old, reference, per_turn=False)
-
     # What a seat pays from its first turn on, and gains by the other's turns after that.
     assert batch.mean_T(shaped) == pytest.approx([1 - 7 + 60, 1 - 70 + 7, 0.25])
 

@@ -111,9 +111,7 @@ def assert_ended(family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.slow
-async def test_ranks_are_one_learner_until_one_dies(
-    ray: None, model: ModelConfig, tmp_path: Path
-) -> None:
+async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Path) -> None:
     config = troubled(model, "hang", version=2)
     folder = RunFolder(tmp_path)
     remote = RemoteLearner(config, folder, HERE, threads=RANKS)
@@ -210,8 +208,7 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pass through the model has used stays with the process until its cache is emptied."""
-    config = config_of(model, actors={"share_gpu": share})
-    local = LocalLearner(config, RunFolder(tmp_path))
+    local = LocalLearner(config_of(model, actors={"share_gpu": share}), RunFolder(tmp_path))
     cached: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
     local.learner.policy.register_forward_hook(lambda *_: cached.append("activations"))

@@ -16,9 +16,10 @@ from tests.helpers.learners import (
     tokens_of,
     trained,
 )
+from tests.helpers.mistakes import line_of
 from tests.helpers.rows import every_row
 from unstable.cli import SHORT_FORMS, parse_options
-from unstable.config import ALGORITHMS, ConfigError, LearnerConfig, dump, load, parse
+from unstable.config import ALGORITHMS, LearnerConfig, dump, load, parse
 from unstable.learners.optimizer import scheduled_rate
 from unstable.learners.preparation import top_advantage_atoms
 from unstable.models.adapters import read_adapter
@@ -62,7 +63,6 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
     algorithm = config.learner.algorithm
     found = (algorithm.critic, algorithm.baseline_decay, algorithm.normalize)
     assert found == (None, 0.95, "center")
-
     (tmp_path / "config.yaml").write_text(dump(config), encoding="utf-8")
     assert load(str(tmp_path / "config.yaml")) == config
     assert load("default", {"learner.algorithm.name": "ppo"}).learner.algorithm.critic is not None
@@ -209,13 +209,10 @@ def test_a_reference_that_is_a_mean_follows(model):
 
 def test_steps_end_once_the_policy_is_too_far(model):
     options = {"algorithm": NO_CRITIC, "epochs": 4, "steps_per_batch": 2, "micro_batch_size": 4}
-    whole = make_learner(model, **options)
-    metrics = whole.update(mixed_batch()).metrics
+    metrics = make_learner(model, **options).update(mixed_batch()).metrics
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
     for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
-        learner = make_learner(model, max_kl=limit, **options)
-        found = learner.update(mixed_batch()).metrics
-
+        found = make_learner(model, max_kl=limit, **options).update(mixed_batch()).metrics
         made = found["learn/optimizer_steps"]
         assert found["learn/epochs_made"] == made / 2
         assert (found["learn/kl_old"] > limit) == (made < 8)
@@ -298,12 +295,11 @@ def test_the_largest_atoms_by_hand():
     assert kept(turns, 1.0) == [[0], [1], [2], [3], [4]]
     # By their means: 1.25, .5 and .5.
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
-    assert kept(games, 0.3) == [[0, 1]]
-    assert kept(games, 0.5) == [[0, 1], [2]]
+    assert kept(games, 0.3) == [[0, 1]] and kept(games, 0.5) == [[0, 1], [2]]
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
-@every_row(("share", "expected"), [(1.0, -0.025), (0.5, -0.025), (0.25, 0.425)])
+@every_row("share, expected", (1.0, -0.025), (0.5, -0.025), (0.25, 0.425))
 def test_the_largest_are_no_fair_choice(share, expected):
     """The figures of docs/algorithms.md: a sure 1, against 3 in three of ten, played equally."""
     rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
@@ -321,8 +317,7 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
     learner = make_learner(model, algorithm={"name": name, "top_advantage_fraction": 0.5})
     batch = mixed_batch()
     update = learner.update(batch)
-    sizes = np.abs(update.advantages)
-    places = np.argsort(-sizes, kind="stable")[:4]
+    places = np.argsort(-np.abs(update.advantages), kind="stable")[:4]
     if not whole:
         other = make_learner(model, algorithm={"name": name})
         kept = np.isin(np.arange(8), places)
@@ -339,8 +334,7 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
 def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
     runs = {}
     for old in ("learner", "engine"):
-        algorithm = NO_CRITIC | {"old_logprobs": old}
-        learner = make_learner(model, algorithm=algorithm, epochs=2)
+        learner = make_learner(model, algorithm=NO_CRITIC | {"old_logprobs": old}, epochs=2)
         own = np.concatenate(learner.logprobs(tokens_of(mixed_batch().samples)))
         forwards = count_forwards(learner.policy.layers[0])
         runs[old] = learner.update(mixed_batch()).metrics, len(forwards)
@@ -403,13 +397,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner
 ]
 
 
-@every_row(("section", "message", "remedy"), REFUSED)
+@every_row("section, message, remedy", *REFUSED)
 def test_what_has_no_meaning_is_refused_in_one_line(section, message, remedy):
     path = "algorithm." if "name" in section else ""
-    with pytest.raises(ConfigError) as error:
-        parse({"learner": {"algorithm": section} if path else section})
-    said = str(error.value)
-    assert said.startswith(f"learner.{path}{message}") and remedy in said and "\n" not in said
+    said = line_of(parse, {"learner": {"algorithm": section} if path else section})
+    assert said.startswith(f"learner.{path}{message}") and remedy in said
 
 
 def test_the_page_shows_configs_that_read(tmp_path):

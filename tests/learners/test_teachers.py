@@ -28,6 +28,7 @@ from tests.helpers.learners import (
     trained,
     with_moves,
 )
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check
@@ -67,7 +68,7 @@ TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's
 ]
 
 
-@every_row(("chosen", "values", "slopes"), TRL)
+@every_row("chosen, values, slopes", *TRL)
 def test_divergences_are_those_of_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
@@ -92,7 +93,7 @@ def plain_divergence(own, other, divergence, beta):
     return kl(own, other) if divergence == "reverse" else kl(other, own)
 
 
-@every_row("divergence", ["reverse", "forward", "jsd"])
+@every_row("divergence", "reverse", "forward", "jsd")
 def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
     aims = {"teacher": Aim(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
@@ -127,7 +128,6 @@ def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
         chance = words_TV.gather(1, tokens).sum().exp()
         cost += chance * plain_divergence(words_TV, others_TV.detach(), divergence, 0.5).sum()
     expected = gradient(cost, plain)
-
     policy, tokens = scored(1, 2, old, {"teacher": divergence})
     loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, 0.0, 0.0, teacher=1.0), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
@@ -163,8 +163,7 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher,
     learner = make_learner(
         model, adapter=adapter, algorithm={"name": "distill", "teacher": given}, batch_size=16
     )
-    metrics = learner.update(mixed()).metrics
-    assert metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
+    assert learner.update(mixed()).metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
     assert gradients[0].abs().max() < 1e-6
 
 
@@ -244,15 +243,12 @@ def test_a_resumed_learner_goes_on_to_the_bit(model, tmp_path, teacher, case):
     assert_resumes_to_the_bit(learner, lambda version: with_moves(mixed(version)), tmp_path, 1, 2)
 
 
-def test_a_position_without_moves_is_left_out(model):
+def test_positions_without_moves_and_advantages_are_left_out(model, teacher):
     learner = make_learner(model, algorithm={"name": "distill"}, batch_size=16)
     before = trained(learner)
     metrics = learner.update(mixed(0)).metrics  # of which nobody kept the moves
     assert metrics["learn/optimizer_steps"] == 0 and metrics["learn/expert_entropy"] is None
     assert torch.equal(trained(learner), before)
-
-
-def test_what_is_distilled_has_no_advantages(model, teacher):
     for case in ("adapter", "expert"):
         learner = make_learner(model, algorithm=cases(teacher)[case], batch_size=16)
         assert not any(learner.update(with_moves(mixed(0))).advantages)
@@ -303,10 +299,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher
     def problem(adapter: str, **model) -> str:
         algorithm = {"name": "grpo", "teacher": {"adapter": adapter}}
         data = {"model": {"name": "tiny"} | model, "learner": {"algorithm": algorithm}}
-        with pytest.raises(ConfigError) as error:
-            check(parse(data))
-        assert "\n" not in str(error.value)
-        return str(error.value)
+        return line_of(lambda: check(parse(data)))
 
     field = "learner.algorithm.teacher.adapter"
     assert problem("/nowhere").startswith(f"{field} = '/nowhere': has no adapter_config.json")
@@ -318,7 +311,6 @@ def test_moves_are_kept_where_the_expert_teaches(teacher):
     def kept(**algorithm):
         return parse({"learner": {"algorithm": {"name": "distill"} | algorithm}}).moves_kept
 
-    assert kept() == "expert"
-    assert kept(teacher={"adapter": teacher}) == "none"
+    assert kept() == "expert" and kept(teacher={"adapter": teacher}) == "none"
     with pytest.raises(ConfigError, match=r"sampling.moves = 'legal', but .* needs 'expert'"):
         parse({"learner": {"algorithm": {"name": "distill"}}, "sampling": {"moves": "legal"}})

@@ -15,8 +15,9 @@ from tests.helpers.learners import (
     tokens_of,
     trained,
 )
+from tests.helpers.mistakes import refused
 from tests.helpers.models import random_whole, tiny_model, with_weights
-from unstable.config import ConfigError, ModelConfig
+from unstable.config import ModelConfig
 from unstable.models.adapters import read_adapter
 
 TIED = [False, True]
@@ -71,8 +72,7 @@ def plain_gradient(model, samples, rewards):
 @pytest.mark.parametrize("tied", TIED)
 def test_every_weight_has_the_gradient_of_a_plain_forward(folders, gradients, tied):
     for size in (8, 1):
-        learner = make_learner(whole(folders[tied]), micro_batch_size=size)
-        learner.imitate(tokens_of(made()))
+        make_learner(whole(folders[tied]), micro_batch_size=size).imitate(tokens_of(made()))
     model = plain(folders[tied])
     expected = plain_gradient(model, tokens_of(made()), [1.0] * 8)
     assert (expected != 0).float().mean() > 0.9
@@ -147,7 +147,6 @@ def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
     assert files == ["average", "learner.pt", "model.safetensors"]
     assert read_adapter(tmp_path / "000001", "main@1") == saved
     assert straight.save(tmp_path / "a").weights == again.save(tmp_path / "b").weights
-
     names = {name: each.shape for name, each in plain(folders[tied]).named_parameters()}
     assert {name: each.shape for name, each in load(saved.weights).items()} == names
 
@@ -164,14 +163,10 @@ def test_a_rollback_takes_back_all_weights(folders, tmp_path):
     assert learner.snapshot().adapter.weights == saved.weights and learner.version == 2
 
 
-def test_weights_of_another_shape_are_refused(folders):
+def test_what_does_not_fit_or_is_not_finite_leaves_all_weights(folders):
     learner = make_learner(whole(folders[False]))
     odd = random_whole(tiny_model(vocab=VOCAB, layers=1), "odd", seed=0)
-    with pytest.raises(ConfigError, match=r"does not fit the model: model.layers.1.*missing"):
-        learner.policy.trained.load(odd)
-
-
-def test_a_step_that_would_not_be_finite_leaves_all_weights(folders):
+    refused(r"does not fit the model: model.layers.1.*missing", learner.policy.trained.load, odd)
     learner = make_learner(whole(folders[False]), learning_rate=1e38, grad_clip=1e30)
     before = trained(learner)
     report = learner.update(batch())

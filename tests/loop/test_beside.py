@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, played
 from tests.helpers.resume import weights
 from unstable.loop.context import Context
 from unstable.loop.state import parse
@@ -41,11 +41,9 @@ def begun(context: Context) -> list[asyncio.Event]:
 
 
 @pytest.mark.parametrize("slow", ["the learner's files", "an actor's adapter"])
-async def test_the_next_update_begins_while_a_version_is_published(
-    tiny_folder: Path, tmp_path: Path, slow: str
-) -> None:
+async def test_updates_begin_while_publishing(begin: Begin, slow: str) -> None:
     """Publishing version 1 waits here until update 2 has begun."""
-    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    context = begin(**settings())
     events = begun(context)
     owner: Any = context.learner if slow == "the learner's files" else context.actors[0]
     name = "save" if slow == "the learner's files" else "publish"
@@ -65,12 +63,12 @@ async def test_the_next_update_begins_while_a_version_is_published(
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("slow", ["save", "publish"])
 async def test_nothing_names_a_version_until_it_is_on_file_and_served(
-    tiny_folder: Path, tmp_path: Path, mode: str, slow: str
+    begin: Begin, mode: str, slow: str
 ) -> None:
     """One of both takes longer here; seats that take the newest version at each turn wait too."""
     changes = settings(loop={"mode": mode, "steps": 3})
     changes["actors"] |= {"policy_refresh": "turn"}
-    context = make_context(tiny_folder, tmp_path / "run", **changes)
+    context = begin(**changes)
     learner, actor, folder = context.learner, context.actors[0], context.folder
     own: dict[str, Any] = {
         "save": learner.save,
@@ -99,11 +97,9 @@ async def test_nothing_names_a_version_until_it_is_on_file_and_served(
         assert purpose == "eval" or by and max(by) <= current
 
 
-async def test_what_is_published_late_is_the_version_as_it_was(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Path) -> None:
     """What a version's checkpoint holds does not depend on the updates made while it is written."""
-    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    context = begin(**settings())
     learner, folder = context.learner, context.folder
     batches: list[PackedBatch] = []
     update = learner.update
@@ -121,20 +117,16 @@ async def test_what_is_published_late_is_the_version_as_it_was(
     await held.save()
     await (await learner.hold()).save()
     assert weights(folder, 4) == before != weights(folder, 5)
-    states = [
-        torch.load(place / "learner.pt") for place in (tmp_path / "before", folder.checkpoint(4))
-    ]
+    states = [torch.load(at / "learner.pt") for at in (tmp_path / "before", folder.checkpoint(4))]
     assert str(states[0]) == str(states[1]), "with the optimizer's moments"
 
 
-async def test_updates_go_on_while_a_version_is_evaluated(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_updates_go_on_while_one_is_evaluated(begin: Begin) -> None:
     """The evaluation of version 0 ends here after update 3 has begun; its games are filed as its.
 
     That of version 2 has to wait for it, and so has version 4's update for that of version 2.
     """
-    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    context = begin(**settings())
     events = begun(context)
     play = context.actors[0].play
 
@@ -168,11 +160,9 @@ async def test_updates_go_on_while_a_version_is_evaluated(
 
 
 @pytest.mark.parametrize("during", ["update 2", "update 1"])
-async def test_an_interrupt_waits_for_what_is_made_and_for_what_is_published(
-    tiny_folder: Path, tmp_path: Path, during: str
-) -> None:
+async def test_an_interrupt_waits_for_all(begin: Begin, during: str) -> None:
     """It comes while version 1 is published, as update 2 is made or before it can begin."""
-    context = make_context(tiny_folder, tmp_path / "run", **settings())
+    context = begin(**settings())
     events = begun(context)
     save, said = context.learner.save, ""
 

@@ -14,10 +14,7 @@ RUN: dict[str, Any] = {
     "actors": {"games_in_flight": 128},
     "learner": {
         "algorithm": {"name": "vrpo", "kl_loss": 0.1, "critic": {"learning_rate": 1e-2}},
-        "learning_rate": 2e-3,
-        "batch_size": 384,
-        "steps_per_batch": 2,
-        "epochs": 2,
+        **{"learning_rate": 2e-3, "batch_size": 384, "steps_per_batch": 2, "epochs": 2},
         "micro_batch_size": 384,
     },
     "eval": {"every": 0, "exploitability": {"every": 6}},
@@ -29,10 +26,8 @@ async def test_a_critic_of_moves_learns_kuhn(tmp_path: Path) -> None:
     context = make_context(Path("tiny_cards"), tmp_path / "run", **RUN)
     await train(context)
     rows = {row["version"]: row for row in read_rows(context.folder.metrics)}
-    assert rows[0]["exploit/Kuhn/low"] > 0.4
-    assert rows[12]["exploit/Kuhn/high"] < 0.3
+    assert rows[0]["exploit/Kuhn/low"] > 0.4 and rows[12]["exploit/Kuhn/high"] < 0.3
     assert rows[13]["learn/explained_variance"] > 0.05
-
     (actor,) = context.actors
     assert isinstance(actor, LocalActor)
     await actor.close()

@@ -42,7 +42,7 @@ def taken(messages: list[Ended]) -> tuple[dict[str, Any], dict[str, float]]:
     return metrics.take(1.0), dict(guard.take())
 
 
-@every_row("together", [1, 3, 17, 60])
+@every_row("together", 1, 3, 17, 60)
 def test_no_figure_depends_on_how_many_games_come_together(together: int) -> None:
     games = judged(60)
     one_by_one = taken([Ended.of([each]) for each in games])

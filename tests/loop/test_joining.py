@@ -1,12 +1,11 @@
 """Actors that join a run while it goes on: each gets all versions, and plays from then on."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.loop import make_actor, make_context, played
+from tests.helpers.loop import Begin, make_actor, played
 from unstable.loop.context import Context
 from unstable.loop.train import train
 from unstable.types import PlayerId
@@ -21,12 +20,10 @@ def served(context: Context) -> list[set[PlayerId]]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_an_actor_that_joins_plays_as_the_others_do(
-    mode: str, tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_an_actor_that_joins_plays_too(mode: str, begin: Begin) -> None:
     """It comes as version 1 is published, and lacks no version from then on."""
     changes: dict[str, Any] = {"loop": {"mode": mode, "steps": 6}, "eval": {"every": 0}}
-    context = make_context(tiny_folder, tmp_path / "run", actors={"games_in_flight": 6}, **changes)
+    context = begin(actors={"games_in_flight": 6}, **changes)
     save = context.learner.save
 
     async def joined(version: int) -> None:

@@ -29,10 +29,7 @@ NIM: dict[str, Any] = {
     "actors": {"games_in_flight": 128},
     "learner": {
         "algorithm": {"name": "ppo", "critic": None, "kl_loss": 0.1, "old_logprobs": "engine"},
-        "learning_rate": 3e-3,
-        "batch_size": 512,
-        "steps_per_batch": 4,
-        "epochs": 3,
+        **{"learning_rate": 3e-3, "batch_size": 512, "steps_per_batch": 4, "epochs": 3},
         "micro_batch_size": 256,
     },
     "eval": {"every": 8, "games": 200, "opponents": ["random"]},
@@ -115,22 +112,16 @@ def save_base(folder: Path, seed: int) -> None:
 
 
 def config(folder: Path, seed: int) -> unstable.RunConfig:
+    model = {"name": str(folder / "base"), "dtype": "float32", "init": "fresh"}
     return unstable.parse(
         {
-            "model": {
-                "name": str(folder / "base"),
-                "dtype": "float32",
-                "init": "fresh",
-                "adapter": {"rank": 8, "alpha": 16},
-            },
+            "model": model | {"adapter": {"rank": 8, "alpha": 16}},
             "games": [GAME],
             "sampling": {"max_tokens": 4, "max_prompt_tokens": 100},
             "actors": {"num": 1, "games_in_flight": 64},
             "learner": {
                 "algorithm": {"name": "reinforce", "kl_loss": 0.1, "kl_estimator": "k3"},
-                "learning_rate": 5e-3,
-                "batch_size": 256,
-                "steps_per_batch": 4,
+                **{"learning_rate": 5e-3, "batch_size": 256, "steps_per_batch": 4},
                 "micro_batch_size": 64,
             },
             "eval": {"every": STEPS, "games": 256},
@@ -159,8 +150,7 @@ async def test_a_short_run_learns_nim(tmp_path: Path) -> None:
     rows = read_rows(context.folder.metrics)
     score, low, high = (f"eval/Nim-v0/random/sampled/{name}" for name in ("score", "low", "high"))
     assert rows[0][low] < 0.5 < rows[0][high]  # as random play
-    assert rows[-1][low] > rows[0][high] + 0.05
-    assert rows[-1][score] > rows[0][score] + 0.2
+    assert rows[-1][low] > rows[0][high] + 0.05 and rows[-1][score] > rows[0][score] + 0.2
 
 
 DISTILL: dict[str, Any] = NIM | {
@@ -176,8 +166,7 @@ def gained(folder: Any, score: float) -> None:
     first, *_, last = read_rows(folder.metrics)
     of = "eval/Nim-v0/random/sampled"
     assert first[f"{of}/low"] < 0.5 < first[f"{of}/high"]
-    assert last[f"{of}/low"] > first[f"{of}/high"] + 0.05
-    assert last[f"{of}/score"] > score
+    assert last[f"{of}/low"] > first[f"{of}/high"] + 0.05 and last[f"{of}/score"] > score
 
 
 async def test_a_short_run_learns_what_the_expert_plays(tmp_path: Path) -> None:
@@ -198,8 +187,7 @@ def test_a_run_learns_from_an_expert_and_the_next_from_who_has(tmp_path: Path) -
 
     taught = run("expert", actors={"num": 1, "games_in_flight": 128})
     gained(taught, 0.7)
-    teacher = {"adapter": str(taught.checkpoint(4))}
-    algorithm = {"name": "distill", "teacher": teacher}
+    algorithm = {"name": "distill", "teacher": {"adapter": str(taught.checkpoint(4))}}
     learned = run(
         "pupil",
         actors={"num": 1, "games_in_flight": 128},

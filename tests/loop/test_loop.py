@@ -13,7 +13,7 @@ import pytest
 import textarena
 
 from tests.helpers.builders import game, packed
-from tests.helpers.loop import lines, make_context, played
+from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.rows import every_row
 from unstable.config import RunConfig, parse
 from unstable.loop.context import distribute, sleeping
@@ -24,22 +24,15 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.types import (
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PackedBatch,
-    PlayerId,
-    Update,
-)
+from unstable.types import GameFailure, GameResult, GameSpec, PackedBatch, PlayerId, Update
 
 
 def losses(folder: RunFolder) -> list[float | None]:
     return [row.get("learn/loss") for row in read_rows(folder.metrics)]
 
 
-async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run")
+async def test_the_wheel_turns_and_leaves_its_files(begin: Begin) -> None:
+    context = begin()
     assert await train(context) == "all updates made"
     folder = context.folder
     assert [row["version"] for row in read_rows(folder.metrics)] == [0, 1, 2, 3]
@@ -57,12 +50,8 @@ async def test_the_wheel_turns_and_leaves_its_files(tiny_folder: Path, tmp_path:
     assert whole == [2, 3]
 
 
-async def test_the_start_stays_when_other_old_versions_go(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_the_start_stays_when_old_versions_go(begin: Begin, tmp_path: Path) -> None:
+    context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
         loop={"mode": "sync", "steps": 5},
@@ -77,12 +66,8 @@ async def test_the_start_stays_when_other_old_versions_go(
     }
 
 
-async def test_every_second_version_stays_where_that_is_asked_for(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_every_second_version_stays_if_asked_for(begin: Begin) -> None:
+    context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"dashboard": "off", "keep_checkpoints": 1, "keep_every": 2},
         loop={"mode": "sync", "steps": 0},
@@ -99,9 +84,9 @@ async def test_every_second_version_stays_where_that_is_asked_for(
     context.tracker.close()
 
 
-async def test_what_is_trained_on_is_what_was_sampled(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_what_is_trained_on_is_what_was_sampled(begin: Begin) -> None:
     """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
-    context = make_context(tiny_folder, tmp_path / "run")
+    context = begin()
     await train(context)
     turns = {
         (game["game"], index): turn
@@ -141,12 +126,8 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-async def test_both_at_once_makes_all_updates_within_the_staleness(
-    tiny_folder: Path, tmp_path: Path, max_staleness: int
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_both_at_once_stay_fresh(begin: Begin, max_staleness: int) -> None:
+    context = begin(
         num_actors=2,
         loop={"mode": "async", "steps": 4},
         actors={"games_in_flight": 4},
@@ -155,18 +136,12 @@ async def test_both_at_once_makes_all_updates_within_the_staleness(
     assert await train(context) == "all updates made"
     assert context.version == 4
     for update in (1, 2, 3, 4):
-        assert all(
-            sample["staleness"] <= max_staleness for sample in lines(context.folder.samples(update))
-        )
+        assert all(s["staleness"] <= max_staleness for s in lines(context.folder.samples(update)))
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_time_runs_out(begin: Begin, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
         actors={"games_in_flight": 4},
         eval={"every": 5000, "games": 4},
@@ -189,12 +164,8 @@ async def test_time_runs_out(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out_even_where_a_batch_is_always_ready(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_time_runs_out_even_where_a_batch_is_always_ready(begin: Begin, mode: str) -> None:
+    context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
         learner={"batch_size": 1, "micro_batch_size": 1},
         buffer={"capacity": 100_000, "max_staleness": 100_000},
@@ -208,9 +179,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(
     assert context.buffer.size > 0
 
 
-async def test_evaluation_touches_nothing_that_is_trained(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_evaluation_touches_nothing_trained(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 15: with and without evaluation, the same games are trained on, to the bit."""
     folders = []
     for every in (0, 1):
@@ -225,8 +194,8 @@ async def test_evaluation_touches_nothing_that_is_trained(
     assert losses(silent) == losses(judged)
 
 
-async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": "sync", "steps": 0})
+async def test_evaluating_twice_plays_the_same_games(begin: Begin) -> None:
+    context = begin(loop={"mode": "sync", "steps": 0})
     await train(context)
     first = played(context.folder, "eval")
     before = (context.buffer.stats(), context.schedule.state(), context.version)
@@ -235,9 +204,9 @@ async def test_evaluating_twice_plays_the_same_games(tiny_folder: Path, tmp_path
     assert (context.buffer.stats(), context.schedule.state(), context.version) == before
 
 
-async def test_constrained_games_are_legal_and_not_rated(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_constrained_games_are_legal_and_not_rated(begin: Begin) -> None:
     evaluation = {"constrained": True, "games": 4, "opponents": ["random", "base"]}
-    context = make_context(tiny_folder, tmp_path / "run", loop={"steps": 0}, eval=evaluation)
+    context = begin(loop={"steps": 0}, eval=evaluation)
     await train(context)
     games = played(context.folder, "eval")
     assert len(games) == 8
@@ -266,9 +235,7 @@ async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
     assert found == {0: [0, 0], 3: [3, 3]}
 
 
-async def test_greedy_games_are_played_beside_and_change_nothing_else(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_greedy_games_change_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
     folders, ratings = [], []
     for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
         evaluation = {"games": 4, "temperature": temperature}
@@ -282,8 +249,7 @@ async def test_greedy_games_are_played_beside_and_change_nothing_else(
     assert ratings[0] == ratings[1]
     temperatures = [game["seats"][0]["temperature"] for game in played(two, "eval")]
     assert temperatures == [1.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0] * 4
-    sampled = [game for game in played(two, "eval") if game["game"] < 4]
-    assert sampled == played(one, "eval")
+    assert [game for game in played(two, "eval") if game["game"] < 4] == played(one, "eval")
     greedy = [row["eval/TicTacToe-v0/random/greedy/games"] for row in read_rows(two.metrics)]
     assert greedy == [4, 4]
 
@@ -312,14 +278,9 @@ MOODY: dict[str, Any] = {
 }
 
 
-async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_a_failed_game_costs_one_game(begin: Begin) -> None:
     """Invariant 17: counted, logged with its traceback, and the run goes on."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        **MOODY,
-        loop={"mode": "sync", "steps": 2, "max_failures": 99},
-    )
+    context = begin(**MOODY, loop={"mode": "sync", "steps": 2, "max_failures": 99})
     assert await train(context) == "all updates made"
     assert context.failures > 0
     rows = read_rows(context.folder.metrics)
@@ -327,15 +288,8 @@ async def test_a_failed_game_costs_one_game(tiny_folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_too_many_failed_games_end_the_run(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        **MOODY,
-        loop={"mode": mode, "steps": 1000, "max_failures": 3},
-    )
+async def test_many_failed_games_end_a_run(begin: Begin, mode: str) -> None:
+    context = begin(**MOODY, loop={"mode": mode, "steps": 1000, "max_failures": 3})
     with pytest.raises(
         RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
     ) as raised:
@@ -351,10 +305,8 @@ class BrokenLearner(LocalLearner):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_dead_learner_ends_the_run_with_its_own_error(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"mode": mode, "steps": 3})
+async def test_a_dead_learner_ends_the_run(begin: Begin, mode: str) -> None:
+    context = begin(loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         await asyncio.wait_for(train(context), timeout=300)
@@ -384,7 +336,7 @@ async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[
     return specs, await distribute(specs, actors, play)
 
 
-@every_row(("count", "num_actors"), [(12, 3), (13, 3), (2, 4), (0, 2), (5, 1)])
+@every_row("count, num_actors", (12, 3), (13, 3), (2, 4), (0, 2), (5, 1))
 async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors: int) -> None:
     specs, shares = await spread_out(count, num_actors)
     assert [share.actor for share in shares] == list(range(num_actors))
@@ -433,14 +385,11 @@ def dozers(share: str) -> tuple[Any, RunConfig, list[str]]:
 DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "wakes", "wakes"]
 
 
-async def test_actors_sleep_together_for_the_learners_turn() -> None:
+async def test_actors_sleep_for_the_learners_turn_and_wake_if_it_fails() -> None:
     actors, config, deeds = dozers("sleep")
     async with sleeping(actors, config):
         deeds.append("learning")
     assert deeds == [*DOWN, "learning", *UP]
-
-
-async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> None:
     actors, config, deeds = dozers("sleep")
     with pytest.raises(FloatingPointError, match="nan"):
         async with sleeping(actors, config):
@@ -448,7 +397,7 @@ async def test_actors_wake_after_a_turn_that_failed_and_its_error_goes_on() -> N
     assert deeds == [*DOWN, *UP]
 
 
-@every_row("share", ["off", "split", "auto"])
+@every_row("share", "off", "split", "auto")
 async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
     actors, config, deeds = dozers(share)
     async with sleeping(actors, config):
@@ -457,7 +406,7 @@ async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
 
 
 async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_they_do_not(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds: list[str] = []
 
@@ -476,12 +425,7 @@ async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_t
         note(LocalActor, method, getattr(LocalActor, method))
     for method in ("update", "hold", "save"):
         note(LocalLearner, method, getattr(LocalLearner, method))
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
-        loop={"mode": "sync", "steps": 2},
-        eval={"every": 1, "games": 4},
-    )
+    context = begin(loop={"mode": "sync", "steps": 2}, eval={"every": 1, "games": 4})
     actors = context.config.actors.model_copy(update={"share_gpu": "sleep"})
     context.config = context.config.model_copy(update={"actors": actors})
     await train(context)
@@ -499,12 +443,8 @@ async def judge(result: GameResult, seat: int) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
-    tiny_folder: Path, tmp_path: Path, mode: str
-) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+async def test_a_judge_runs_beside_the_games(begin: Begin, mode: str) -> None:
+    context = begin(
         buffer={"rewards": [{"term": f"{__name__}:judge"}]},
         loop={"mode": mode, "steps": 2, "max_failures": 99},
     )
@@ -518,8 +458,8 @@ async def test_a_judge_runs_beside_the_games_and_costs_those_that_it_fails(
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
 
 
-async def test_failures_are_judged_by_rate(tiny_folder: Path, tmp_path: Path) -> None:
-    context = make_context(tiny_folder, tmp_path / "run", loop={"max_failures": 2})
+async def test_failures_are_judged_by_rate(begin: Begin) -> None:
+    context = begin(loop={"max_failures": 2})
     good = game(purpose="eval")
     bad = GameFailure.of(good.spec, OSError("the dice are gone"))
     for _ in range(5):  # one game in fifty, for as long as it likes

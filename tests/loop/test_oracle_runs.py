@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS
-from tests.helpers.loop import make_context, played
+from tests.helpers.loop import Begin, make_context, played
 from tests.helpers.models import random_adapter
 from unstable.config import ModelConfig
 from unstable.loop.train import train
@@ -47,13 +47,11 @@ def judged() -> Iterator[tuple[Server, Judged]]:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("policy", ["drop", "zero", "last"])
 async def test_a_judge_that_fails_a_third_of_the_time(
-    tiny_folder: Path, tmp_path: Path, judged: tuple[Server, Judged], policy: str, mode: str
+    begin: Begin, judged: tuple[Server, Judged], policy: str, mode: str
 ) -> None:
     server, service = judged
     service_of = {"kind": SEATS, "args": {"url": server.url}}
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         judges={"http": {**service_of, "on_failure": policy}},
         buffer={"rewards": [{"term": "outcome"}, {"term": "http", "weight": 0.5}]},
         learner={"batch_size": 8, "learning_rate": 1e-3},
@@ -66,9 +64,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     def total(name: str) -> float:
         return sum(row.get(name) or 0 for row in rows)
 
-    rewards = [
-        turn["rewards"] for game in games for turn in game["turns"] if turn["rewards"] is not None
-    ]
+    rewards = [t["rewards"] for game in games for t in game["turns"] if t["rewards"] is not None]
     assert rewards and all({"outcome", "http"} == set(terms) for terms in rewards)
     assert all(terms["http"]["weighted"] == terms["http"]["raw"] / 2 for terms in rewards)
     # In asynchronous play some end after the last row.
@@ -88,9 +84,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     assert policy == "last" or any(terms["http"]["raw"] == 0 for terms in rewards)
 
 
-async def test_the_own_engine_judges_beside_play_and_runs_repeat(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_the_own_engine_judges_and_runs_repeat(tiny_folder: Path, tmp_path: Path) -> None:
     games = []
     for number in range(2):
         base, adapter = load_model_of(tiny_folder), tmp_path / f"adapter{number}"

@@ -10,7 +10,7 @@ from examples import loop as plain_loop
 from examples.gated_league import CHANGES, loop
 from tests.helpers.learners import save_model, solve_bandit
 from tests.helpers.locally import locally
-from tests.helpers.loop import KUHN_RUN, make_context, played
+from tests.helpers.loop import KUHN_RUN, Begin, played
 from tests.helpers.resume import rows
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
@@ -34,13 +34,9 @@ def test_an_example_trains_and_resumes(example: ModuleType, tmp_path: Path) -> N
     assert [row["version"] for row in read_rows(tmp_path / "run/metrics.jsonl")] == [0, 1, 2]
 
 
-async def test_only_champions_are_met(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.gated_league.ENOUGH", 0.5)
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         model=KUHN_RUN["model"],
         games=KUHN_RUN["games"],
         sampling=KUHN_RUN["sampling"],

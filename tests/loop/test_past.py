@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.helpers.loop import KUHN_RUN, make_context, played
+from tests.helpers.loop import KUHN_RUN, Begin, make_context, played
 from unstable.config import dump
 from unstable.loop.context import Context
 from unstable.loop.train import train
@@ -62,7 +62,6 @@ def test_dashboard_summary_and_report_say_the_same(
     assert least.compared >= min(pool_size, 2) and least.games >= 8
     assert {name: row[name] for name in worst_metrics(found)} == worst_metrics(found)
     assert RunSummary.read(context.folder, Skipped()).worst == context.tracker.view.summary.worst
-
     (run,) = read_runs([context.folder.root])
     assert [table["rows"][0] for table in _tables(run) if table["title"].startswith("Worst")] == [
         ["main", interval(*least.score), least.opponent, *map(str, least[2:])]
@@ -90,11 +89,9 @@ def _check_games(context: Context, least: Least) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_least_won_from_own_measured_past_is_exact_and_shown(
-    tiny_folder: Path, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+    begin: Begin, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         loop={"mode": mode, "steps": 3},
         learner={"batch_size": 64, "micro_batch_size": 32, "learning_rate": 1e-2},
         **KUHN_RUN,
@@ -118,8 +115,7 @@ def test_the_least_won_from_own_measured_past_is_exact_and_shown(
     least = least_won(tree, policies[3], {version: policies[version] for version in range(3)})
     found = {part: rows[3][f"exploit/Kuhn/past_{part}"] for part in LeastWon._fields}
     assert found == least._asdict() and least.compared == 3
-    high = rows[3]["exploit/Kuhn/high"]
-    assert -high - 1e-9 <= least.low <= least.high
+    assert -rows[3]["exploit/Kuhn/high"] - 1e-9 <= least.low <= least.high
 
     assert f"from version {least.member}, the least of 3 before it" in capsys.readouterr().out
     context.tracker.close()

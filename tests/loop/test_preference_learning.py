@@ -22,9 +22,7 @@ NIM: dict[str, Any] = {
     "actors": {"games_in_flight": 128},
     "learner": {
         "algorithm": {"name": "dpo", "beta": 0.5, "kl_loss": 0.1},
-        "learning_rate": 2e-3,
-        "batch_size": 1024,
-        "steps_per_batch": 8,
+        **{"learning_rate": 2e-3, "batch_size": 1024, "steps_per_batch": 8},
         "micro_batch_size": 256,
     },
     "eval": {"every": 18, "games": 200, "opponents": ["random"]},

@@ -18,27 +18,22 @@ from unstable.models.cache_size import CacheSize, cache_size
 HIDDEN, LAYERS, HEADS = 32, 2, 4
 
 
-def test_attention_holds_keys_and_values() -> None:
+def test_attention_holds_keys_and_convolutions_their_reach() -> None:
     config = GPT2Config(n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS, vocab_size=50)
     assert cache_size(config) == CacheSize(token=2 * LAYERS * HIDDEN, request=0)
-
-
-def test_convolutions_hold_what_they_reach_back_to() -> None:
     sizes: dict[str, Any] = {"num_attention_heads": HEADS, "num_key_value_heads": 2}
     kinds = ["conv", "conv", "full_attention"]
-    config = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)
-    reach = config.conv_L_cache
+    other = Lfm2Config(hidden_size=HIDDEN, num_hidden_layers=3, layer_types=kinds, **sizes)
+    request = 2 * HIDDEN * other.conv_L_cache
+    assert cache_size(other) == CacheSize(token=2 * HIDDEN // 2, request=request)
 
-    assert cache_size(config) == CacheSize(token=2 * HIDDEN // 2, request=2 * HIDDEN * reach)
 
-
-@every_row("length", [3, 30])
+@every_row("length", 3, 30)
 def test_a_state_space_model_holds_states_alone(length: int) -> None:
     sizes: dict[str, Any]
     sizes = {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "vocab_size": 50}
     config = Mamba2Config(hidden_size=HIDDEN, num_hidden_layers=LAYERS, **sizes)
     cache = DynamicCache(config=config)
-
     Mamba2ForCausalLM(config)(torch.ones(1, length, dtype=torch.long), cache_params=cache)
     states = [(layer.conv_states[0], layer.recurrent_states[0]) for layer in cache.layers]
     held = sum(int(state.numel()) for pair in states for state in pair if state is not None)

@@ -71,7 +71,6 @@ def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) ->
     weights = torch.linspace(-1, 2, len(expected))
     (expected * weights).sum().backward()
     trained = [each for each in reference.parameters() if each.requires_grad]
-
     config = ModelConfig(name=str(folder), dtype="float32", adapter=LORA)
     policy = load_policy(config, LearnerConfig(), 0, adapter, ALONE)
     found = policy(policy.inputs(samples)).logprobs_N
@@ -189,7 +188,7 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole
             assert found == pytest.approx(turn.logprobs, abs=LOGPROBS)
 
 
-@every_row(("kind", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
+@every_row("kind, attention", ("gemma2", "eager"), ("llama", "sdpa"))
 def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path: Path) -> None:
     """transformers' own sdpa would leave the cap out, without a word."""
     model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))

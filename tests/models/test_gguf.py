@@ -98,8 +98,7 @@ def test_a_folder_and_its_file_are_one_model(file, capsys):
 
 def test_another_file_of_that_name_is_another_model(file: Path) -> None:
     before = model_path(ModelConfig(name=str(file)))
-    content = file.read_bytes()
-    file.write_bytes(content + bytes(32))
+    file.write_bytes(file.read_bytes() + bytes(32))
     assert model_path(ModelConfig(name=str(file))) != before
 
 

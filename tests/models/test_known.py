@@ -22,7 +22,7 @@ PARAMETERS = {
 """As the models' own pages count them."""
 
 
-@every_row("name", KNOWN)
+@every_row("name", *KNOWN)
 def test_a_known_model_has_as_many_parameters_as_its_page_says(name: str) -> None:
     assert read_shape(ModelConfig(name=name)).parameters == PARAMETERS[name]
 

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from tests.helpers.mistakes import refused
 from tests.helpers.models import SPECIAL, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import settle
@@ -59,7 +60,7 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == tokenizer.eos_token_id
 
 
-@every_row("template", [None, "{{ bos_token }}{{ messages[-1].content }}", LAST])
+@every_row("template", None, "{{ bos_token }}{{ messages[-1].content }}", LAST)
 def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(template, tmp_path):
     ids = prompt(saved(tmp_path / "with", base_tokenizer(bos=True, template=template)))
     assert ids[0] == 2 and ids.count(2) == 1
@@ -98,31 +99,27 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
 
 
 @every_row(
-    ("asked", "line"),
-    [
-        ("{% raise_exception %}", "is no template in Jinja"),
-        ("{{ raise_exception('no') }}", "cannot be rendered (no"),
-        ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
-        ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
-        ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
-        ("{# no game #}hello", SHOWN),
-        ("{{ messages[0].content | length }}", SHOWN),
-        ("{{ messages[0].content[:5] }}", SHOWN),
-        ("{{ messages[0].content | upper }}", SHOWN),
-        (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
-        ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
-        ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
-        ({"messages": []}, "model.chat_template.messages: is set by unstable"),
-        ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
-    ],
+    "asked, line",
+    ("{% raise_exception %}", "is no template in Jinja"),
+    ("{{ raise_exception('no') }}", "cannot be rendered (no"),
+    ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
+    ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
+    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
+    ("{# no game #}hello", SHOWN),
+    ("{{ messages[0].content | length }}", SHOWN),
+    ("{{ messages[0].content[:5] }}", SHOWN),
+    ("{{ messages[0].content | upper }}", SHOWN),
+    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
+    ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
+    ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
+    ({"messages": []}, "model.chat_template.messages: is set by unstable"),
+    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
 )
 def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
-    with pytest.raises(ConfigError, match=re.escape(line)) as error:
-        load_tokenizer(saved(tmp_path, tokenizer, chat_template=asked))
-    assert "\n" not in str(error.value)
+    refused(re.escape(line), load_tokenizer, saved(tmp_path, tokenizer, chat_template=asked))
 
 
 def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
@@ -130,8 +127,7 @@ def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
     model = saved(tmp_path, tokenizer)
-    ids = named_stop_token_ids(model, load_tokenizer(model))
-    assert ids >= {tokenizer.eos_token_id, 1}
+    assert named_stop_token_ids(model, load_tokenizer(model)) >= {tokenizer.eos_token_id, 1}
     built = PromptBuilder(load_tokenizer(model), load_style("answer"), {}, 4096)
     assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.mistakes import line_of
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig
 from unstable.models import weights
@@ -45,12 +46,11 @@ def test_what_is_downloaded_is_told(tmp_path: Path) -> None:
 
 def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
     command = child(tmp_path, "sys.exit('401 Client Error: it is gated')")
-    with pytest.raises(ConfigError) as error:
-        ready_weights(ModelConfig(name=NAME), lambda *_: None, command)
+    error = line_of(ready_weights, ModelConfig(name=NAME), lambda *_: None, command)
     said = (
         f"model.name = '{NAME}': its weights cannot be downloaded (401 Client Error: it is gated); "
     )
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert error.startswith(said)
 
 
 def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(tmp_path, monkeypatch):
@@ -69,14 +69,12 @@ def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
 
 
 @every_row(
-    ("there", "cached"),
-    [
-        (["model.safetensors"], True),
-        (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], True),
-        (["model.safetensors.index.json", "a.safetensors"], False),
-        (["pytorch_model.bin"], True),
-        (["config.json"], False),
-    ],
+    "there, cached",
+    (["model.safetensors"], True),
+    (["model.safetensors.index.json", "a.safetensors", "b.safetensors"], True),
+    (["model.safetensors.index.json", "a.safetensors"], False),
+    (["pytorch_model.bin"], True),
+    (["config.json"], False),
 )
 def test_weights_that_are_there_are_not_asked_for(there, cached, tmp_path, monkeypatch):
     for name in there:

@@ -17,8 +17,9 @@ from bench.capacity import (
     played_turns,
 )
 from tests.helpers.machines import QWEN
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, load
+from unstable.config import load
 from unstable.engines.kinds import NEEDS
 from unstable.planning.placing import games_at_once
 from unstable.planning.plan import plan
@@ -32,13 +33,10 @@ def at(nodes: int, gpus: int, **options: Any) -> Capacity:
     return found
 
 
-def test_more_cards_and_nodes_do_more() -> None:
+def test_more_cards_do_more_until_the_driver_bounds_them() -> None:
     assert at(1, 1).updates_h < at(1, 2).updates_h < at(1, 8).updates_h
     wide = {"learner.batch_size": 8192}
     assert at(1, 8, **wide).games_s < at(4, 8, **wide).games_s
-
-
-def test_the_driver_bounds_what_all_others_could_do() -> None:
     small = {"model.name": "smollm2-135m", "sampling.max_prompt_tokens": 32}
     fast = at(8, 8, **small, **{"learner.batch_size": 65_536, "sampling.max_tokens": 1})
     assert fast.bound == "the driver" and fast.driver == 1.0
@@ -46,14 +44,10 @@ def test_the_driver_bounds_what_all_others_could_do() -> None:
     assert at(1, 2).driver < 0.1
 
 
-def test_an_adapter_goes_to_each_node_once() -> None:
+def test_an_adapter_goes_to_each_node_once_and_nothing_is_known_of_processors() -> None:
     one, four = at(1, 8), at(4, 8)
-    assert one.publish_bytes == four.publish_bytes
-    assert one.publish_s == 0
+    assert one.publish_bytes == four.publish_bytes and one.publish_s == 0
     assert four.publish_s == pytest.approx(3 * four.publish_bytes / NETWORK)
-
-
-def test_nothing_is_known_of_processors() -> None:
     config = load("default", {"actors.engine": "embedded"})
     machines = nodes_named("h100", 2)
     assert capacity(config, plan(config, machines, NEEDS), machines) is None
@@ -69,13 +63,11 @@ def test_it_prints_the_plan_and_what_it_comes_to(capsys: pytest.CaptureFixture[s
 
 
 @every_row(
-    ("name", "cards", "cores"),
-    [
-        ("h200", ["NVIDIA H200"], 16),
-        ("8xH100", ["NVIDIA H100"] * 8, 128),
-        ("4x24gb", ["a card of 24 GB"] * 4, 32),
-        ("1xl4", ["NVIDIA L4"], 8),
-    ],
+    "name, cards, cores",
+    ("h200", ["NVIDIA H200"], 16),
+    ("8xH100", ["NVIDIA H100"] * 8, 128),
+    ("4x24gb", ["a card of 24 GB"] * 4, 32),
+    ("1xl4", ["NVIDIA L4"], 8),
 )
 def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores: int) -> None:
     there = machine_named(name)
@@ -85,18 +77,16 @@ def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores:
     assert there.cuda_problem is None and there.build_problem is None
 
 
-@every_row("name", ["8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1"])
+@every_row("name", "8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1")
 def test_what_is_no_machine_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="--machine = "):
-        machine_named(name)
+    refused("--machine = ", machine_named, name)
 
 
 def test_engines_answer_more_turns_than_are_trained() -> None:
     """Of games against past versions one seat's; of evaluations against a program one seat's."""
     one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
     only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
-    alone = load("default", one | none | {"opponents.draw": only})
-    assert played_turns(alone) == 100
+    assert played_turns(load("default", one | none | {"opponents.draw": only})) == 100
     half = load("default", one | none | {"opponents.draw": only | {"self": 0.5, "past": 0.5}})
     assert played_turns(half) == pytest.approx(100 / 0.75)
     assert games_at_once(half, sync=True) == pytest.approx(100 / 8 / 0.75)

@@ -24,27 +24,27 @@ def planned(there: str, model: str, request_tokens: Any = None, **options: Any) 
 
 
 @every_row(
-    ("there", "actors", "learners"),
-    [("8xh100", 4, 4), ("5xh100", 3, 2), ("3xh100", 2, 1), ("2xh100", 1, 1), ("h200", 1, 1)],
+    "there, actors, learners",
+    ("8xh100", 4, 4),
+    ("5xh100", 3, 2),
+    ("3xh100", 2, 1),
+    ("2xh100", 1, 1),
+    ("h200", 1, 1),
 )
 def test_about_half_of_the_cards_learn(there: str, actors: int, learners: int) -> None:
     chosen = planned(there, "Qwen/Qwen3-8B")
     assert (len(chosen.actors), len(chosen.learners)) == (actors, learners)
 
 
-def test_numbers_that_are_given_stay() -> None:
-    options = {"actors.num": 7, "learner.num": 1}
-    given = planned("8xh100", "Qwen/Qwen3-8B", **options)
+def test_numbers_that_are_given_stay_and_ranks_share_a_large_base() -> None:
+    given = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 7, "learner.num": 1})
     assert (len(given.actors), len(given.learners)) == (7, 1)
     rest = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 6})
     assert (len(rest.actors), len(rest.learners)) == (6, 2)
     config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-8B"})
     chosen = planned("8xh100", "Qwen/Qwen3-8B")
     assert resolve(config, chosen, "fresh").learner.num == len(chosen.learners)
-
-
-def test_ranks_share_a_base_that_one_card_does_not_hold() -> None:
-    """Of the numbers of ranks, those that do not fit are not chosen."""
+    # Of the numbers of ranks, those that do not fit are not chosen.
     chosen = planned("4x24gb", "Qwen/Qwen3-8B", **{"learner.parallel": "fsdp"})
     assert len(chosen.learners) >= 2
 
@@ -86,7 +86,7 @@ ROWS = re.findall(
 )
 
 
-@every_row("row", ROWS)
+@every_row("row", *ROWS)
 def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
     there, model, given, actors, learner = row
     chosen = planned(there, model, **parse_options(given.split(), {}))

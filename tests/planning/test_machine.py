@@ -24,15 +24,13 @@ def test_this_machine_has_what_its_system_says() -> None:
 
 
 @every_row(
-    ("limit", "used", "cached", "expected"),
-    [
-        (None, 0, 0, (100, 70)),
-        ("max", 50, 0, (100, 70)),
-        ("60", 20, 0, (60, 40)),
-        ("60", 50, 45, (60, 55)),  # files that were read are dropped at need
-        ("60", 61, 0, (60, 0)),
-        ("1000", 20, 0, (100, 70)),
-    ],
+    "limit, used, cached, expected",
+    (None, 0, 0, (100, 70)),
+    ("max", 50, 0, (100, 70)),
+    ("60", 20, 0, (60, 40)),
+    ("60", 50, 45, (60, 55)),  # files that were read are dropped at need
+    ("60", 61, 0, (60, 0)),
+    ("1000", 20, 0, (100, 70)),
 )
 def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
@@ -46,16 +44,14 @@ def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, mon
 
 
 @every_row(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000\n"}, 8),
-        ({"cpu.max": "250000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "1600000 100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-    ],
+    "files, expected",
+    ({}, 8),
+    ({"cpu.max": "max 100000\n"}, 8),
+    ({"cpu.max": "250000 100000\n"}, 2),
+    ({"cpu.max": "50000 100000\n"}, 1),
+    ({"cpu.max": "1600000 100000\n"}, 8),
+    ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
 )
 def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
@@ -81,15 +77,13 @@ def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
 
 
 @every_row(
-    ("chosen", "expected"),
-    [
-        (None, ["0", "1", "2"]),
-        ("", []),
-        ("-1", []),
-        ("2, 0", ["2", "0"]),
-        ("0,7,1", ["0"]),  # CUDA stops at what is no card
-        ("GPU-ab,1", ["GPU-ab", "1"]),
-    ],
+    "chosen, expected",
+    (None, ["0", "1", "2"]),
+    ("", []),
+    ("-1", []),
+    ("2, 0", ["2", "0"]),
+    ("0,7,1", ["0"]),  # CUDA stops at what is no card
+    ("GPU-ab,1", ["GPU-ab", "1"]),
 )
 def test_cards_are_those_that_cuda_would_show(chosen, expected, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -130,7 +124,6 @@ def nvml(**fails: Exception) -> ModuleType:
     for name, answer in answers.items():
         setattr(module, f"nvml{name}", lambda *_, answer=answer: answer)
     vars(module)["NVMLError"] = NVMLError
-
     for name, error in fails.items():
         setattr(module, name, lambda *_, error=error: fail(error))
     return module
@@ -147,7 +140,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.summary.endswith("1 x Tesla T4")
 
 
-@every_row("error", [NoDriverError(), NoLibraryError()])
+@every_row("error", NoDriverError(), NoLibraryError())
 def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
@@ -172,7 +165,7 @@ def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, caps
     assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
 
 
-@every_row("chosen", [None, ""])
+@every_row("chosen", None, "")
 def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monkeypatch):
     """As without nvidia-ml-py; who hides all cards has said so."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

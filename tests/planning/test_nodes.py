@@ -24,31 +24,22 @@ def node(name: str, cards: int = 0, **changes: Any) -> Machine:
     return machine(cards, node=name, **changes)
 
 
-def test_one_node_is_itself() -> None:
+def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     one = node("a", 2)
     assert together([one]) is one and one.each == (one,)
-
-
-def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
-    options = LARGE | {"learner.num": 2}
-    chosen = planned(options, node("a", 2), node("driver", 4))
+    chosen = planned(LARGE | {"learner.num": 2}, node("a", 2), node("driver", 4))
     assert chosen.learners == (Placement("driver", ("2",)), Placement("driver", ("3",)))
     places = ((name, card) for name in ("a", "driver") for card in "01")
     assert chosen.actors == tuple(Placement(name, (card,)) for name, card in places)
-
     assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 
-def test_ranks_are_packed_on_a_node_that_has_room_for_them() -> None:
-    options = LARGE | {"learner.num": 3}
-    chosen = planned(options, node("a", 4), node("driver", 1))
+def test_ranks_and_engines_of_several_cards_have_them_of_one_node() -> None:
+    chosen = planned(LARGE | {"learner.num": 3}, node("a", 4), node("driver", 1))
     assert {rank.node for rank in chosen.learners} == {"a"}
     assert len(chosen.actors) == 2
     spread = planned(LARGE | {"learner.num": 5}, node("a", 4), node("driver", 2))
     assert [rank.node for rank in spread.learners] == ["a"] * 3 + ["driver"] * 2
-
-
-def test_an_engine_on_several_cards_has_them_of_one_node() -> None:
     options = LARGE | {"actors.tensor_parallel": 2, "learner.num": 1}
     chosen = planned(options, node("a", 3), node("b", 3), node("driver", 1))
     assert chosen.actors == (Placement("a", ("0", "1")), Placement("b", ("0", "1")))
@@ -80,12 +71,12 @@ def test_all_compute_in_the_precision_that_each_is_fast_at() -> None:
     assert planned(SMALL, slow, node("driver")).dtype == "float32"
 
 
-@every_row("address", ["local", "auto", "10.0.0.1:6379", "head.example:6379"])
+@every_row("address", "local", "auto", "10.0.0.1:6379", "head.example:6379")
 def test_an_address_is_one_of_three(address: str) -> None:
     assert parse({"cluster": {"address": address}}).cluster.is_joined == (address != "local")
 
 
-@every_row("address", ["ray://10.0.0.1:10001", "10.0.0.1", "head:0", ":6379", "a:b"])
+@every_row("address", "ray://10.0.0.1:10001", "10.0.0.1", "head:0", ":6379", "a:b")
 def test_another_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address.* write (local, auto or )?HOST:PORT"):
         parse({"cluster": {"address": address}})

@@ -46,17 +46,13 @@ def waiting_share(
         ended = [chance.random() < 1 / ANSWER for _ in running]
         waited += len(left) * (step >= steps // 2)
         queue = left
-        queue.extend(
-            (place, next(place)) for (place, _), end in zip(running, ended, strict=True) if end
-        )
+        queue.extend((at, next(at)) for (at, _), end in zip(running, ended, strict=True) if end)
         running = [each for each, end in zip(running, ended, strict=True) if not end]
     return waited / (number * steps / 2)
 
 
-@every_row(("slots", "least", "most"), [(8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0)])
-def test_a_slot_for_every_version_leaves_no_place_waiting(
-    slots: int, least: float, most: float
-) -> None:
+@every_row("slots, least, most", (8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0))
+def test_a_slot_a_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
     assert least <= waiting_share(slots) <= most
 
 
@@ -65,9 +61,11 @@ def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiti
 
 
 @every_row(
-    ("model", "quantize"),
-    [("Qwen/Qwen3-1.7B", "none")]
-    + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")],
+    "model, quantize",
+    *(
+        [("Qwen/Qwen3-1.7B", "none")]
+        + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")]
+    ),
 )
 def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> None:
     options = {"model.name": model, "model.quantize": quantize}

@@ -34,39 +34,35 @@ def after(config: GameConfig, *actions: str, seed: int = 0) -> Game:
 
 
 @every_row(
-    ("name", "actions", "position"),
-    [
-        ("TicTacToe", [], "012345678"),
-        ("TicTacToe", ["[4]"], "0123O5678"),
-        ("TicTacToe", ["[4]", "[0]"], "O123X5678"),
-        ("Nim", ["[2 4]"], "3 4 1"),
-        ("ConnectFour", [], "0 1 2 3 4 5 6"),
-        ("ConnectFour", ["[col 3]", "[col 3]", "[col 0]"], "0O 1 2 3OX 4 5 6"),
-        ("ConnectFour", ["[col 6]"] * 6, "0 1 2 3 4 5 XOXOXO"),
-        ("Tak", ["[4]", "[0]", "[8]"], "X 1 2/3 O 5/6 7 O"),
-        (
-            "Three",
-            ["[0]", "[6]", "[12]", "[1]"],
-            "Z Z 2 3 4/5 X 7 8 9/10 11 Y 13 14/15 16 17 18 19/20 21 22 23 24",
-        ),
-        ("Pig", [], "0 0 0 50"),
-        ("Hanoi", ["[A C]", "[A B]"], "A 3, B 2, C 1"),
-        ("Mastermind", [], "4 different of 1-6:"),
-        ("Number", [], "1-20:"),
-    ],
+    "name, actions, position",
+    ("TicTacToe", [], "012345678"),
+    ("TicTacToe", ["[4]"], "0123O5678"),
+    ("TicTacToe", ["[4]", "[0]"], "O123X5678"),
+    ("Nim", ["[2 4]"], "3 4 1"),
+    ("ConnectFour", [], "0 1 2 3 4 5 6"),
+    ("ConnectFour", ["[col 3]", "[col 3]", "[col 0]"], "0O 1 2 3OX 4 5 6"),
+    ("ConnectFour", ["[col 6]"] * 6, "0 1 2 3 4 5 XOXOXO"),
+    ("Tak", ["[4]", "[0]", "[8]"], "X 1 2/3 O 5/6 7 O"),
+    (
+        "Three",
+        ["[0]", "[6]", "[12]", "[1]"],
+        "Z Z 2 3 4/5 X 7 8 9/10 11 Y 13 14/15 16 17 18 19/20 21 22 23 24",
+    ),
+    ("Pig", [], "0 0 0 50"),
+    ("Hanoi", ["[A C]", "[A B]"], "A 3, B 2, C 1"),
+    ("Mastermind", [], "4 different of 1-6:"),
+    ("Number", [], "1-20:"),
 )
 def test_positions_are_the_seats_own_view(name, actions, position):
     assert after(GAMES[name], *actions).observe().position == position
 
 
 @every_row(
-    ("actions", "rest"),
-    [
-        ([], "1/3 +0: check bet"),
-        (["[check]"], "1/3 +0 check: check bet"),
-        (["[bet]"], "1/3 +0 bet: fold call"),
-        (["[check]", "[bet]"], "1/3 +0 check bet: fold call"),
-    ],
+    "actions, rest",
+    ([], "1/3 +0: check bet"),
+    (["[check]"], "1/3 +0 check: check bet"),
+    (["[bet]"], "1/3 +0 bet: fold call"),
+    (["[check]", "[bet]"], "1/3 +0 check bet: fold call"),
 )
 def test_kuhn_shows_the_seats_own_card_alone(actions, rest):
     game = after(GAMES["Kuhn"], *actions)
@@ -85,7 +81,6 @@ def test_pig_shows_each_seat_its_own_score_first():
     while not game.done:
         state = game.env.raw.state.game_state
         scores, total = state["scores"], state["turn_total"]
-
         own, other = scores[game.seat], scores[1 - game.seat]
         assert game.observe().position == f"{own} {other} {total} 50"
         game.step("[hold]" if total > 5 else "[roll]")
@@ -105,7 +100,7 @@ def test_what_was_guessed_is_shown_with_its_answer():
     assert game.observe().position == f"4 different of 1-6: {shown}"
 
 
-@every_row("name", GAMES)
+@every_row("name", *GAMES)
 def test_every_legal_move_can_be_answered(name):
     """Over random games: what `write_answer` writes is read back and accepted by the env."""
     config, chance = GAMES[name], random.Random(3)
@@ -122,7 +117,7 @@ def test_every_legal_move_can_be_answered(name):
             assert not game.step(prompts.style.read_action(answer).text).invalid
 
 
-@every_row("name", GAMES)
+@every_row("name", *GAMES)
 def test_what_changes_comes_last_and_is_short(name):
     """With the real model's tokenizer: two turns share all but the position and what follows."""
     prompts = PromptBuilder(load_tokenizer(ModelConfig()), prompt_style(GAMES[name]), {}, 4096)
@@ -134,13 +129,10 @@ def test_what_changes_comes_last_and_is_short(name):
     assert len(second) - shared <= (90 if name == "Three" else 25)
 
 
-def test_a_game_without_the_form_is_put_in_full():
+def test_games_without_the_form_and_other_styles_have_no_position():
     blind = GameConfig(env="ConnectFour-v0", args={"is_open": False}, prompt="compact")
     other = GameConfig(env="Othello-v0", prompt="compact")
     for config in (blind, other):
         assert prompt_style(config).name == "answer"
         assert Game(config, 0).observe().position == ""
-
-
-def test_other_styles_pay_nothing():
     assert Game(GameConfig(env="Nim-v0", prompt="answer"), 0).observe().position == ""

@@ -10,15 +10,13 @@ SIZES = st.lists(st.integers(1, 20), max_size=30)
 
 
 @every_row(
-    ("sizes", "step", "points"),
-    [
-        ([], 5, [0]),
-        ([1], 5, [0, 1]),
-        ([4] * 6, 8, [0, 2, 4, 6]),
-        ([3] * 6, 8, [0, 2, 5, 6]),
-        ([1, 40, 1], 8, [0, 1, 3]),
-        ([2, 2, 2], 1, [0, 1, 2, 3]),
-    ],
+    "sizes, step, points",
+    ([], 5, [0]),
+    ([1], 5, [0, 1]),
+    ([4] * 6, 8, [0, 2, 4, 6]),
+    ([3] * 6, 8, [0, 2, 5, 6]),
+    ([1, 40, 1], 8, [0, 1, 3]),
+    ([2, 2, 2], 1, [0, 1, 2, 3]),
 )
 def test_points_by_hand(sizes, step, points):
     assert cut_points(sizes, step) == points

@@ -64,7 +64,6 @@ def llama_style():
     own = Tokenizer.from_str(json.dumps(vocabulary))
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = TokenizersBackend(tokenizer_object=own, **names)
-
     tokenizer.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
     tokenizer.chat_template = (
         "<s>{% for message in messages %}{% if message.role == 'user' %}"
@@ -129,8 +128,8 @@ TEXTS = {
 }
 
 
-@every_row("kind", KINDS)
-@every_row("text", TEXTS.values())
+@every_row("kind", *KINDS)
+@every_row("text", *TEXTS.values())
 def test_a_prompt_has_the_templates_control_tokens_and_no_other(kind, text):
     tokenizer = tokenizer_of(kind)
     for style in STYLES:
@@ -177,7 +176,6 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
     text = text.replace("\ufdd0", "").replace("<unk>", "")
     built = builder(tokenizer, "compact")
     whole = chat_ids(tokenizer, built.style, observation(text))
-
     harmless = added_ids(tokenizer, built.build(observation("harmless")).ids)
     if added_ids(tokenizer, whole) == harmless:
         assert built.build(observation(text)).ids == whole
@@ -189,7 +187,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
 GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.catalog.kuhn:KuhnPoker")
 
 
-@every_row("style", STYLES)
+@every_row("style", *STYLES)
 def test_real_games_keep_their_ids(style):
     """With the tokenizer of the shipped start, each turn of a random game of each kind."""
     tokenizer = tokenizer_of(SMOLLM2)
@@ -200,7 +198,6 @@ def test_real_games_keep_their_ids(style):
         while not game.done:
             seen = game.observe()
             assert prompts.build(seen).ids == chat_ids(tokenizer, prompts.style, seen)
-
             game.step(chance.choice(game.legal_moves()))
 
 
@@ -273,7 +270,6 @@ def test_examples_of_a_file_hold_no_control_tokens_of_their_own(tmp_path):
         {"messages": [{"role": role, "content": text} for role in ("user", "assistant")]}
         for text in texts
     ]
-
     path = tmp_path / "own.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     found = jsonl_examples(

@@ -32,44 +32,42 @@ def style(parser: str, *, reasoning: bool = False) -> PromptStyle:
 
 
 @every_row(
-    ("parser", "text", "action", "formatted"),
-    [
-        ("brackets", "[4]", "[4]", True),
-        ("brackets", "Not [0], rather [Bid: 3, 4].", "[Bid: 3, 4]", True),
-        ("brackets", "[[4]]", "[4]", True),
-        ("brackets", "[4] or [", "[4]", True),
-        ("brackets", "I take [ ]", "I take [ ]", False),
-        ("brackets", " four\n\tplease ", "four please", False),
-        ("boxed", r"So \boxed{4}.", "[4]", True),
-        ("boxed", r"\boxed{[0]} no, \boxed{ [col 4] }", "[col 4]", True),
-        ("boxed", r"\boxed{\text{call}}", r"[\text{call}]", True),
-        ("boxed", r"\boxed{} [4]", r"\boxed{} [4]", False),
-        ("boxed", r"\boxed{4", r"\boxed{4", False),
-        ("raw", " I offer peace. ", "I offer peace.", True),
-        ("raw", "  ", "", False),
-        ("brackets", "<think>maybe [0]</think>[1]", "[1]", True),
-        ("brackets", "maybe [0]</think>[1]", "[1]", True),
-        ("brackets", "[1]<think>or rather [0]", "[1]", True),
-        ("brackets", "<think>maybe [0]", "", False),
-        ("raw", "<think>secret</think> hello", "hello", True),
-        ("exact", " [4]\n", "[4]", True),
-        ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
-        ("exact", "[4]8]6", "", False),
-        ("exact", "I take [4]", "", False),
-        ("exact", "[4][4]", "", False),
-        ("exact", "4", "", False),
-        ("plain", "4", "[4]", True),
-        ("plain", "<think>no</think>[4]\n", "[4]", True),
-        ("plain", "I take [4]", "", False),
-        ("plain", "[4]8]6", "", False),
-        ("plain", "4\n4", "", False),
-        ("bare", " 0 2 ", "[0 2]", True),
-        ("bare", "check", "[check]", True),
-        ("bare", "[4]", "", False),
-        ("bare", "4]", "", False),
-        ("bare", "4\n5", "", False),
-        ("bare", "", "", False),
-    ],
+    "parser, text, action, formatted",
+    ("brackets", "[4]", "[4]", True),
+    ("brackets", "Not [0], rather [Bid: 3, 4].", "[Bid: 3, 4]", True),
+    ("brackets", "[[4]]", "[4]", True),
+    ("brackets", "[4] or [", "[4]", True),
+    ("brackets", "I take [ ]", "I take [ ]", False),
+    ("brackets", " four\n\tplease ", "four please", False),
+    ("boxed", r"So \boxed{4}.", "[4]", True),
+    ("boxed", r"\boxed{[0]} no, \boxed{ [col 4] }", "[col 4]", True),
+    ("boxed", r"\boxed{\text{call}}", r"[\text{call}]", True),
+    ("boxed", r"\boxed{} [4]", r"\boxed{} [4]", False),
+    ("boxed", r"\boxed{4", r"\boxed{4", False),
+    ("raw", " I offer peace. ", "I offer peace.", True),
+    ("raw", "  ", "", False),
+    ("brackets", "<think>maybe [0]</think>[1]", "[1]", True),
+    ("brackets", "maybe [0]</think>[1]", "[1]", True),
+    ("brackets", "[1]<think>or rather [0]", "[1]", True),
+    ("brackets", "<think>maybe [0]", "", False),
+    ("raw", "<think>secret</think> hello", "hello", True),
+    ("exact", " [4]\n", "[4]", True),
+    ("exact", "<think>maybe [0]</think>[1]", "[1]", True),
+    ("exact", "[4]8]6", "", False),
+    ("exact", "I take [4]", "", False),
+    ("exact", "[4][4]", "", False),
+    ("exact", "4", "", False),
+    ("plain", "4", "[4]", True),
+    ("plain", "<think>no</think>[4]\n", "[4]", True),
+    ("plain", "I take [4]", "", False),
+    ("plain", "[4]8]6", "", False),
+    ("plain", "4\n4", "", False),
+    ("bare", " 0 2 ", "[0 2]", True),
+    ("bare", "check", "[check]", True),
+    ("bare", "[4]", "", False),
+    ("bare", "4]", "", False),
+    ("bare", "4\n5", "", False),
+    ("bare", "", "", False),
 )
 def test_actions(parser, text, action, formatted):
     assert style(parser).read_action(text) == (action, formatted)
@@ -79,13 +77,10 @@ def only_digits(text: str) -> str | None:
     return text if text.isdigit() else None
 
 
-def test_a_users_parser():
+def test_a_users_parser_and_reasoning_without_an_action():
     own = style(f"{__name__}:only_digits")
     assert own.read_action("<think>no</think> 4 ") == ("4", True)
     assert own.read_action("four") == ("four", False)
-
-
-def test_reasoning_without_an_action_is_nobodys_business():
     reasons = style("boxed", reasoning=True)
     assert reasons.read_action("I hold the king, so") == ("", False)
     assert reasons.read_action(r"I hold the king: \boxed{bet}") == ("[bet]", True)
@@ -112,17 +107,16 @@ def test_any_answer_is_parsed(text, parser):
 @QUIET
 @given(st.text(), st.text())
 def test_reasoning_is_removed(secret, answer):
-    cleaned = split_thought(f"<think>{secret}</think>{answer}")[1]
-    assert cleaned == split_thought(answer)[1]
+    assert split_thought(f"<think>{secret}</think>{answer}")[1] == split_thought(answer)[1]
 
 
-@every_row("parser", BUILT_IN)
+@every_row("parser", *BUILT_IN)
 def test_long_answers_are_parsed_at_once(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
         style(parser).read_action(piece * 20_000)
 
 
-@every_row("style", STYLES.values())
+@every_row("style", *STYLES.values())
 def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
     prompt = builder(style.name).build(
         observation(notice="Not so.", brief="In brief.", position="X12")
@@ -144,7 +138,6 @@ def trained_tokenizer(splits_words: bool):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options: dict[str, Any] = {"special_tokens": SPECIAL, "initial_alphabet": alphabet}
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, **options)
-
     backend.train_from_iterator([RULES, EVENTS] * 4, trainer)
     tokenizer = TokenizersBackend(tokenizer_object=backend, eos_token="<|end|>")
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -241,7 +234,7 @@ def test_answers_are_read_alike_when_they_come_again():
         assert built.decode(ids) == text
 
 
-def test_the_start_is_reused_where_the_tokenizer_splits_words():
+def test_the_start_is_reused_and_empty_parts_leave_no_gap():
     reused = []
     for tokenizer in TOKENIZERS:
         built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
@@ -249,9 +242,6 @@ def test_the_start_is_reused_where_the_tokenizer_splits_words():
             built.build(observation(rules=RULES, events=[event]))
         reused.append(built._start_ids.cache_info().hits)
     assert reused[0] == 2
-
-
-def test_empty_parts_leave_no_gap():
     prompt = builder().build(observation(events=[], board=""))
     assert prompt.text == f"The rules.\n\n{STYLES['answer'].request}"
 
@@ -283,9 +273,7 @@ def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
     texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
     bare = builder().build(observation(events=[], board=""))
     prompts = builder(max_prompt_tokens=len(bare.ids) + len("The board.\n\n") + room)
-    built = [
-        prompts.build(observation(events=texts[:count])).text for count in range(len(texts) + 1)
-    ]
+    built = [prompts.build(observation(events=texts[:each])).text for each in range(len(texts) + 1)]
     events = [text.split("\n\n")[1].split("\n") if "x" in text else [] for text in built]
     steps = [0]
     for count, (before, now) in enumerate(zip(events, events[1:], strict=False), 1):
@@ -294,8 +282,7 @@ def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
         else:
             assert now == [*before, texts[count - 1]]
     for first, second in zip(steps[1:], steps[2:], strict=False):
-        grown = sum(len(text) + 1 for text in texts[first:second])
-        assert grown + 2 * 33 >= room // 2
+        assert sum(len(text) + 1 for text in texts[first:second]) + 2 * 33 >= room // 2
 
 
 def build_length(events: list[str]) -> int:
@@ -325,10 +312,8 @@ def test_users_styles():
 
 @every_row(
     "refusal",
-    [
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
-        "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
-    ],
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
+    "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
 )
 def test_a_system_text_without_a_place_in_the_template_comes_before_the_users(refusal: str) -> None:
     """Gemma's first templates and Mistral's refuse a system message, and others leave it out."""

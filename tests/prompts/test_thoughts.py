@@ -45,15 +45,13 @@ def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
 
 
 @every_row(
-    ("text", "thought", "rest"),
-    [
-        ("[4]", "", "[4]"),
-        ("<think>hm</think>[4]", "hm", "[4]"),
-        ("first <think>hm</think>[4]", "hm", "[4]"),
-        ("hm</think>[4]", "hm", "[4]"),
-        ("[1]<think>or [0]", "or [0]", "[1]"),
-        ("<think>a</think>b</think>[1]<think>c", "a</think>b<think>c", "[1]"),
-    ],
+    "text, thought, rest",
+    ("[4]", "", "[4]"),
+    ("<think>hm</think>[4]", "hm", "[4]"),
+    ("first <think>hm</think>[4]", "hm", "[4]"),
+    ("hm</think>[4]", "hm", "[4]"),
+    ("[1]<think>or [0]", "or [0]", "[1]"),
+    ("<think>a</think>b</think>[1]<think>c", "a</think>b<think>c", "[1]"),
 )
 def test_a_thought_and_the_rest_of_an_answer(text, thought, rest):
     assert split_thought(text) == (thought, rest)
@@ -101,8 +99,7 @@ def test_tags_of_special_tokens_are_read_and_stay_private():
 
 
 def test_what_ends_a_thought_holds_the_tag_as_a_token_and_no_other():
-    own = builder(ADDED, budget=3, ending="Time is up <think></think>. ")
-    ids = own.encode_ending()
+    ids = builder(ADDED, budget=3, ending="Time is up <think></think>. ").encode_ending()
     close = ADDED.convert_tokens_to_ids("</think>")
     assert ids[-1] == close and ids.count(close) == 1
     assert ADDED.convert_tokens_to_ids("<think>") not in ids
@@ -158,15 +155,13 @@ def test_events_make_room_where_thoughts_are_kept():
 
 
 @every_row(
-    ("options", "line"),
-    [
-        ({"tags": ["<think>"]}, "not two different tags"),
-        ({"tags": ["<a>", "<a>"]}, "not two different tags"),
-        ({"tags": ["<a>", " "]}, "a tag has to be there"),
-        ({"ending": "Enough."}, "set budget"),
-        ({"budget": 16}, "leaves no token for the action out of max_tokens = 16"),
-        ({"keep": 2048}, "leaves no token for the position out of max_prompt_tokens = 2048"),
-    ],
+    "options, line",
+    ({"tags": ["<think>"]}, "not two different tags"),
+    ({"tags": ["<a>", "<a>"]}, "not two different tags"),
+    ({"tags": ["<a>", " "]}, "a tag has to be there"),
+    ({"ending": "Enough."}, "set budget"),
+    ({"budget": 16}, "leaves no token for the action out of max_tokens = 16"),
+    ({"keep": 2048}, "leaves no token for the position out of max_prompt_tokens = 2048"),
 )
 def test_mistakes_are_named(options, line):
     fields = {f"sampling.thoughts.{name}": value for name, value in options.items()}

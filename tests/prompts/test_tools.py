@@ -40,8 +40,8 @@ def made(template: str | None = KNOWS, **arguments: Any) -> tuple[ChatTemplate, 
     return ChatTemplate(tokenizer, arguments), tokenizer
 
 
-@every_row("thinks", [True, False])
-@every_row("template", [KNOWS, None])
+@every_row("thinks", True, False)
+@every_row("template", KNOWS, None)
 def test_what_comes_after_a_call_goes_on_from_what_was_sampled(template, thinks):
     """Its ids are the chat's, from what ends the answer, and no text of a tool ends anything."""
     found, tokenizer = made(template, thinks=thinks)
@@ -72,7 +72,7 @@ def test_a_template_that_puts_it_otherwise_or_refuses_it_is_not_gone_on_with():
         strict.encode([*ASKED, OUTPUTS[0]], [ADD])
 
 
-@every_row("template", [KNOWS, None])
+@every_row("template", KNOWS, None)
 def test_no_key_of_a_calls_arguments_is_control(template):
     found, tokenizer = made(template)
     call = {"function": {"name": "add", "arguments": {"<|end|>": [{"<|user|>": "<|system|>"}]}}}
@@ -86,11 +86,9 @@ def test_no_key_of_a_calls_arguments_is_control(template):
 
 @every_row(
     "parameters",
-    [
-        {"<|end|>": {}},
-        {"type": ["string", "<|end|>"]},
-        {"properties": {"type": {"type": "<|end|> "}}},
-    ],
+    {"<|end|>": {}},
+    {"type": ["string", "<|end|>"]},
+    {"properties": {"type": {"type": "<|end|> "}}},
 )
 def test_a_tool_with_more_than_names_where_names_stand_is_refused(parameters):
     tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
@@ -106,16 +104,14 @@ def test_a_parameter_may_be_called_type():
 
 
 @every_row(
-    ("text", "calls"),
-    [
-        ('so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', [("add", {"a": 1})]),
-        ('<tool_call>\n{"name": "now"}\n</tool_call>', [("now", {})]),
-        ('<tool_call>{"name": "add two", "arguments": {}}</tool_call>', []),
-        ('<tool_call>{"name": "add", "arguments": "1, 2"}</tool_call>', []),
-        ('<tool_call>{"name": 3}</tool_call>', []),
-        ('<tool_call>{"name": "add", }</tool_call>', []),
-        ("<tool_call>" + '{"a":' * 5000 + "}" * 5000 + "</tool_call>", []),
-    ],
+    "text, calls",
+    ('so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', [("add", {"a": 1})]),
+    ('<tool_call>\n{"name": "now"}\n</tool_call>', [("now", {})]),
+    ('<tool_call>{"name": "add two", "arguments": {}}</tool_call>', []),
+    ('<tool_call>{"name": "add", "arguments": "1, 2"}</tool_call>', []),
+    ('<tool_call>{"name": 3}</tool_call>', []),
+    ('<tool_call>{"name": "add", }</tool_call>', []),
+    ("<tool_call>" + '{"a":' * 5000 + "}" * 5000 + "</tool_call>", []),
 )
 def test_what_is_no_call_stays_text(text, calls):
     """A call goes back and forth as it is: its name is one that a request may have."""

@@ -32,8 +32,8 @@ def said(text: str) -> GameResult:
     return played
 
 
-@every_row("text", TEXTS)
-@every_row("terms", [TERMS[:1], TERMS, []])
+@every_row("text", *TEXTS)
+@every_row("terms", TERMS[:1], TERMS, [])
 def test_a_line_holds_the_game_and_its_rewards(text: str, terms: list[RewardConfig]) -> None:
     played = said(text)
     trajectories = Rewards(terms).trajectories(played)
@@ -55,7 +55,7 @@ def test_a_game_without_a_turn_has_a_line() -> None:
     assert (record.turns, record.actor, record.version) == ([], None, 0)
 
 
-@every_row("number", [math.nan, math.inf])
+@every_row("number", math.nan, math.inf)
 def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
     played = game(turns=1)
     played.turns[0].seconds = number
@@ -63,36 +63,30 @@ def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
         game_body(played)
 
 
-def test_a_key_of_this_process_is_not_in_a_line_that_another_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_of_this_process_is_in_no_others_line(monkeypatch: pytest.MonkeyPatch) -> None:
     body = game_body(said("it is key-of-a-service"))
     monkeypatch.setenv("KEY_OF_TEST", "key-of-a-service")
     keep_secret("KEY_OF_TEST")
     assert b"it is <KEY_OF_TEST>" in hide_in_line(game_line(body, 0, None))
 
 
-@every_row("body", [b"", b"[]", b'{"a":1}\n'])
+@every_row("body", b"", b"[]", b'{"a":1}\n')
 def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="one line"):
         game_line(body, 0, None)
 
 
 @every_row(
-    ("old", "new", "why"),
-    [
-        (b'"seat":1', b'"seat":"x"', "turns.1.seat: expected `int`, got `str`"),
-        (b'"action":"[4]",', b"", "turns.0.answer: object missing required field `action`"),
-        (b'"scored":false', b'"scores":1', "turns.0.answer.sampled.segments.0: object contains"),
-        (b"[-0.5,", b"[0.5,", "turns.0.answer.sampled.segments.1.logprobs: 0.5 is no"),
-        (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one a token"),
-        (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 of 2 seats"),
-        (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
-    ],
+    "old, new, why",
+    (b'"seat":1', b'"seat":"x"', "turns.1.seat: expected `int`, got `str`"),
+    (b'"action":"[4]",', b"", "turns.0.answer: object missing required field `action`"),
+    (b'"scored":false', b'"scores":1', "turns.0.answer.sampled.segments.0: object contains"),
+    (b"[-0.5,", b"[0.5,", "turns.0.answer.sampled.segments.1.logprobs: 0.5 is no"),
+    (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one a token"),
+    (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 of 2 seats"),
+    (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
 )
-def test_damage_is_told_with_its_file_line_and_field(
-    tmp_path: Path, old: bytes, new: bytes, why: str
-) -> None:
+def test_damage_is_told_with_its_place(tmp_path: Path, old: bytes, new: bytes, why: str) -> None:
     played = game(turns=2)
     segments = (Segment(token_ids=[5], scored=False), completion())
     played.turns[0].answer = replace(

@@ -36,11 +36,10 @@ def test_a_name_is_parsed_as_it_was_made(
 
 @given(NAMES, NAMES, st.floats(0.0, 4.0))
 def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: float) -> None:
-    name = EvalKey(env, opponent, sampling_mode(temperature)).name("score")
-    assert name.count("/") == 4
+    assert EvalKey(env, opponent, sampling_mode(temperature)).name("score").count("/") == 4
 
 
-@every_row("name", ["eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", ""])
+@every_row("name", "eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", "")
 def test_other_names_are_no_evaluations(name: str) -> None:
     assert EvalKey.parse(name) is None
 
@@ -74,9 +73,7 @@ def test_a_duration_has_two_units_at_most(seconds: float) -> None:
 def test_an_evaluations_own_row_is_part_of_its_versions() -> None:
     """Wherever it comes, and whether or not that version had figures of one before."""
     whole = [{"version": version, "time": version, "time/total": 1.0} for version in range(4)]
-    late: list[dict[str, float]] = [
-        {"version": version, "time": 9, "eval": 0.5} for version in (0, 2)
-    ]
+    late: list[dict[str, float]] = [{"version": each, "time": 9, "eval": 0.5} for each in (0, 2)]
     ended = {"version": 3, "time": 10, "time/total": 2.0}
     rows = joined([*whole[:2], late[0], *whole[2:], late[1], ended])
     assert rows == [whole[0] | {"eval": 0.5}, whole[1], whole[2] | {"eval": 0.5}, whole[3], ended]

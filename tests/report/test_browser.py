@@ -306,9 +306,7 @@ def test_two_runs_of_one_config_are_told_apart(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_a_sweep_opens_with_its_curves(
-    browser: Any, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_a_sweep_opens_with_curves(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     measure = Measure("collect/reward", "max")
     runs = [
         Outcome(

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.records import game_record
-from tests.helpers.rows import every_row
+from tests.helpers.rows import each_row, every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, printed
 from unstable import cli
 from unstable.commands.report import report_at_end
@@ -59,16 +60,14 @@ def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
     return replace(run, rows=[row])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "gains, kind",
-    [
-        ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
-        ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
-        ([(0.3, 0.2, 0.4), (-0.2, -0.3, -0.1)], "mixed"),
-        ([(0.1, -0.1, 0.3)], "same"),
-        ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
-        ([], "unknown"),
-    ],
+    ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
+    ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
+    ([(0.3, 0.2, 0.4), (-0.2, -0.3, -0.1)], "mixed"),
+    ([(0.1, -0.1, 0.3)], "same"),
+    ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
+    ([], "unknown"),
 )
 def test_the_verdict_follows_the_intervals(run: Run, gains: list[Any], kind: str) -> None:
     found = verdict(evaluated(run, *gains))
@@ -89,8 +88,7 @@ def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
         tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
         return next(table for table in tables if table["title"] == "Evaluations")
 
-    plain = table(run)
-    assert "pay-off" not in plain["columns"]
+    assert "pay-off" not in table(run)["columns"]
     row = dict(run.rows[-1])
     name = "eval/TicTacToe-v0/random/sampled/payoff"
     row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
@@ -111,14 +109,11 @@ def test_exploitability_decides_where_its_bounds_part(run: Run) -> None:
 
     assert measured((0.4, 0.5), (0.1, 0.3)) == "better"
     assert measured((0.4, 0.5), (0.1, 0.45)) == "same"
-    assert measured((0.1, 0.2), (0.3, 0.4)) == "worse"
-    assert measured((0.1, 0.2)) == "unknown"
+    assert measured((0.1, 0.2), (0.3, 0.4)) == "worse" and measured((0.1, 0.2)) == "unknown"
 
 
 def test_curves_hold_the_rows_values(run: Run) -> None:
-    shown = {
-        chart["title"]: chart for each in sections([run], [survey(run)]) for chart in each["charts"]
-    }
+    shown = {c["title"]: c for each in sections([run], [survey(run)]) for c in each["charts"]}
     scores = shown["Score by version"]["spec"]["data"]["values"]
     expected = [
         (
@@ -147,8 +142,7 @@ def test_a_curve_has_the_points_that_are_zero(run: Run) -> None:
 
 
 def test_runs_are_compared_curve_by_curve(run: Run) -> None:
-    other = replace(run, name="other")
-    both = sections([run, other], [survey(run), survey(run)])
+    both = sections([run, replace(run, name="other")], [survey(run), survey(run)])
     titles = [chart["title"] for each in both for chart in each["charts"]]
     (score,) = (c for each in both for c in each["charts"] if c["title"].startswith("Score"))
     assert {point["series"] for point in score["spec"]["data"]["values"]} == {run.name, "other"}
@@ -173,31 +167,25 @@ def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
     assert [place.file.version for place in found.places] == [1, 1, 1]
 
 
-def test_many_versions_stand_in_groups() -> None:
+def test_many_versions_stand_in_groups_and_thinned_points_keep_the_mean() -> None:
     pairs = {(f"main@{version}", "random"): Met(1, version / 100) for version in range(100)}
     cells, names = payoff_cells(pairs)
     assert names[0] == "v0–16" and names[-2:] == ["v85–99", "random"]
     assert cells[0]["count"] == 17 and cells[0]["mean"] == pytest.approx(0.08)
     assert sum(cell["count"] for cell in cells) == 100
-
-
-def test_thinned_points_keep_the_mean_and_the_end() -> None:
-    points = [{"x": x, "y": float(x)} for x in range(1000)]
-    few = thinned(points, most=100)
+    few = thinned([{"x": x, "y": float(x)} for x in range(1000)], most=100)
     assert len(few) == 100 and few[-1] == {"x": 999, "y": 994.5}
 
 
 @every_row(
     "changes, paths",
-    [
-        ({}, []),
-        ({"loop.steps": 3, "seed": 4}, ["loop.steps", "seed"]),
-        (
-            {"learner.algorithm.name": "grpo", "learner.algorithm.clip_low": 0.3, "groups.size": 4},
-            ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
-        ),
-        ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
-    ],
+    ({}, []),
+    ({"loop.steps": 3, "seed": 4}, ["loop.steps", "seed"]),
+    (
+        {"learner.algorithm.name": "grpo", "learner.algorithm.clip_low": 0.3, "groups.size": 4},
+        ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
+    ),
+    ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
 )
 def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[str]) -> None:
     assert [each.path for each in differences(load("default", changes))] == paths
@@ -206,16 +194,13 @@ def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[s
 def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
     other = replace(run, name="other", config=run.config.model_copy(update={"seed": 9}))
     (chosen, *_) = config_tables([run, other])
-    rows = {
-        row[0]: (row[1:], mark) for row, mark in zip(chosen["rows"], chosen["marked"], strict=True)
-    }
+    rows = {r[0]: (r[1:], mark) for r, mark in zip(chosen["rows"], chosen["marked"], strict=True)}
     assert rows["seed"] == (["0", "9", "0"], True)
     assert rows["loop.steps"] == (["3", "3", "8"], False)
 
 
 def test_data_cannot_end_its_script_element() -> None:
-    hostile = "</script><script>alert(1)</script><!--\u2028\x1b"
-    text = as_data({"text": hostile})
+    text = as_data({"text": "</script><script>alert(1)</script><!--\u2028\x1b"})
     assert "<" not in text and "\x1b" not in text
     assert json.loads(text)["text"].startswith("</script><script>alert(1)")
 
@@ -240,17 +225,14 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
 
 @every_row(
     "make, message",
-    [
-        (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
-        (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
-        (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
-    ],
+    (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
+    (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
+    (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
 )
 def test_what_is_no_run_is_one_line(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_runs(make(folder, tmp_path))
+    refused(message, read_runs, make(folder, tmp_path))
 
 
 def test_runs_of_one_name_are_kept_apart(folder: RunFolder, tmp_path: Path) -> None:
@@ -285,10 +267,8 @@ def test_the_command_writes_where_it_says(
         cli.run(["report", str(folder.root), "--out", str(tmp_path / "nowhere/page.html")])
     with pytest.raises(ConfigError, match="a folder; give the file that it shall be"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path)])
-    with pytest.raises(ConfigError, match="^RUN = '/nowhere': holds no config.yaml"):
-        cli.run(["report", "/nowhere"])
-    with pytest.raises(ConfigError, match="^Missing argument 'RUN_DIR'; see unstable report"):
-        cli.run(["report"])
+    refused("^RUN = '/nowhere': holds no config.yaml", cli.run, ["report", "/nowhere"])
+    refused("^Missing argument 'RUN_DIR'; see unstable report", cli.run, ["report"])
 
 
 def test_a_report_at_the_end_costs_no_run(

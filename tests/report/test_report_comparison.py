@@ -127,18 +127,14 @@ def colours(chart: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_run_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+def test_a_run_has_one_colour_in_all_charts_and_one_alone_names_its_curves(tmp_path: Path) -> None:
     first = make_run(tmp_path, "first", ratings("policy"))
-    second = make_run(tmp_path, "second", ratings("policy", "random"))
-    charts = shown(first, second)
+    charts = shown(first, make_run(tmp_path, "second", ratings("policy", "random")))
     alone = charts["Ratings: random"]
     assert {point["series"] for point in alone["spec"]["data"]["values"]} == {"second"}
     for chart in (charts["Ratings: policy"], alone):
         assert colours(chart)["scale"]["domain"] == ["first", "second"]
         assert colours(chart)["legend"] is not None
-
-
-def test_one_run_names_the_curves_that_it_has(tmp_path: Path) -> None:
     chart = shown(make_run(tmp_path, "run", ratings("policy")))["Ratings"]
     assert colours(chart)["scale"]["domain"] == ["policy"] and colours(chart)["legend"] is None
 

@@ -47,27 +47,20 @@ def gained(*gains: tuple[float, float, float]) -> Run:
 
 @every_row(
     "first, last, kind, why",
-    [
-        ((0.4540, 0.4541), (0.4657, 0.4678), "same", "about the same: less than 10 % apart"),
-        ((0.9635, 0.9640), (0.9625, 0.9630), "same", "about the same: less than 10 % apart"),
-        ((0.456, 0.456), (0.266, 0.266), "better", "lower"),
-        ((0.5, 0.5), (0.56, 0.56), "worse", "higher"),
-        ((0.4, 0.5), (0.1, 0.45), "same", "about the same: 0.400–0.500 and 0.100–0.450 overlap"),
-        ((0.0, 0.0), (0.0, 0.0), "same", "about the same: 0.000 and 0.000 overlap"),
-    ],
+    ((0.4540, 0.4541), (0.4657, 0.4678), "same", "about the same: less than 10 % apart"),
+    ((0.9635, 0.9640), (0.9625, 0.9630), "same", "about the same: less than 10 % apart"),
+    ((0.456, 0.456), (0.266, 0.266), "better", "lower"),
+    ((0.5, 0.5), (0.56, 0.56), "worse", "higher"),
+    ((0.4, 0.5), (0.1, 0.45), "same", "about the same: 0.400–0.500 and 0.100–0.450 overlap"),
+    ((0.0, 0.0), (0.0, 0.0), "same", "about the same: 0.000 and 0.000 overlap"),
 )
-def test_a_difference_of_exploitability_has_a_margin(
-    first: Bounds, last: Bounds, kind: str, why: str
-) -> None:
+def test_exploitability_has_a_margin(first: Bounds, last: Bounds, kind: str, why: str) -> None:
     found = verdict(exploited(first, last))
-    assert found.kind == kind
-    assert f" at version 1, {why} (upper bounds" in found.reasons[0]
+    assert found.kind == kind and f" at version 1, {why} (upper bounds" in found.reasons[0]
 
 
 @given(st.floats(0.001, 100), st.floats(0, 100), st.floats(0, 0.5), st.floats(0, 0.5))
-def test_worse_is_what_is_better_backwards_in_time(
-    first: float, last: float, width: float, last_width: float
-) -> None:
+def test_worse_is_the_reverse(first: float, last: float, width: float, last_width: float) -> None:
     """But for the margin, which is of the first figure."""
     kind = verdict(exploited((first, first + width), (last, last + last_width))).kind
     back = verdict(exploited((last, last + last_width), (first, first + width))).kind
@@ -78,18 +71,14 @@ def test_worse_is_what_is_better_backwards_in_time(
 
 @every_row(
     "signs, answer",
-    [
-        ((1, 1), "It learned."),
-        ((1, 0, 0), "It learned by 1 of 3 measures; the others show no difference."),
-        ((-1,), "It became worse."),
-        ((-1, 0), "It became worse by 1 of 2 measures; the others show no difference."),
-        ((1, 1, 0, -1), "Mixed: 2 of 4 measures became better, 1 worse."),
-        ((0, 0), "No difference to version 0 can be seen."),
-    ],
+    ((1, 1), "It learned."),
+    ((1, 0, 0), "It learned by 1 of 3 measures; the others show no difference."),
+    ((-1,), "It became worse."),
+    ((-1, 0), "It became worse by 1 of 2 measures; the others show no difference."),
+    ((1, 1, 0, -1), "Mixed: 2 of 4 measures became better, 1 worse."),
+    ((0, 0), "No difference to version 0 can be seen."),
 )
-def test_the_headline_counts_where_measures_do_not_agree(
-    signs: tuple[int, ...], answer: str
-) -> None:
+def test_the_headline_counts_where_measures_differ(signs: tuple[int, ...], answer: str) -> None:
     gains = {1: (0.3, 0.2, 0.4), 0: (0.0, -0.1, 0.1), -1: (-0.3, -0.4, -0.2)}
     assert verdict(gained(*(gains[sign] for sign in signs))).answer == answer
 
@@ -159,15 +148,11 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
 
 @every_row(
     "ending, reason, line",
-    [
-        ("ended", "all updates made", "State of the run: ended (all updates made)."),
-        ("interrupted", "", "State of the run: interrupted."),
-        ("failed", "no space is left", "State of the run: failed (no space is left)."),
-    ],
+    ("ended", "all updates made", "State of the run: ended (all updates made)."),
+    ("interrupted", "", "State of the run: interrupted."),
+    ("failed", "no space is left", "State of the run: failed (no space is left)."),
 )
-def test_the_head_says_how_the_run_ended(
-    tmp_path: Path, ending: Ending, reason: str, line: str
-) -> None:
+def test_the_head_says_the_end(tmp_path: Path, ending: Ending, reason: str, line: str) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
     with tracker.refreshing():

@@ -122,19 +122,17 @@ def test_the_table_names_the_better_run(tmp_path: Path) -> None:
 
 
 @every_row(
-    ("names", "expected"),
-    [
-        (
-            ["tiny-TicTacToe-v0-self-20261123-163000", "tiny-TicTacToe-v0-self-20261123-171500"],
-            ["163000", "171500"],
-        ),
-        (["a-rloo-x", "a-grpo-x", "a-ppo-2-x"], ["rloo", "grpo", "ppo-2"]),
-        (["tiny", "tiny-2"], ["tiny", "tiny-2"]),
-        (["lr1", "lr2"], ["lr1", "lr2"]),
-        (["x/run", "y/run"], ["x", "y"]),
-        (["a" * 40, "b" * 40], ["a" * 12 + "…" + "a" * 11, "b" * 12 + "…" + "b" * 11]),
-        (["a" * 40, "a" * 41], [f"{n}: {'a' * 12}…{'a' * 11}" for n in (1, 2)]),
-    ],
+    "names, expected",
+    (
+        ["tiny-TicTacToe-v0-self-20261123-163000", "tiny-TicTacToe-v0-self-20261123-171500"],
+        ["163000", "171500"],
+    ),
+    (["a-rloo-x", "a-grpo-x", "a-ppo-2-x"], ["rloo", "grpo", "ppo-2"]),
+    (["tiny", "tiny-2"], ["tiny", "tiny-2"]),
+    (["lr1", "lr2"], ["lr1", "lr2"]),
+    (["x/run", "y/run"], ["x", "y"]),
+    (["a" * 40, "b" * 40], ["a" * 12 + "…" + "a" * 11, "b" * 12 + "…" + "b" * 11]),
+    (["a" * 40, "a" * 41], [f"{n}: {'a' * 12}…{'a' * 11}" for n in (1, 2)]),
 )
 def test_short_names_part_the_runs(names: list[str], expected: list[str]) -> None:
     assert labels(names) == expected

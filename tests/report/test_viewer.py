@@ -109,11 +109,9 @@ def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
 
 @every_row(
     "players, trained, against, kinds, seat",
-    [
-        (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
-        (("random", "main@1"), (1,), "random", ["random"], 1),
-        (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
-    ],
+    (("main@1", "main@1"), (0, 1), "self", ["self"], 0),
+    (("random", "main@1"), (1,), "random", ["random"], 1),
+    (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
 )
 def test_opponents_are_seen_from_the_policys_seat(
     players: tuple[str, ...],
@@ -152,8 +150,7 @@ def test_pieces_are_the_text(ids: list[int]) -> None:
 @given(st.text("aé✓𝄞 ", max_size=8))
 def test_a_character_of_several_tokens_is_the_last_ones(text: str) -> None:
     ids = list(text.encode())
-    texts = TokenStrings(lambda ids: bytes(ids).decode(errors="replace"))
-    strings = texts.strings(ids)
+    strings = TokenStrings(lambda ids: bytes(ids).decode(errors="replace")).strings(ids)
     assert len(strings) == len(ids) and "".join(strings) == text
     assert [string for string in strings if string] == list(text)
 
@@ -167,7 +164,7 @@ def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) ->
 # Positions
 
 
-@every_row("env", ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0"])
+@every_row("env", "TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0")
 def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
     chance = Random(4)
     for seed in range(6):
@@ -204,8 +201,7 @@ def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
     assert len(positions) == len(actions) + 1
     marks = [position.board.count("X") + position.board.count("O") for position in positions]
     assert marks == list(range(len(actions) + 1))
-    assert positions[-1].action_values is None
-    assert positions[0].prompted == "012345678"
+    assert positions[-1].action_values is None and positions[0].prompted == "012345678"
     assert positions[1].prompted.count("O") == 1  # X is the mover's, who has none yet
     prompt = config.model_copy(update={"prompt": "answer"})
     assert {position.prompted for position in replay(prompt, 3, actions)} == {""}
@@ -218,12 +214,9 @@ def test_hidden_games_have_an_equilibriums_mix() -> None:
     assert sum(first.mix.values()) == pytest.approx(1)
 
 
-def test_a_game_that_goes_otherwise_ends_the_replay() -> None:
+def test_a_replay_ends_where_it_differs_and_users_games_have_none() -> None:
     config = GameConfig(env="TicTacToe-v0", invalid_moves={"allowed": 0})
     assert len(replay(config, 3, ["[4]", "[4]", "[1]"])) == 3
-
-
-def test_games_of_users_are_not_played_again() -> None:
     assert is_known(GameConfig(env="Nim-v0"))
     assert not is_known(GameConfig(env="tests.helpers.unruly:Unruly"))
 

@@ -15,6 +15,7 @@ import yaml
 
 from tests.helpers.cli import in_process
 from tests.helpers.locally import locally
+from tests.helpers.mistakes import refused
 from unstable.commands.prepare import check_games
 from unstable.config import ConfigError, GameConfig, parse
 from unstable.config.plugins import registered
@@ -89,8 +90,7 @@ def test_the_package_is_found_once_it_is_installed(
     offline = ["--no-deps", "--no-build-isolation", "--target", str(installed), str(folder)]
     game = GameConfig(env="sticks:9")
     registered.cache_clear()
-    with pytest.raises(ConfigError, match="sticks:9"):
-        check_game(game)
+    refused("sticks:9", check_game, game)
     subprocess.run([*pip, *offline], check=True, env=os.environ | {"PYTHONPATH": ""})
     monkeypatch.syspath_prepend(installed)
     registered.cache_clear()

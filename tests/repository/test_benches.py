@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.cli import ran
 from tests.helpers.models import random_adapter
 from tests.helpers.tables import table
 from unstable.cli import run
@@ -173,14 +174,7 @@ def test_a_script_runs(script: str, tmp_path: Path) -> None:
     }
     if script == "gemma.sh":
         write_evaluations(tmp_path / "worlds")
-    done = subprocess.run(
-        ["bash", str(BENCH / script), *SMALL[script].split()],
-        cwd=tmp_path,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran(["bash", str(BENCH / script), *SMALL[script].split()], tmp_path, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout and ("score of end-1" in done.stdout) == (script == "gemma.sh")
 
@@ -196,9 +190,8 @@ def test_a_bench_is_a_program() -> None:
 
 @pytest.mark.parametrize("sweep", sorted((BENCH / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_a_sweep_of_the_benches_could_begin(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     config = read_sweep(sweep.read_text(), str(sweep))
     for setting in config.all_settings():
         for opponent in setting.fields.get("opponents.fixed", ()):  # made before, by another run

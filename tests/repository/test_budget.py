@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.loop import make_context
+from tests.helpers.loop import Begin
 from tests.helpers.measures import (
     FILES,
     PACKAGE,
@@ -73,15 +73,13 @@ def test_counts() -> None:
     assert deviations("counts", measures) == []
 
 
-async def test_call_depths(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_call_depths(begin: Begin) -> None:
     """Count the package's functions from one of the loop to the end of its way, both included.
 
     The loop, an actor and a learner run in this process, so the way of a call to another process
     is not counted. Of several paths the longest counts.
     """
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         learner={"batch_size": 2, "micro_batch_size": 2},
         eval={"every": 0},
         loop={"mode": "sync", "steps": 1},
@@ -145,8 +143,7 @@ def test_a_number_rises_by_a_new_reason_alone() -> None:
     ]
     raised["counts"]["arrows"]["reason"] = "a new room"
     raised["seconds"]["reason"] = "a slower machine"
-    assert unreasoned(old, raised) == []
-    assert unreasoned(raised, old) == []
+    assert unreasoned(old, raised) == [] and unreasoned(raised, old) == []
 
 
 def test_no_budget_rose_without_a_reason() -> None:

@@ -9,6 +9,7 @@ import pytest
 from scripts.ci_report import main
 from tests.helpers import tables
 from tests.helpers.durations import Durations
+from tests.helpers.rows import each_row
 from tests.helpers.tables import ROOT, SOURCES, TURNS, runs, table
 
 ROWS = [str(number) for number in range(23)]
@@ -31,17 +32,13 @@ def test_a_commit_runs_the_core_and_a_quarter_of_a_table(monkeypatch: pytest.Mon
         monkeypatch.setattr(tables, "commit", lambda commit=commit: commit)
         quarters.append(selected())
     assert all({*CORE} < {*rows} and len(rows) in (7, 8) for rows in quarters)
-    assert sorted(row for rows in quarters for row in {*rows} - {*CORE}) == sorted(
-        {*ROWS} - {*CORE}
-    )
+    assert sorted(r for rows in quarters for r in {*rows} - {*CORE}) == sorted({*ROWS} - {*CORE})
     for commit, quarter in (("fc4", 0), ("", 0), ("fc7", 3)):
         monkeypatch.setattr(tables, "commit", lambda commit=commit: commit)
         assert selected() == quarters[quarter]
 
 
-def test_a_table_whose_source_changed_runs_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_changed_table_runs_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tables, "RECORD", tmp_path / "tables.json")
     assert {*json.loads((ROOT / "tests/data/tables.json").read_text())} == {*SOURCES}
     for recorded, whole in ((dict(tables.digests()), False), ({"gymnasium": "another"}, True)):
@@ -68,20 +65,14 @@ quick = 10
 """
 
 
-@pytest.mark.parametrize(
-    ("seconds", "slowest", "over"),
-    [
-        (150, 15, []),
-        (151, 15, ["over budget: part quick took 151 s, more than 1.5 x its budget of 100 s"]),
-        (9, 16, ["over budget: quick test b took 16 s, more than 1.5 x 10 s"]),
-    ],
+@each_row(
+    "seconds, slowest, over",
+    (150, 15, []),
+    (151, 15, ["over budget: part quick took 151 s, more than 1.5 x its budget of 100 s"]),
+    (9, 16, ["over budget: quick test b took 16 s, more than 1.5 x 10 s"]),
 )
 def test_the_report_names_what_exceeds_its_budget_by_half(
-    seconds: int,
-    slowest: int,
-    over: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    seconds: int, slowest: int, over: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "budget.toml").write_text(BUDGET)
     (tmp_path / "parts").write_text(f"quick {seconds}\n")

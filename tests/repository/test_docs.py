@@ -90,7 +90,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_lines(path)]
 
 
-def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -> None:
+def test_the_page_of_concepts_shows_values_and_prompts_of_its_run(folder: Path) -> None:
     text = page("concepts.md")
     shown = re.findall(r"^```json (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(shown) == 5
@@ -98,9 +98,6 @@ def test_the_values_on_the_page_of_concepts_are_those_of_its_run(folder: Path) -
         rows = objects(folder / "outputs/datum" / name)
         assert any(holds(row, json.loads(part)) for row in rows), part
     check_examples(text)
-
-
-def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path) -> None:
     prompt, loss = blocks("text", page("concepts.md"))
     games = objects(folder / "outputs/datum/games/train-000000.jsonl")
     (game,) = (game for game in games if game["spec"]["game"] == 16)
@@ -109,10 +106,7 @@ def test_the_prompt_on_the_page_of_concepts_is_what_the_player_saw(folder: Path)
 
 def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
     run = folder / "outputs/datum"
-    samples, rows = (
-        objects(run / "train/000001.jsonl"),
-        objects(run / "metrics.jsonl"),
-    )
+    samples, rows = (objects(run / "train/000001.jsonl"), objects(run / "metrics.jsonl"))
     lengths = [sample["completion_length"] for sample in samples]
     tokens = sum(lengths)
     terms = [
@@ -131,9 +125,7 @@ def test_what_the_page_of_concepts_points_at_is_there() -> None:
 # The Python API
 
 
-def test_the_examples_of_the_python_api_print_what_stands_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_of_the_api_print(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     examples = [each for each in blocks("python", page("python_api.md")) if each.startswith(">>>")]
     check_examples("".join(f"```python\n{each}```\n" for each in examples))
@@ -148,11 +140,8 @@ def test_the_python_api_lists_what_the_package_gives() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_of_the_python_api_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_of_the_api_trains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
-    monkeypatch.chdir(tmp_path)
     with locally():
         exec(script, {})
     out = capsys.readouterr().out
@@ -180,14 +169,11 @@ def test_the_lines_on_a_page_are_what_the_package_says(name: str) -> None:
             assert part in said, line
 
 
-def test_the_metrics_that_the_pages_name_exist() -> None:
+def test_the_metrics_that_the_pages_name_exist_and_the_tables_are_the_registrys() -> None:
     for name in ("troubleshooting.md", "first_gpu_run.md", "concepts.md"):
         named = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
         for found in re.findall(named, page(name)):
             assert metric(found) is not None, found
-
-
-def test_the_tables_are_those_that_the_registry_makes() -> None:
     assert filled(page("metrics.md")) == page("metrics.md")
     tables = [each[2] for each in BLOCK.finditer(page("metrics.md"))]
     assert sorted(tables) == sorted(["row", *GROUPS])
@@ -408,9 +394,7 @@ def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorials_commands_lead_to_a_model_to_play_against(
-    sticks: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tutorial_leads_to_a_model(sticks: Path, capfd: pytest.CaptureFixture[str]) -> None:
     small = {
         "world": "--world.steps 30 --world.games 20 --world.score_games 0",
         "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",

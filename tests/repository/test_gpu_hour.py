@@ -44,9 +44,7 @@ def outcomes(results: Results) -> dict[str, str]:
     return {name: result["outcome"] for name, result in results.items()}
 
 
-def test_a_crash_costs_one_step_and_what_is_missing_is_named(
-    steps: list[Step], tmp_path: Path
-) -> None:
+def test_a_crash_costs_one_step_which_is_named(steps: list[Step], tmp_path: Path) -> None:
     results = hour(300, tmp_path, dry=False)
     assert outcomes(results) == {"good": "done", "crashes": "failed", "card": "skipped"}
     assert results["card"]["why"] == "no card, no vLLM on the Python path"

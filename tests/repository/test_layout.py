@@ -24,6 +24,5 @@ def test_no_test_module_is_imported() -> None:
 
 def test_a_folder_is_a_rooms() -> None:
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("*.py"))}
-    rooms = {path.stem for path in PACKAGE.iterdir()}
-    assert folders <= rooms | OTHERS
+    assert folders <= {path.stem for path in PACKAGE.iterdir()} | OTHERS
     assert not list(TESTS.glob("test_*.py"))

@@ -79,5 +79,4 @@ def test_no_command_is_put_together_by_hand() -> None:
                 continue
             for text, value in zip(node.values, node.values[1:], strict=False):
                 if isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue):
-                    found = begun.search(str(text.value))
-                    assert found is None, f"{path}:{node.lineno}"
+                    assert begun.search(str(text.value)) is None, f"{path}:{node.lineno}"

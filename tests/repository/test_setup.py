@@ -12,6 +12,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.helpers.cli import Done
+from tests.helpers.rows import each_row
+
 ROOT = Path(__file__).parent.parent.parent
 NEEDED = ("run.sh", "test.sh", "pyproject.toml", "constraints.txt", "scripts")
 
@@ -34,7 +37,7 @@ def fake_python(folder: Path, script: str) -> str:
     return str(path)
 
 
-def start(clone: Path, script: str, python: str) -> "subprocess.CompletedProcess[str]":
+def start(clone: Path, script: str, python: str) -> Done:
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": python}
     command = ["bash", str(clone / script)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
@@ -51,28 +54,29 @@ def test_an_old_python_is_refused_in_one_line(clone: Path, script: str) -> None:
 
 
 def test_a_step_that_fails_says_which_and_how_to_go_on(clone: Path) -> None:
-    python = fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0')
-    done = start(clone, "run.sh", python)
-    assert done.returncode == 1
-    assert "setup failed at: make .venv" in done.stderr
-    assert "to go on: " in done.stderr
-    assert "python3-venv" in done.stderr
+    done = start(clone, "run.sh", fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0'))
+    assert done.returncode == 1 and "setup failed at: make .venv" in done.stderr
+    assert "to go on: " in done.stderr and "python3-venv" in done.stderr
+
+
+def installed(clone: Path, installer: str) -> Path:
+    """A virtual environment whose python installs by a line of shell; the file of its calls."""
+    binary, calls = clone / ".venv/bin", clone / "installs"
+    binary.mkdir(parents=True)
+    fake_python(binary, f'{installer}echo "$@" >> "{calls}"')
+    (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
+    (binary / "unstable").chmod(0o755)
+    return calls
 
 
 def test_a_second_start_installs_nothing(clone: Path) -> None:
     """A stamp stands for the packages; it is void when what was asked for changes."""
-    binary = clone / ".venv/bin"
-    binary.mkdir(parents=True)
-    installs = clone / "installs"
-    fake_python(binary, f'echo "$@" >> "{installs}"')
-    (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
-    (binary / "unstable").chmod(0o755)
+    installs = installed(clone, "")
     first = start(clone, "run.sh", "python3")
     assert first.stdout == "started train\n", first.stderr
     count = len(installs.read_text().splitlines())
     assert count > 0
-    second = start(clone, "run.sh", "python3")
-    assert second.stdout == "started train\n"
+    assert start(clone, "run.sh", "python3").stdout == "started train\n"
     assert len(installs.read_text().splitlines()) == count
     (clone / "constraints.txt").write_text("torch==0\n")
     start(clone, "run.sh", "python3")
@@ -80,12 +84,7 @@ def test_a_second_start_installs_nothing(clone: Path) -> None:
 
 
 def test_two_first_starts_install_once(clone: Path) -> None:
-    binary = clone / ".venv/bin"
-    binary.mkdir(parents=True)
-    installs = clone / "installs"
-    fake_python(binary, f'sleep 0.2; echo "$@" >> "{installs}"')
-    (binary / "unstable").write_text('#!/bin/sh\necho "started $@"\n')
-    (binary / "unstable").chmod(0o755)
+    installs = installed(clone, "sleep 0.2; ")
     command = ["bash", str(clone / "run.sh")]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -130,9 +129,7 @@ def tools(folder: Path, smi: str | None = None, df_mb: int = 100_000, gcc: bool 
     return str(folder)
 
 
-def checked(
-    path: str, python: str = sys.executable, **variables: str
-) -> "subprocess.CompletedProcess[str]":
+def checked(path: str, python: str = sys.executable, **variables: str) -> Done:
     """What the install script makes of the machine; prints its flavour."""
     nowhere = str(Path(path) / "nowhere")
     script = (
@@ -158,21 +155,17 @@ def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
     assert checked(tools(tmp_path / "bin", smi), "/bin/true").stdout == "gpu\n"
 
 
-@pytest.mark.parametrize(
-    ("machine", "words"),
-    [
-        ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
-        ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
-        ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
-        ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
-        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
-        ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
-        ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
-    ],
+@each_row(
+    "machine, words",
+    ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
+    ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
+    ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
+    ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
+    ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
+    ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
+    ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
 )
-def test_what_a_card_lacks_is_a_line_before_anything_is_installed(
-    machine: dict[str, object], words: list[str], tmp_path: Path
-) -> None:
+def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path: Path) -> None:
     known = {"listed": CARD, "mode": "Default", "cuda": "13.0"} | machine
     smi = None if known["listed"] is None else SMI.format(**known)
     path = tools(
@@ -188,13 +181,11 @@ def test_what_a_card_lacks_is_a_line_before_anything_is_installed(
         assert word in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("smi", "variables", "said"),
-    [
-        (None, {}, ""),
-        (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
-        ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
-    ],
+@each_row(
+    "smi, variables, said",
+    (None, {}, ""),
+    (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
+    ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
 )
 def test_without_a_card_the_processors_packages_are_installed(
     smi: str | None, variables: dict[str, str], said: str, tmp_path: Path

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
 from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
 from unstable.rewards.oracles.base import Reply as ModelReply
@@ -147,8 +148,7 @@ async def test_sides_of_a_game_are_compared(server: Server) -> None:
 async def test_equal_plays_tie_without_a_call(server: Server) -> None:
     result = branching()
     result.branches = [replace(result.branches[0], spec=each.spec) for each in result.branches]
-    rewards = rewards_of(judge(server, mode="pairwise"))
-    assert await judged(rewards, [result]) == {0: 0.5}
+    assert await judged(rewards_of(judge(server, mode="pairwise")), [result]) == {0: 0.5}
     assert server.asked == 0
 
 
@@ -205,7 +205,7 @@ WRONG = [
 ]
 
 
-@every_row(("args", "why"), WRONG)
+@every_row("args, why", *WRONG)
 def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=rf"^judges.strict.{why}") as error:
         parse({"judges": {"strict": {"kind": "llm", "args": args}}})
@@ -215,8 +215,7 @@ def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) 
 def test_turns_are_not_compared_in_pairs() -> None:
     pairs = judged_by("llm", judged="turn", args={"model": "m", "mode": "pairwise"})
     line = r"^buffer.rewards.0.term = 'judge' values turns, but judges.judge.args.mode = 'pairwise'"
-    with pytest.raises(ConfigError, match=line):
-        rewards_of(pairs)
+    refused(line, rewards_of, pairs)
 
 
 WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
@@ -239,9 +238,7 @@ WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG_SERVICES.values(), ids=list(WRONG_SERVICES))
-async def test_what_a_service_does_wrong_goes_as_declared(
-    server: Server, reply: Reply, why: str
-) -> None:
+async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
     server.replies = [reply]
     timeout = 0.3 if reply.wait_s else 20.0
     dropped = await judged(rewards_of(judge(server, timeout=timeout), RewardConfig()), [game()])
@@ -258,25 +255,20 @@ async def test_what_another_call_would_not_mend_is_asked_once(server: Server, st
     assert server.asked == 1
 
 
-async def test_a_key_goes_out_and_is_never_shown(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_is_sent_never_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "a-very-secret-key")
     server.replies = [Reply(400, "you sent a-very-secret-key")]
     found = await judged(rewards_of(judge(server)), [game()])
     assert "<A_KEY>" in str(found[0]) and "secret-key" not in str(found[0])
 
 
-def test_a_service_that_is_not_there_is_refused_in_one_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_service_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = rewards_of(judge(server))
     monkeypatch.setattr("unstable.rewards.oracles.service.silence", lambda url: "it is silent")
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
         rewards.check()
     monkeypatch.delenv("A_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"^judges.judge.args.api_key_env = 'A_KEY': not set"):
-        rewards.check()
+    refused(r"^judges.judge.args.api_key_env = 'A_KEY': not set", rewards.check)
 
 
 async def test_half_a_character_is_told_as_it_is(server: Server) -> None:

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.builders import game
 from tests.helpers.endpoint import Reply, Server
-from tests.helpers.judged import (
-    SEATS,
-    TURNS,
-    Entry,
-    counts,
-    judged,
-    judged_by,
-    rewards_of,
-)
+from tests.helpers.judged import SEATS, TURNS, Entry, counts, judged, judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, JudgeConfig, RewardConfig
 from unstable.rewards.oracles.asking import Asking
@@ -63,8 +56,7 @@ async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) ->
 
 
 async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) -> None:
-    rewards = rewards_of(term(server, TURNS))
-    await judged(rewards, [game(("main@1", "main@0"), turns=3)])
+    await judged(rewards_of(term(server, TURNS)), [game(("main@1", "main@0"), turns=3)])
     items = [item for body in server.bodies for item in body["items"]]
     assert [item["turn"] for item in items] == [0, 2]
     assert [turn["seat"] for turn in items[1]["turns"]] == [0, 1, 0]
@@ -93,9 +85,7 @@ def unruly(server: Server, reply: Reply, **changes: Any) -> Entry:
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG.values(), ids=list(WRONG))
-async def test_what_a_service_does_wrong_goes_as_declared(
-    server: Server, reply: Reply, why: str
-) -> None:
+async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
     dropped = await judged(rewards_of(unruly(server, reply), RewardConfig()), [game()])
     assert why in str(dropped[0]) and "\n" not in str(dropped[0])
     zero = rewards_of(unruly(server, reply, on_failure="zero"), RewardConfig())
@@ -125,15 +115,11 @@ async def some_fail(results: Sequence[GameResult], seats: Sequence[int]) -> list
     return [OSError("three") if length == 3 else length for length in lengths]
 
 
-async def test_one_item_that_fails_costs_no_other() -> None:
+async def test_null_is_no_reward_and_an_item_that_fails_costs_no_other(server: Server) -> None:
     found = await judged(rewards_of(RewardConfig(term=f"{__name__}:some_fail")), games(5))
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
-
-
-async def test_null_is_no_reward(server: Server) -> None:
     server.replies = [Reply(body={"values": [None]})]
-    rewards = rewards_of(term(server), RewardConfig())
-    assert await judged(rewards, [game()]) == {0: 1.0}
+    assert await judged(rewards_of(term(server), RewardConfig()), [game()]) == {0: 1.0}
 
 
 async def test_equal_content_is_asked_once_by_all_processes(server: Server, tmp_path: Path) -> None:
@@ -173,8 +159,7 @@ def test_a_file_of_answers_survives_a_death_in_a_line(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_written_costs_no_game(server: Server, tmp_path: Path) -> None:
-    rewards = rewards_of(term(server, cache=str(tmp_path)))
-    assert await judged(rewards, [game()]) == {0: 4.0}
+    assert await judged(rewards_of(term(server, cache=str(tmp_path))), [game()]) == {0: 4.0}
 
 
 async def test_terms_of_one_judge_need_names(server: Server) -> None:
@@ -217,16 +202,13 @@ async def unsteady(result: GameResult, seat: int, seen: list[int]) -> float:
     raise OSError("down")
 
 
-async def test_a_function_may_judge_many_at_a_time() -> None:
+async def test_a_function_may_judge_many_and_fails_by_the_same_policy() -> None:
     name = f"{__name__}:whole_games"
     rewards = rewards_of(RewardConfig(term=name))
     assert await judged(rewards, games(4)) == {n: n + 1.0 for n in range(4)}
     assert counts(rewards, name) == {"asked": 4, "calls": 1}
     turns = rewards_of(RewardConfig(term=f"{__name__}:of_turns"))
     assert await judged(turns, games(3)) == {0: 0.0, 1: 0.0, 2: 1.0}
-
-
-async def test_a_function_has_the_same_policy_where_it_fails() -> None:
     entry = judged_by(f"{__name__}:unsteady", args={"seen": []}, on_failure="zero")
     assert await judged(rewards_of(entry), [game()]) == {0: 0.0}
 
@@ -236,28 +218,25 @@ def plain(result: GameResult, seat: int) -> float:
 
 
 @every_row(
-    ("entry", "line"),
-    [
-        (
-            judged_by(f"{__name__}:plain", on_failure="zero"),
-            r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
-        ),
-        (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
-        (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
-        (
-            (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
-            r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
-        ),
-        (
-            judged_by(f"{__name__}:plain", judged="turn"),
-            r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
-        ),
-        (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
-    ],
+    "entry, line",
+    (
+        judged_by(f"{__name__}:plain", on_failure="zero"),
+        r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
+    ),
+    (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
+    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
+    (
+        (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
+        r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
+    ),
+    (
+        judged_by(f"{__name__}:plain", judged="turn"),
+        r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
+    ),
+    (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
 )
 def test_what_a_judge_cannot_be_is_said_in_one_line(entry: Entry, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{line}"):
-        rewards_of(entry)
+    refused(f"^{line}", rewards_of, entry)
 
 
 async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:
@@ -306,12 +285,7 @@ class Echo(Oracle):
     cache=st.sampled_from(["none", "memory"]),
 )
 def test_however_questions_come_each_gets_its_own_answer(
-    numbers: list[int],
-    waits: list[float],
-    fails: set[int],
-    at_once: int,
-    batch: int,
-    cache: str,
+    numbers: list[int], waits: list[float], fails: set[int], at_once: int, batch: int, cache: str
 ) -> None:
     async def ask() -> list[float | None | BaseException]:
         asked = [asking.ask(g, g, 0).value() for g in (game(game_id=n) for n in numbers)]

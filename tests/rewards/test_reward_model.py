@@ -56,8 +56,7 @@ async def test_texts_of_all_lengths_score_together_as_each_does_alone(folder: Pa
     found = await judged(rewards, played)
     assert counts(rewards)["calls"] == 1
     for one in played:
-        text = f"{one.turns[0].answer.text}!"
-        expected = alone(folder, text, 1)
+        expected = alone(folder, f"{one.turns[0].answer.text}!", 1)
         assert found[one.spec.game_id] == pytest.approx(expected, abs=1e-5)
 
 

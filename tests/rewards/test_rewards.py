@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.judged import judged_by, rewards_of
-from tests.helpers.rows import every_row
+from tests.helpers.rows import each_row, every_row
 from unstable.config import ConfigError, RewardConfig, load
 from unstable.records.files import json_line
 from unstable.rewards.built_in import BUILT_IN
@@ -36,8 +36,7 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
             RewardConfig(term="length", weight=-0.25),
         ]
     )
-    result = game(outcomes=(-1.0, 0.0), turns=3, forfeit=0)
-    (trajectory,) = rewards.trajectories(result)
+    (trajectory,) = rewards.trajectories(game(outcomes=(-1.0, 0.0), turns=3, forfeit=0))
     legal, refused = trajectory.samples
     assert trajectory.rewards == {"outcome": Reward(-1.0, -2.0)}
     assert legal.rewards == {
@@ -52,20 +51,16 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
 
 
 @every_row(
-    ("term", "args", "expected"),
-    [
-        ("length", {}, [0, 5, 7, 12]),
-        ("length", {"free": 6}, [0, 0, 1, 6]),
-        ("length", {"of": "thought"}, [0, 3, 4, 9]),
-        ("length", {"of": "action", "free": 2}, [0, 0, 1, 1]),
-        ("overlong", {"most": 10, "buffer": 4}, [0, 0, -0.25, -1]),
-        ("overlong", {"most": 9, "buffer": 8}, [0, -0.5, -0.75, -1]),
-        ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
-    ],
+    "term, args, expected",
+    ("length", {}, [0, 5, 7, 12]),
+    ("length", {"free": 6}, [0, 0, 1, 6]),
+    ("length", {"of": "thought"}, [0, 3, 4, 9]),
+    ("length", {"of": "action", "free": 2}, [0, 0, 1, 1]),
+    ("overlong", {"most": 10, "buffer": 4}, [0, 0, -0.25, -1]),
+    ("overlong", {"most": 9, "buffer": 8}, [0, -0.5, -0.75, -1]),
+    ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
 )
-def test_terms_of_length_by_hand(
-    term: str, args: dict[str, Any], expected: Sequence[float]
-) -> None:
+def test_terms_of_length(term: str, args: dict[str, Any], expected: Sequence[float]) -> None:
     """Of four turns: a program's, and answers of 5, 7 and 12 sampled tokens, 3, 4 and 9 a thought.
 
     The last one's thought was ended: what was inserted is not counted.
@@ -79,9 +74,7 @@ def test_terms_of_length_by_hand(
     ]
     turns = [turn(index, 0, "main@1", sampled=each) for index, each in enumerate(made)]
     config = RewardConfig(term=term, args=args)
-    assert [BUILT_IN[term](game(), each, **config.args) for each in turns] == pytest.approx(
-        expected
-    )
+    assert [BUILT_IN[term](game(), t, **config.args) for t in turns] == pytest.approx(expected)
 
 
 def _answer(count: int) -> Completion:
@@ -89,31 +82,24 @@ def _answer(count: int) -> Completion:
 
 
 @every_row(
-    ("term", "args", "line"),
-    [
-        ("length", {"of": "though"}, "args.of"),
-        ("length", {"most": 3}, "args: unknown key 'most'"),
-        ("overlong", {"most": 3}, "args.buffer"),
-        ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
-    ],
+    "term, args, line",
+    ("length", {"of": "though"}, "args.of"),
+    ("length", {"most": 3}, "args: unknown key 'most'"),
+    ("overlong", {"most": 3}, "args.buffer"),
+    ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
 )
-def test_wrong_arguments_of_terms_of_length_are_named(
-    term: str, args: dict[str, Any], line: str
-) -> None:
+def test_wrong_arguments_are_named(term: str, args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
         load("tiny", {"buffer.rewards": [{"term": term, "args": args}]})
     assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_term_of_the_users_may_leave_a_turn_out() -> None:
+def test_a_turn_may_be_left_out_and_only_trained_seats_count() -> None:
     term = f"{__name__}:first_turn_bonus"
     rewards = Rewards([RewardConfig(term=term, weight=3.0, args={"size": 2.0})])
     (trajectory,) = rewards.trajectories(game())
     assert [sample.rewards for sample in trajectory.samples] == [{term: Reward(2.0, 6.0)}, {}]
     assert [sample.reward for sample in trajectory.samples] == [6.0, 0]
-
-
-def test_only_trained_seats_give_trajectories() -> None:
     rewards = Rewards([RewardConfig()])
     assert len(rewards.trajectories(game(("main@1", "main@1")))) == 2
     assert len(rewards.trajectories(game(("main@1", "main@0")))) == 1
@@ -142,11 +128,9 @@ def given(result: GameResult, turn: Turn) -> Any:
 
 
 @every_row(
-    ("value", "number"),
-    [
-        *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
-        *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
-    ],
+    "value, number",
+    *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
+    *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
 )
 def test_a_value_becomes_a_number_where_it_comes_in(
     value: Any, number: float | None, monkeypatch: pytest.MonkeyPatch
@@ -164,12 +148,10 @@ def test_a_value_becomes_a_number_where_it_comes_in(
 
 
 @every_row(
-    ("term", "message"),
-    [
-        ("outcom", "did you mean 'outcome'?"),
-        ("no_such_module:f", "cannot import no_such_module"),
-        (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
-    ],
+    "term, message",
+    ("outcom", "did you mean 'outcome'?"),
+    ("no_such_module:f", "cannot import no_such_module"),
+    (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
 )
 def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:
@@ -258,8 +240,7 @@ async def slow_for_one(result: GameResult, turn: Turn) -> float:
 
 
 async def test_a_term_that_never_answers_costs_its_game() -> None:
-    rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
-    found = await judged(rewards, 3)
+    found = await judged(rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0)), 3)
     assert found[:2] == [0, 2]
     assert "reward term judge: none in timeout = 1 s" in str(found[2])
 
@@ -300,15 +281,13 @@ async def raises_later(result: GameResult, turn: Turn, error: str) -> float:
     return raises(result, turn, error)
 
 
-@pytest.mark.parametrize(
-    ("term", "error", "message"),
-    [
-        ("raises", "value", "ValueError: no such word"),
-        ("raises", "exit", "SystemExit: 3"),
-        ("raises_later", "value", "ValueError: no such word"),
-        ("raises_later", "exit", "SystemExit(3)"),
-        ("raises_later", "cancelled", "CancelledError()"),
-    ],
+@each_row(
+    "term, error, message",
+    ("raises", "value", "ValueError: no such word"),
+    ("raises", "exit", "SystemExit: 3"),
+    ("raises_later", "value", "ValueError: no such word"),
+    ("raises_later", "exit", "SystemExit(3)"),
+    ("raises_later", "cancelled", "CancelledError()"),
 )
 async def test_what_a_term_raises_costs_one_game(term: str, error: str, message: str) -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:{term}", args={"error": error})])

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from tests.helpers.builders import answering, asking, completion, game, sampled
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import Entry, judged_by, rewards_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
+from tests.helpers.rows import each_row
 from tests.helpers.teacher import teacher_at, tiny_engine
-from unstable.config import ConfigError, RewardConfig, parse
+from unstable.config import RewardConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.types import GameFailure, GameResult, Move, SampledTokens, Segment
 
@@ -50,18 +52,15 @@ async def judged(entry: Entry, result: GameResult) -> list[float] | GameFailure:
 async def test_the_experts_share_of_the_move_that_was_made() -> None:
     moves = (Move([7, 8], 0.75), Move([7, 9, 8], 0.25), Move([9, 8], 0.0))
     made = [[7, 8], [7, 9, 8], [9, 8], [5, 5]]  # the last is no move
-    answers = [
-        replace(sampled(token_ids=ids, logprobs=[-1.0] * len(ids)), moves=moves) for ids in made
-    ]
+    answers = [replace(sampled(token_ids=a, logprobs=[-1.0] * len(a)), moves=moves) for a in made]
     found = await judged(RewardConfig(term="expert", weight=2.0), answered(answers))
     assert found == [0.75, 0.25, 0.0, 0.0]
 
 
 def test_an_experts_share_needs_its_moves() -> None:
     rewards = [{"term": "outcome"}, {"term": "expert"}]
-    with pytest.raises(ConfigError) as error:
-        parse({"buffer": {"rewards": rewards}})
-    assert str(error.value) == (
+    said = line_of(parse, {"buffer": {"rewards": rewards}})
+    assert said == (
         "buffer.rewards.1.term = 'expert' asks how likely the expert makes each move, but "
         "sampling.moves = 'none'; set sampling.moves to expert"
     )
@@ -143,22 +142,18 @@ def echo(tokens: Sequence[str], logprobs: Sequence[float | None]) -> Reply:
 FINE = [None, *[-1.0] * 7]
 
 
-@pytest.mark.parametrize(
-    ("reply", "message"),
-    [
-        (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
-        (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
-        (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
-        (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
-        (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
-        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
-        (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
-        (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
-    ],
+@each_row(
+    "reply, message",
+    (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
+    (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
+    (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
+    (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
+    (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
+    (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
+    (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
+    (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
 )
-async def test_a_fault_of_the_endpoint_is_a_line_and_costs_the_game(
-    server: Server, reply: Reply, message: str
-) -> None:
+async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, message: str) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)
     answer = SampledTokens(
         prompt_ids=PROMPT,
@@ -185,5 +180,4 @@ async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: S
 
 
 def test_it_has_to_be_told_where_and_who() -> None:
-    with pytest.raises(ConfigError, match=r"^judges.wise.args.url is missing"):
-        parse({"judges": {"wise": {"kind": "teacher"}}})
+    refused(r"^judges.wise.args.url is missing", parse, {"judges": {"wise": {"kind": "teacher"}}})

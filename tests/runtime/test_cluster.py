@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.cli import ran
 from unstable.config import parse
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
@@ -41,23 +42,14 @@ assert not is_held()
 
 
 @pytest.mark.slow
-def test_processes_start_out_of_any_path_beside_any_cluster_as_nice_as_the_run(
-    tmp_path: Path,
-) -> None:
+def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -> None:
     """They hear no hangup, which this process does."""
     place = tmp_path / "a b"
     place.mkdir()
     (place / "venv").symlink_to(sys.prefix)
     python = place / "venv/bin/python"
     nice = os.nice(0) + 3
-    done = subprocess.run(
-        ["nice", "-n", "3", str(python), "-c", SCRIPT],
-        env=os.environ | {"RAY_ADDRESS": "192.0.2.1:6379"},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = ran(["nice", "-n", "3", str(python), "-c", SCRIPT], place, RAY_ADDRESS="192.0.2.1:6379")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-3:] == [str(python), str(nice), "True"]
 
@@ -109,9 +101,7 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
         child.wait()
 
 
-def test_a_learner_on_a_card_keeps_its_memory_in_segments_that_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_grows_in_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine must not: vLLM could not put it to sleep. What the environment says stands."""
     made: list[dict[str, Any]] = []
 

@@ -59,8 +59,7 @@ def crew_of(
 ) -> tuple[Crew, list[str]]:
     said: list[str] = []
     config = config_of(tiny_folder, **changes)
-    folder = RunFolder(tmp_path)
-    return Crew(config, folder, nodes, Waits(), said.append, grows=grows), said
+    return Crew(config, RunFolder(tmp_path), nodes, Waits(), said.append, grows=grows), said
 
 
 def processors(monkeypatch: pytest.MonkeyPatch, **left: int) -> None:

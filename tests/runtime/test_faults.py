@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.cli import children, ended, goes_on, in_process, start, wait_for
+from tests.helpers.cli import children, ended, goes_on, in_process, ran, start, wait_for
 from tests.helpers.locally import locally
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
@@ -69,7 +69,6 @@ def test_a_run_outlives_its_actor_and_wandb_and_resumes_after_its_learner(
     whole(project / "run")
     last = state(project / "run")
     assert last["state"] == "failed" and last["reason"] == line.removeprefix("error: ")
-
     monkeypatch.setenv("WANDB_MODE", "offline")
     process = start(project, "--resume", "run", "--wandb", "a project", config=False)
     services = children(process, "wandb-core") + children(process, "wandb_core")
@@ -137,8 +136,7 @@ def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -
 
 def fill(disk: Path) -> None:
     """Leave no room for a checkpoint."""
-    free = shutil.disk_usage(disk).free
-    (disk / "filler").write_bytes(bytes(max(0, free - 300_000)))
+    (disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 300_000)))
 
 
 REWARD = """
@@ -205,7 +203,5 @@ print("alive")
 
 
 def test_a_log_that_cannot_be_written_leaves_the_terminal_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED_LOG], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-c", BLOCKED_LOG], tmp_path)
     assert (done.stdout, done.stderr) == ("alive\n", "")

@@ -87,9 +87,7 @@ def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.tables("nodes", 1)
-def test_a_run_leaves_a_cluster_as_it_was_and_a_node_may_leave_the_run(
-    cluster: Cluster, bystander: psutil.Process, tmp_path: Path
-) -> None:
+def test_a_cluster_stays(cluster: Cluster, bystander: psutil.Process, tmp_path: Path) -> None:
     second = cluster.add_node(**ARGS)
     steps = 15
     words = [*OPTIONS, "--ray_address", cluster.address, "--cluster.min_nodes", "2"]

@@ -35,9 +35,7 @@ class Mortal:
         self._config, self._folder, *_rest = arguments
         self._dead = False
         options = SimpleNamespace(remote=self._adapter)
-        self.actor = SimpleNamespace(
-            adapter=SimpleNamespace(options=lambda **_: options),
-        )
+        self.actor = SimpleNamespace(adapter=SimpleNamespace(options=lambda **_: options))
 
     async def start(self, _: object) -> int:
         self._learner = LocalLearner(self._config, self._folder)
@@ -192,9 +190,7 @@ async def test_it_goes_on_to_the_same_weights_wherever_it_dies(
         assert len(mine) == len(adapters)
 
 
-async def test_the_third_death_ends_the_run_which_can_go_on(
-    model: ModelConfig, tmp_path: Path
-) -> None:
+async def test_the_third_death_ends_the_run(model: ModelConfig, tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"the learner's process has died in .*--resume"):
         await trained(model, tmp_path, {4, 9, 13}, after=False, afar=False)
     assert RunFolder(tmp_path / "run").versions()

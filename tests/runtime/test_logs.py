@@ -57,9 +57,7 @@ def test_two_processes_of_one_component_go_on_in_the_same_file(tmp_path: Path) -
     assert sorted(kept) == list(range(300 - len(kept), 300))
 
 
-def test_a_full_log_whose_folder_is_gone_leaves_the_terminal_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_log_without_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder(tmp_path / "run")
     with logging_to(folder, "loop"):
         log.info("before")

@@ -140,9 +140,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def moves(folder: RunFolder) -> dict[int, list[str]]:
-    return {
-        number: [turn["action"] for turn in game["turns"]] for number, game in games(folder).items()
-    }
+    return {n: [t["action"] for t in game["turns"]] for n, game in games(folder).items()}
 
 
 def check_whole(folder: RunFolder, steps: int) -> None:

@@ -113,18 +113,13 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
     assert content(await rounds(nodes, lost_in, back_in)) == content(expected)
     back = [] if back_in is None else ["actor-1 plays at b"]
     assert nodes.said == ["actor-1 lost", *back]
-    assert [await actor.state() for actor in nodes.actors] == [
-        await actor.state() for actor in whole.actors
-    ]
+    assert [await a.state() for a in nodes.actors] == [await a.state() for a in whole.actors]
     await nodes.close()
     await whole.close()
 
 
-async def test_at_once_what_a_lost_actor_has_begun_is_played_once(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
-    config = config_of(tiny_folder, loop={"mode": "async"})
-    nodes = Nodes(config, RunFolder(tmp_path))
+async def test_a_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: Path) -> None:
+    nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
     calls = await rounds(nodes, 1, None)
     for number, games in enumerate(calls):
@@ -140,9 +135,7 @@ async def test_at_once_what_a_lost_actor_has_begun_is_played_once(
     await nodes.close()
 
 
-async def test_what_a_lost_actor_was_dealt_is_played_by_another_until_it_is_back(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_another_plays_what_a_lost_actor_has(tiny_folder: Path, tmp_path: Path) -> None:
     """Another one that dies meanwhile is started again, and plays what is left of it."""
     nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
@@ -168,9 +161,7 @@ async def test_what_a_lost_actor_was_dealt_is_played_by_another_until_it_is_back
     await nodes.close()
 
 
-async def test_a_lost_actor_comes_back_with_all_that_was_published_meanwhile(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_lost_actor_comes_back_up_to_date(tiny_folder: Path, tmp_path: Path) -> None:
     """The newest from memory; those before it from the driver's files, sent to where it is."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     nodes = Nodes(config, folder)
@@ -225,11 +216,7 @@ async def test_an_adapter_that_was_lost_with_the_learners_node_comes_from_its_ch
 
 @pytest.mark.parametrize(("refuses", "deaths"), [(2, 0), (10**9, 1)])
 async def test_one_that_cannot_be_reached_is_waited_for_and_is_not_dead(
-    refuses: int,
-    deaths: int,
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    refuses: int, deaths: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "PAUSE_S", 0.01)
     monkeypatch.setattr(heartbeat, "UNREACHED_S", 0.2)

@@ -43,18 +43,14 @@ def node(name: str = "10.0.0.2", **changes: Any) -> Node:
 
 
 @every_row(
-    ("here", "there", "line"),
-    [
-        ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
-        ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
-        ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
-        ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
-        ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
-    ],
+    "here, there, line",
+    ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
+    ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
+    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
 )
-def test_a_node_that_differs_is_told_in_a_line(
-    here: dict[str, Any], there: dict[str, Any], line: str
-) -> None:
+def test_a_different_node_is_told(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
     (told,) = differences(node(**there), found(**here))
     assert line in told and "\n" not in told
     assert [*differences(node(), found())] == []
@@ -82,9 +78,7 @@ def test_files_that_come_are_written_whole_and_over_nothing(tmp_path: Path) -> N
         write_files(tmp_path / "000012", {})
 
 
-def test_an_agent_keeps_files_and_hands_logs_over_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_hands_logs_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.tempfile, "tempdir", str(tmp_path))
     agent = NodeAgent()
     root = Path(agent.make())
@@ -104,9 +98,7 @@ def test_an_agent_keeps_files_and_hands_logs_over_once(
     assert not root.exists()
 
 
-async def test_logs_of_a_node_reach_the_runs_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_logs_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "LOG_BYTES", 5)
     told = [{"actor-3.log": b"first\n"}, {"actor-3.log": b"second\n"}]
 
@@ -123,9 +115,7 @@ async def test_logs_of_a_node_reach_the_runs_folder(
     assert (tmp_path / "logs/actor-3.log.1").read_bytes() == b"first\n"
 
 
-async def test_a_node_is_there_if_its_agent_answers_and_gone_if_that_is_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_node_is_there_while_its_agent_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "PAUSE_S", 0.0)
     monkeypatch.setattr(heartbeat, "PING_S", 0.05)
     answers: list[Any] = []
@@ -165,9 +155,7 @@ def run_config(tmp_path: Path) -> RunConfig:
     )
 
 
-async def test_a_node_without_the_drivers_disk_gets_what_its_processes_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_gets_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.ray, "put", lambda value: value)
     config = run_config(tmp_path)
     files = Files(config, RunFolder(tmp_path / "run"))
@@ -209,18 +197,15 @@ OWN = ("tests/", "bench/", "scripts/", "examples/")
 """Folders whose modules other tests may have loaded."""
 
 
-def test_a_users_modules_go_with_all_that_they_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "deep").mkdir()
+def test_modules_go_with_their_imports(here: Path) -> None:
+    (here / "deep").mkdir()
     for name in ("my_games.py", "deep/__init__.py", "deep/more.py", "unused.py"):
-        (tmp_path / name).write_text(f"# {name}\n")
-    monkeypatch.chdir(tmp_path)
+        (here / name).write_text(f"# {name}\n")
     loaded = dict(sys.modules)
     for name in ("my_games", "deep", "deep.more"):
         path = name.replace(".", "/") + ("/__init__" if name == "deep" else "")
         module = ModuleType(name)
-        module.__file__ = str(tmp_path / f"{path}.py")
+        module.__file__ = str(here / f"{path}.py")
         loaded[name] = module
     given = own_modules(loaded)
     assert {name for name in given if not name.startswith(OWN)} == {
@@ -252,9 +237,7 @@ def reserved(
     return reserve(placements, {name: node(name) for name in ("a", "b")}), groups
 
 
-def test_ray_keeps_cards_and_processors_at_each_processs_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_keeps_cards_at_each_processs_node(monkeypatch: pytest.MonkeyPatch) -> None:
     places, groups = reserved(
         monkeypatch, Placement("a", ("0", "1")), Placement("b", ("0",)), Placement("b")
     )
@@ -269,9 +252,7 @@ def test_ray_keeps_cards_and_processors_at_each_processs_node(
     assert seen == [None, None, ""], "Ray says which cards, and none where there are none"
 
 
-def test_processes_that_share_a_card_are_in_one_group_with_a_part_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_that_share_a_card_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Placement("a", ("0",))
     places, groups = reserved(monkeypatch, card, Placement("b", ("0",)), card, card)
     assert groups.made == [({"CPU": 3, "GPU": 1}, "id of a"), ({"CPU": 1, "GPU": 1}, "id of b")]
@@ -282,14 +263,12 @@ def test_processes_that_share_a_card_are_in_one_group_with_a_part_each(
 
 
 @every_row(
-    ("names", "auth", "changes", "refused"),
-    [
-        (("10.0.0.1", "10.0.0.2"), "token", {}, False),
-        (("10.0.0.1", "10.0.0.2"), "disabled", {}, True),
-        (("10.0.0.1", "10.0.0.2"), "", {}, True),
-        (("10.0.0.1",), "", {"insecure": True}, False),
-        (("127.0.0.1", "127.0.0.1#a1b2c3"), "", {}, False),
-    ],
+    "names, auth, changes, refused",
+    (("10.0.0.1", "10.0.0.2"), "token", {}, False),
+    (("10.0.0.1", "10.0.0.2"), "disabled", {}, True),
+    (("10.0.0.1", "10.0.0.2"), "", {}, True),
+    (("10.0.0.1",), "", {"insecure": True}, False),
+    (("127.0.0.1", "127.0.0.1#a1b2c3"), "", {}, False),
 )
 def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
     names: tuple[str, ...], auth: str, changes: dict[str, Any], refused: bool
@@ -305,8 +284,7 @@ def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
 
 def test_what_an_endpoint_costs_is_counted_on_one_machine() -> None:
     endpoint = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
-    free = parse({"opponents": {"fixed": [endpoint]}})
-    assert survey.counted_here(free) is None
+    assert survey.counted_here(parse({"opponents": {"fixed": [endpoint]}})) is None
     capped = parse({"opponents": {"fixed": [endpoint | {"max_calls": 9}]}})
     assert "opponents.fixed.0: max_calls" in str(survey.counted_here(capped))
 
@@ -328,8 +306,7 @@ def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
 
 def test_what_is_used_of_a_node_is_what_ray_has_to_give() -> None:
     own = machine(2)
-    busy = replace(own.gpus[0], free_bytes=1)
-    own = replace(own, gpus=(busy, own.gpus[1]))
+    own = replace(own, gpus=(replace(own.gpus[0], free_bytes=1), own.gpus[1]))
     left = nodes._given_by_ray(own, {"CPU": 3.0, "GPU": 1.0}, "a")
     assert (left.cores, [gpu.id for gpu in left.gpus], left.node) == (3, ["1"], "a")
     raw = [

@@ -102,9 +102,7 @@ async def test_what_has_started_is_closed_where_the_learner_does_not_start(
     assert [each.ended for each in made] == ["close"] * 3
 
 
-async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_engine_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 
     async def close() -> None:
@@ -127,14 +125,11 @@ async def test_an_engine_is_closed_where_its_opponents_cannot_be_loaded(
     assert closed == ["games", "engine"]
 
 
-async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
-    tiny_folder: Path,
-) -> None:
+async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> None:
     """Each actor is judged alone: over all of them, one would be lost in the mean."""
     config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
-
     adapters = probe_adapters(read_shape(config.model), config.model.lora)
     size = read_shape(config.model).vocabulary
     right = await ask_probe(engine, adapters, size)
@@ -162,10 +157,8 @@ async def test_an_engine_that_serves_the_base_is_found_among_others_that_do_not(
         await probe(*[right] * 7, deaf)
 
 
-@every_row(("cards", "most"), [(("0", "0", "1"), 2), ((None, None, None), 3)])
-def test_engines_of_one_card_start_one_after_another(
-    cards: tuple[str | None, ...], most: int
-) -> None:
+@every_row("cards, most", (("0", "0", "1"), 2), ((None, None, None), 3))
+def test_engines_of_one_card_start_in_turn(cards: tuple[str | None, ...], most: int) -> None:
     """Each measures what is free there; on the processor all start at once."""
     at_once: set[int] = set()
     seen: list[set[int]] = []

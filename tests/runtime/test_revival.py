@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.mortal import Mortal, config_of, content, group
+from tests.helpers.rows import each_row
 from unstable.config import RunConfig
 from unstable.models.adapters import write_adapter
 from unstable.planning.machine import LOOPBACK, Placement
@@ -47,10 +48,7 @@ async def played(
 
 @pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
 async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
-    dies_after: tuple[int, ...],
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its first game, in the midst of a call, or after the last game of one."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
@@ -63,12 +61,10 @@ async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
-    [
-        {"actors": {"num": 1, "games_in_flight": 6, "engine": "vllm"}},
-        {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
-    ],
+    {"actors": {"num": 1, "games_in_flight": 6, "engine": "vllm"}},
+    {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
 )
 async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_so(
     changes: dict[str, Any], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,10 +79,7 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
 
 @pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
 async def test_what_is_dealt_outlives_the_actor_and_comes_once(
-    dies_after: tuple[int, ...],
-    tiny_folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is dealt while the process is dead is among it."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
@@ -167,26 +160,21 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     await actor.close()
 
 
-@pytest.mark.parametrize(
-    ("free", "found"),
-    [
-        ([0.1, 0.1, 0.5, 0.9, 0.9], True),  # given back little by little
-        ([0.95, 0.95], True),
-        ([], True),  # NVML does not answer: the engine will say
-        ([0.1], False),
-    ],
+@each_row(
+    "free, found",
+    ([0.1, 0.1, 0.5, 0.9, 0.9], True),  # given back little by little
+    ([0.95, 0.95], True),
+    ([], True),  # NVML does not answer: the engine will say
+    ([0.1], False),
 )
-async def test_a_successor_waits_for_the_memory_that_the_dead_one_held(
-    free: list[float], found: bool
-) -> None:
+async def test_a_successor_waits_for_memory(free: list[float], found: bool) -> None:
     looks = iter(free)
 
     def read(gpus: Sequence[str]) -> list[float]:
         assert gpus == ("0", "1")
         if not free:
             return []
-        now = next(looks, free[-1])
-        return [0.97, now]
+        return [0.97, next(looks, free[-1])]
 
     wait_s = 60.0 if found else 0.0
     assert await until_free(("0", "1"), 0.9, read, wait_s=wait_s, look_s=0) == found

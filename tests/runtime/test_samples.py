@@ -3,11 +3,10 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.helpers.loop import lines, make_context, publish_start
+from tests.helpers.loop import Begin, lines, publish_start
 from unstable.loop.dealing import Dealer
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.runtime.actors import RemoteActor
@@ -17,13 +16,9 @@ from unstable.types.processes import started
 pytestmark = pytest.mark.slow
 
 
-async def test_a_batch_is_trained_whole_whose_actor_was_killed(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_a_batch_is_trained_whole_whose_actor_was_killed(begin: Begin) -> None:
     """After its games had been admitted, and before the batch was drawn."""
-    context = make_context(
-        tiny_folder,
-        tmp_path / "run",
+    context = begin(
         num_actors=0,
         loop={"mode": "async", "steps": 3},
         actors={"num": 1, "games_in_flight": 8, "engine": "embedded"},

@@ -95,8 +95,7 @@ async def test_calls_of_one_moment_go_together_and_end_in_few_lists() -> None:
 
 
 async def test_results_come_in_the_order_of_their_end_and_the_state_comes_last() -> None:
-    handle = Handle(tells_state=True, in_flight=4)
-    stream, made = Stream(handle), specs(20)
+    stream, made = Stream(Handle(tells_state=True, in_flight=4)), specs(20)
     *parts, state = [part async for part in stream.play(made)]
     assert isinstance(state, ActorState) and state.training_games == 20
     lists = [ended_of(part) for part in parts]
@@ -106,9 +105,7 @@ async def test_results_come_in_the_order_of_their_end_and_the_state_comes_last()
     expected = [each for ended in alone for each in ended.finished]
     assert [each.spec for each in finished] == [each.spec for each in expected]
     for ours, theirs in zip(finished, expected, strict=True):
-        assert replace(ours, line=b"", trajectories=[]) == replace(
-            theirs, line=b"", trajectories=[]
-        )
+        assert bare(ours) == bare(theirs)
         assert opened(ours.trajectories) == opened(theirs.trajectories)
     counts: Counter[str] = Counter()
     for each in lists:
@@ -157,8 +154,7 @@ async def test_what_was_dealt_ends_where_nobody_takes_it_in_any_more() -> None:
 
 
 async def test_the_last_result_does_not_wait_for_the_pace() -> None:
-    handle = Handle()
-    stream = Stream(handle)
+    stream = Stream(Handle())
     await ids(stream, 0, 1)
     await asyncio.sleep(2 * EVERY_S)
     began = asyncio.get_running_loop().time()

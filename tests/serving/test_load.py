@@ -112,9 +112,7 @@ def asked(number: int) -> dict[str, Any]:
 
 @pytest.mark.tables("serving", 1)
 @pytest.mark.slow
-async def test_64_clients_get_their_own_answers_for_a_while(
-    tmp_path: Path, tiny_folder: Path
-) -> None:
+async def test_64_clients_get_their_own_answers(tmp_path: Path, tiny_folder: Path) -> None:
     model = {"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}}
     config = served_config(model=model, actors={"games_in_flight": 32})
     make_run(tmp_path / "run", config, [0, 3])

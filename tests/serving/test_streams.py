@@ -31,9 +31,7 @@ async def streamed(served: Endpoint, **request: Any) -> tuple[list[list[Any]], A
 
 async def whole(served: Endpoint, **request: Any) -> Any:
     async with served.client() as client:
-        return await client.chat.completions.create(
-            **{"model": "main@0", "messages": HI, **request}
-        )
+        return await client.chat.completions.create(**{"model": "main@0", "messages": HI} | request)
 
 
 def rows(choices: Sequence[Any]) -> list[tuple[str, float, list[tuple[str, float]]]]:
@@ -111,9 +109,7 @@ def near(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
-async def test_logprobs_are_of_the_distribution_at_the_temperature(
-    served: Endpoint, temperature: float
-) -> None:
+async def test_logprobs_are_at_the_temperature(served: Endpoint, temperature: float) -> None:
     model = load_model(served.config.model)
     async with served.client() as client:
         reply = await client.completions.create(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.liars import Liars
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, drawn, kuhn
 from unstable.config import ConfigError, GameConfig
@@ -14,8 +15,8 @@ from unstable.solving.table import TableRow, policy_of, read_tables, tabulated, 
 from unstable.solving.tree import Tree, grow
 
 
-@every_row(("legal", "forfeits"), [(1.0, True), (0.8, True), (0.8, False)])
-@every_row("game", [KUHN, GameConfig(env=f"{Liars.__module__}:Liars")])
+@every_row("legal, forfeits", (1.0, True), (0.8, True), (0.8, False))
+@every_row("game", KUHN, GameConfig(env=f"{Liars.__module__}:Liars"))
 def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
     """One seat draws one of three policies before the game; the other plays a fourth."""
     tree = kuhn() if game is KUHN else grow(game)
@@ -29,8 +30,7 @@ def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
                 own = policy if node.seat == seat else other
                 given = own.get(node.information_set)
                 mixed[node.information_set] = own[node.key] if given is None else given
-            values = PolicyValues(tree, mixed, forfeits)
-            return values.of(tree.root)[0]
+            return PolicyValues(tree, mixed, forfeits).of(tree.root)[0]
 
         assert value(mean) == pytest.approx(sum(map(value, parts)) / 3)
 
@@ -44,22 +44,19 @@ def _all(tree: Tree):
             yield node
 
 
-def test_one_policys_average_is_itself() -> None:
+def test_one_policys_average_is_itself_and_an_open_game_has_none() -> None:
     policy = drawn(kuhn(), 1)
     mean = averaged(kuhn(), [policy, policy], forfeits=True)
     found, expected = (assess(kuhn(), each, forfeits=True) for each in (mean, policy))
     assert found.best == pytest.approx(expected.best)
     assert found.values == pytest.approx(expected.values)
-
-
-def test_an_open_game_has_no_average() -> None:
     tree = grow(GameConfig(env="Nim-v0", args={"piles": [1, 2]}))
     with pytest.raises(ConfigError, match="in which every seat sees all has no average"):
         averaged(tree, [drawn(tree, 0)], forfeits=True)
 
 
-@every_row("ending", [".csv", ".json"])
-@every_row("env", ["kuhn", "Nim-v0", "average"])
+@every_row("ending", ".csv", ".json")
+@every_row("env", "kuhn", "Nim-v0", "average")
 def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str) -> None:
     tree = grow(GameConfig(env=env, args={"piles": [1, 2]})) if env == "Nim-v0" else kuhn()
     policy = drawn(tree, 3, legal=0.9)
@@ -67,12 +64,10 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str
         policy = averaged(tree, [policy, drawn(tree, 4)], forfeits=True)
     path = tmp_path / f"policy{ending}"
     write_tables(path, {"A": tabulated(tree, policy), "B": []})
-    read = read_tables(path)
-    again = policy_of(tree, read["A"], "--policy")
+    again = policy_of(tree, read_tables(path)["A"], "--policy")
     for forfeits in (True, False):
         assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
-    with pytest.raises(ConfigError, match=f"policy{ending}' exists"):
-        write_tables(path, {}, check=True)
+    refused(f"policy{ending}' exists", write_tables, path, {}, check=True)
 
 
 def test_a_table_that_does_not_fit_is_one_line() -> None:
@@ -89,25 +84,21 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
             f"T: probabilities of seat {first.seat}",
         ),
     ):
-        with pytest.raises(ConfigError, match=words.replace("+", r"\+")):
-            policy_of(kuhn(), changed, "T")
+        refused(words.replace("+", r"\+"), policy_of, kuhn(), changed, "T")
 
 
 @every_row(
-    ("name", "text", "words"),
-    [
-        ("a.txt", "", "ends with .csv or .json"),
-        ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
-        ("a.json", "{", "is not a JSON list"),
-        ("a.json", "[1]", "is not a JSON list"),
-        ("none.json", None, "No such file"),
-    ],
+    "name, text, words",
+    ("a.txt", "", "ends with .csv or .json"),
+    ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
+    ("a.json", "{", "is not a JSON list"),
+    ("a.json", "[1]", "is not a JSON list"),
+    ("none.json", None, "No such file"),
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        read_tables(tmp_path / name)
+    refused(words, read_tables, tmp_path / name)
 
 
 def test_rows_say_what_a_seat_sees() -> None:

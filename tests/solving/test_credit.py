@@ -39,9 +39,9 @@ def games(
             yield p * q, here + visits, payoffs
 
 
-@every_row("name", TREES)
-@every_row("legal", [1.0, 0.9])
-@every_row("forfeits", [False, True])
+@every_row("name", *TREES)
+@every_row("legal", 1.0, 0.9)
+@every_row("forfeits", False, True)
 def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
     tree = TREES[name]()
     policy = drawn(tree, seed=3, legal=legal)

@@ -49,7 +49,7 @@ def plainly(tree: Tree, own: Policy, other: Policy, forfeits: bool) -> float:
     return sum(below(tree.root, seat) for seat in range(2)) / 2
 
 
-@every_row("legal", [1.0, 0.8])
+@every_row("legal", 1.0, 0.8)
 def test_no_pool_answers_better_than_a_best_response(legal: float) -> None:
     """What one wins the other loses, and the exploitability bounds the least from below."""
     tree = kuhn()

@@ -34,15 +34,12 @@ def random_game(chance: np.random.Generator, count: int) -> np.ndarray:
     return np.asarray(upper - upper.T)
 
 
-def test_copies_change_nothing_in_the_nash_average() -> None:
+def test_nash_averages_of_copies_and_of_transitive_games() -> None:
     """Balduzzi's first property: two rocks share what one had."""
     places = [0, 0, 1, 2]
     found = nash_average(ROCK_PAPER_SCISSORS[np.ix_(places, places)])
     assert found.mixture == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3], abs=1e-8)
     assert found.worth == pytest.approx([0.0] * 4, abs=1e-8)
-
-
-def test_a_transitive_game_has_all_mass_on_the_best() -> None:
     strengths = np.array([1.0, 3.0, 2.0])
     found = nash_average(np.tanh(strengths[:, None] - strengths))
     assert found.mixture == pytest.approx([0.0, 1.0, 0.0])
@@ -169,9 +166,6 @@ def test_joint_policy_correlation_is_that_of_its_paper() -> None:
     assert found == pytest.approx(Correlation(30.44, 20.03))
     assert found.loss == pytest.approx(0.342, abs=5e-4)
     assert joint_policy_correlation(np.zeros((2, 2))).loss is None
-
-
-def test_joint_policy_correlation_by_hand() -> None:
-    """The diagonal's mean is (4 + 6 + 5) / 3, that beside it (1 + 2 + 3 + 0 + 1 + 5) / 6."""
+    # The diagonal's mean is (4 + 6 + 5) / 3, that beside it (1 + 2 + 3 + 0 + 1 + 5) / 6.
     found = joint_policy_correlation(np.array([[4.0, 1, 2], [3, 6, 0], [1, 5, 5]]))
     assert found == pytest.approx((5.0, 2.0)) and found.loss == pytest.approx(0.6)

@@ -41,9 +41,7 @@ def design(*players: str, **changes: object) -> Design:
 def played(spec: GameSpec) -> GameResult:
     """As strong as the players are, by chance that follows from the game's number."""
     chance = random.Random(spec.game_id)
-    worth = {
-        side: STRENGTH[spec.seats[side[0]].player.name] + chance.gauss(0, 1) for side in spec.sides
-    }
+    worth = {at: STRENGTH[spec.seats[at[0]].player.name] + chance.gauss(0, 1) for at in spec.sides}
     best = max(worth, key=lambda side: worth[side])
     outcomes = [1.0 if seat in best else -1.0 for seat in range(len(spec.seats))]
     payoffs = [2 * outcome for outcome in outcomes]
@@ -121,7 +119,7 @@ def test_a_budget_goes_where_intervals_are_widest() -> None:
     assert all(count == sides[pair[::-1]] for pair, count in sides.items()), "both ways"
 
 
-@every_row("budget", [24, 25, 31])
+@every_row("budget", 24, 25, 31)
 def test_small_budgets_are_spent_as_far_as_deals_go(budget: int) -> None:
     run, plan = config(TWO), design(*STRENGTH, budget=budget)
     assert least_budget(run, plan) == 6 * 2 * FIRST_DEALS == 24
@@ -151,18 +149,14 @@ def test_the_matrix_is_of_payoffs_or_of_wins() -> None:
     assert by_payoff == pytest.approx(-by_payoff.T)
 
 
-def test_what_is_won_together_is_by_who_sits_first() -> None:
+def test_wins_together_are_by_who_sits_first_and_tallies_count_pairs() -> None:
     results = whole(config(TWO), design("even", "weak", with_itself=True))
     paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
     paid["even", "weak"] = 0.5
-    shared = [
-        replace(each, outcomes=[paid.get(names(each.spec), -1.0) / 2] * 2) for each in results
-    ]
-    found = won_together(["even", "weak"], shared)
-    assert found == pytest.approx(np.array([[2.0, 0.5], [-1.0, 2.0]]))
-
-
-def test_tallies_count_a_game_once_for_each_pair() -> None:
+    shared = [replace(e, outcomes=[paid.get(names(e.spec), -1.0) / 2] * 2) for e in results]
+    assert won_together(["even", "weak"], shared) == pytest.approx(
+        np.array([[2.0, 0.5], [-1.0, 2.0]])
+    )
     results = whole(config(THREE), design("strong", "weak", deals=10))
     found = tallies(map(ranking, results))  # type: ignore[arg-type]
     assert found["strong", "weak"].games == len(results) == 60

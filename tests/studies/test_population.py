@@ -41,38 +41,26 @@ def met_by(own: LeagueConfig, member: str, generation: int) -> str:
     return names(met(own, Turn(member, generation), turns(own)))
 
 
-def test_in_turns_each_member_meets_what_those_before_it_have_just_made() -> None:
+def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation() -> None:
     own = league()
     assert names(turns(own)) == "m-1 e-1 l-1 m-2 e-2 l-2 m-3 e-3 l-3"
-    assert met_by(own, "m", 1) == ""
-    assert met_by(own, "e", 1) == "m-1"
-    assert met_by(own, "l", 1) == "m-1 e-1"
-    assert met_by(own, "m", 2) == "m-1 e-1 l-1"
-    assert met_by(own, "e", 3) == "m-3"
-    assert met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
+    assert met_by(own, "m", 1) == "" and met_by(own, "e", 1) == "m-1"
+    assert met_by(own, "l", 1) == "m-1 e-1" and met_by(own, "m", 2) == "m-1 e-1 l-1"
+    assert met_by(own, "e", 3) == "m-3" and met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
     assert names(needed(own, Turn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
-
-
-def test_side_by_side_they_meet_what_the_generation_before_has_made() -> None:
     own = league(turns="together")
     assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # whom is there to exploit at first?
     assert met_by(own, "m", 2) == met_by(own, "l", 2) == met_by(own, "e", 2) == "m-1"
-    assert met_by(own, "e", 3) == "m-2"
-    assert met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
+    assert met_by(own, "e", 3) == "m-2" and met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
     assert names(needed(own, Turn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
 
 
-def test_exploiters_meet_the_newest_of_those_that_are_named() -> None:
+def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
     y = {"role": "exploiter", "against": ["b", "x"]}
     own = league("", members={"a": {}, "b": {}, "x": {"role": "exploiter"}, "y": y})
-    assert met_by(own, "x", 2) == "a-2 b-2"
-    assert met_by(own, "y", 2) == "b-2 x-2"
-
-
-def test_a_pool_may_hold_the_newest_versions_of_each_alone() -> None:
+    assert met_by(own, "x", 2) == "a-2 b-2" and met_by(own, "y", 2) == "b-2 x-2"
     own = league("ml", meet={"newest": 1})
-    assert met_by(own, "m", 3) == "m-2 l-2"
-    assert met_by(own, "l", 3) == "l-2 m-3"
+    assert met_by(own, "m", 3) == "m-2 l-2" and met_by(own, "l", 3) == "l-2 m-3"
     assert names(newest(met(league(), Turn("m", 3), turns(league())))) == "m-2 e-2 l-2"
 
 
@@ -92,18 +80,16 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, ord
 
 
 @every_row(
-    ("role", "restart", "last", "anew"),
-    [
-        ("main", None, Tally(9, 0, 1), False),
-        ("main", None, None, True),  # it has not played yet
-        ("exploiter", None, Tally(0, 0, 9), True),
-        ("exploiter", "never", Tally(9, 0, 0), False),
-        ("exploiter", "won", Tally(6, 2, 2), True),  # 0.7
-        ("exploiter", "won", Tally(6, 1, 3), False),
-        ("league_exploiter", None, Tally(8, 0, 2), True),
-        ("league_exploiter", None, Tally(2, 0, 8), False),
-        ("league_exploiter", None, Tally(), False),
-    ],
+    "role, restart, last, anew",
+    ("main", None, Tally(9, 0, 1), False),
+    ("main", None, None, True),  # it has not played yet
+    ("exploiter", None, Tally(0, 0, 9), True),
+    ("exploiter", "never", Tally(9, 0, 0), False),
+    ("exploiter", "won", Tally(6, 2, 2), True),  # 0.7
+    ("exploiter", "won", Tally(6, 1, 3), False),
+    ("league_exploiter", None, Tally(8, 0, 2), True),
+    ("league_exploiter", None, Tally(2, 0, 8), False),
+    ("league_exploiter", None, Tally(), False),
 )
 def test_who_begins_from_the_start(role, restart, last, anew):
     member = MemberConfig.model_validate({"role": role, "restart": restart})

@@ -10,8 +10,9 @@ import pytest
 
 from tests.helpers.builders import game
 from tests.helpers.loop import make_context
+from tests.helpers.mistakes import refused
 from tests.helpers.records import flat, game_record
-from unstable.config import ConfigError, dump
+from unstable.config import dump
 from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
@@ -54,9 +55,7 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_rebuilt_ratings_are_the_saved_ones_to_the_bit(
-    runs: dict[str, RunFolder], mode: str
-) -> None:
+def test_rebuilt_ratings_are_the_saved_ones(runs: dict[str, RunFolder], mode: str) -> None:
     """With past versions, evaluations beside training and a temperature that is not rated."""
     found = rebuild(runs[mode], Skipped())
     assert found.difference == 0.0
@@ -80,9 +79,7 @@ def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> 
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
-def test_a_version_after_a_rollback_begins_as_the_one_whose_weights_it_has(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+def test_after_a_rollback_ratings_are_of_the_weights(tiny_folder: Path, tmp_path: Path) -> None:
     """All groups tie where every answer forfeits, which is an alarm from the third update on."""
     guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
     groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
@@ -92,13 +89,10 @@ def test_a_version_after_a_rollback_begins_as_the_one_whose_weights_it_has(
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
-def test_of_several_runs_versions_are_named_by_their_run(
-    runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_versions_by_run(runs: dict[str, RunFolder], capsys: pytest.CaptureFixture[str]) -> None:
     roots = [folder.root for folder in runs.values()]
     found = ratings(roots, 1.0, as_json=True)
-    printed = capsys.readouterr().out
-    assert json.loads(printed) == json.loads(json.dumps(found))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found))
     names = {row["player"] for row in found["players"]}
     assert {"sync/main@5", "async/main@5", "random", "base"} <= names and "main@5" not in names
     assert found["reference"] == "random" and list(found["draws"]) == ["TicTacToe-v0"]
@@ -110,9 +104,7 @@ def test_of_several_runs_versions_are_named_by_their_run(
     assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
 
 
-def test_how_often_past_versions_were_drawn_is_beside_the_rules_own_probabilities(
-    runs: dict[str, RunFolder],
-) -> None:
+def test_draws_stand_beside_the_rules_probabilities(runs: dict[str, RunFolder]) -> None:
     met = rebuild(runs["sync"], Skipped()).met
     assert {*met} <= {f"main@{version}" for version in range(5)} and len(met) > 2
     assert sum(drawn for drawn, _ in met.values()) == pytest.approx(sum(e for _, e in met.values()))
@@ -148,14 +140,11 @@ def test_forfeits_are_weighed(runs: dict[str, RunFolder], tmp_path: Path) -> Non
     assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
     row = {row["player"]: row for row in even["players"]}["main@0"]
     assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
-    with pytest.raises(ConfigError, match="--forfeits = 2: give a weight from 0"):
-        ratings([folder.root], 2.0)
+    refused("--forfeits = 2: give a weight from 0", ratings, [folder.root], 2.0)
 
 
 def test_a_folder_without_games_is_one_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with pytest.raises(ConfigError, match="holds no config.yaml"):
-        ratings([folder.root], 1.0)
+    refused("holds no config.yaml", ratings, [folder.root], 1.0)
     folder.config.write_text(runs["sync"].config.read_text())
-    with pytest.raises(ConfigError, match="no recorded game compares two players"):
-        ratings([folder.root], 1.0)
+    refused("no recorded game compares two players", ratings, [folder.root], 1.0)

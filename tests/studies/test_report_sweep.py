@@ -112,7 +112,7 @@ def test_the_headline_says_only_what_can_be_told() -> None:
     assert headline(results(waiting, MEASURE), MEASURE) == "Nothing has come to its end yet."
 
 
-@every_row(("settings", "seeds"), [(2, 3), (6, 3), (12, 3), (6, 5)])
+@every_row("settings, seeds", (2, 3), (6, 3), (12, 3), (6, 5))
 def test_of_settings_that_are_alike_one_is_seldom_better(settings: int, seeds: int) -> None:
     chance, better = random.Random(0), 0
     for _ in range(300):
@@ -142,7 +142,7 @@ def test_table_and_record_hold_every_setting_and_run() -> None:
     assert record["settings"][0]["difference"] is None
 
 
-@every_row("count", [1, 3, 12])
+@every_row("count", 1, 3, 12)
 def test_the_page_shows_curves_of_the_first_and_the_best(count: int, tmp_path: Path) -> None:
     found = results(many(count), MEASURE)
     fields = {each.setting: {"learner.epochs": 1} for each in found}

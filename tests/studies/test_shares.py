@@ -1,10 +1,9 @@
 """How many runs a machine is good for at once, and what each of them may use."""
 
-import pytest
-
 from tests.helpers.machines import QWEN, machine
+from tests.helpers.mistakes import line_of
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, RunConfig, load
+from unstable.config import RunConfig, load
 from unstable.engines.kinds import NEEDS
 from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
@@ -27,18 +26,16 @@ def test_shares_are_equal_and_have_nothing_in_common() -> None:
 
 
 @every_row(
-    ("configs", "there", "most"),
-    [
-        ([tiny()], machine(cores=8), 8),  # taking turns, a core is enough
-        ([tiny(loop__mode="async")], machine(cores=8), 4),  # an actor and the learner
-        ([tiny(), tiny(actors__num=4)], machine(cores=8), 2),  # the largest decides
-        ([tiny(actors__num=16)], machine(cores=8), 1),
-        ([tiny()], machine(cores=8, memory_bytes=4_000_000_000, free_bytes=4_000_000_000), 2),
-        ([large()], machine(4), 4),
-        ([large(actors__tensor_parallel=2)], machine(4, gigabytes=80), 2),  # with the learner
-        ([large(learner__num=2)], machine(8, gigabytes=80), 4),
-        ([tiny(), large()], machine(2), 2),
-    ],
+    "configs, there, most",
+    ([tiny()], machine(cores=8), 8),  # taking turns, a core is enough
+    ([tiny(loop__mode="async")], machine(cores=8), 4),  # an actor and the learner
+    ([tiny(), tiny(actors__num=4)], machine(cores=8), 2),  # the largest decides
+    ([tiny(actors__num=16)], machine(cores=8), 1),
+    ([tiny()], machine(cores=8, memory_bytes=4_000_000_000, free_bytes=4_000_000_000), 2),
+    ([large()], machine(4), 4),
+    ([large(actors__tensor_parallel=2)], machine(4, gigabytes=80), 2),  # with the learner
+    ([large(learner__num=2)], machine(8, gigabytes=80), 4),
+    ([tiny(), large()], machine(2), 2),
 )
 def test_as_many_at_once_as_cores_cards_and_memory_allow(configs, there, most):
     assert most_at_once(configs, there, NEEDS) == most
@@ -48,18 +45,14 @@ def test_as_many_at_once_as_cores_cards_and_memory_allow(configs, there, most):
 
 
 @every_row(
-    ("config", "there", "count", "said"),
-    [
-        (tiny(), machine(cores=2), 3, "at_once = 3: there are 2 cores; set it to a lower"),
-        (large(), machine(2), 4, "at_once = 4: there are 2 cards; set it"),
-        (tiny(actors__num=2), machine(cores=2), 2, "a run computes on 2 cores and has 1; set"),
-        (tiny(loop__mode="auto"), machine(cores=2), 2, "a run is sync, alone it is async"),
-    ],
+    "config, there, count, said",
+    (tiny(), machine(cores=2), 3, "at_once = 3: there are 2 cores; set it to a lower"),
+    (large(), machine(2), 4, "at_once = 4: there are 2 cards; set it"),
+    (tiny(actors__num=2), machine(cores=2), 2, "a run computes on 2 cores and has 1; set"),
+    (tiny(loop__mode="auto"), machine(cores=2), 2, "a run is sync, alone it is async"),
 )
 def test_more_than_that_is_refused_in_a_line(config, there, count, said):
-    with pytest.raises(ConfigError) as caught:
-        check_at_once(config, there, count, NEEDS)
-    assert said in str(caught.value)
+    assert said in line_of(check_at_once, config, there, count, NEEDS)
 
 
 def test_alone_a_run_may_ask_for_more_processes_than_cores() -> None:

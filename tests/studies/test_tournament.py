@@ -13,6 +13,8 @@ import pytest
 
 from tests.helpers.cli import background, in_process, rows, wait_for
 from tests.helpers.locally import locally
+from tests.helpers.mistakes import line_of, refused
+from tests.helpers.rows import each_row
 from tests.helpers.serving import make_run, served_config
 from unstable.cli import run
 from unstable.config import ConfigError
@@ -128,9 +130,7 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
-def test_no_resume_deletes_a_recorded_game(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_resume_deletes_a_game(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "run"
     found = play(["random", "expert"], place, deals=20)
     file = place / "games/eval-000000.jsonl"
@@ -141,7 +141,6 @@ def test_no_resume_deletes_a_recorded_game(
     lines = file.read_bytes().splitlines(keepends=True)
     assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
     assert [json.loads(line)["spec"]["game"] for line in lines[40:]] == [10]
-
     config = place / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     assert resume(place)["games"] == 40
@@ -150,9 +149,7 @@ def test_no_resume_deletes_a_recorded_game(
     assert len(games(place)) == 40
 
 
-def test_rock_paper_and_scissors_are_a_cycle_that_no_rating_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_rating_tells_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "class {}:\n    def __call__(self, observation):\n        return '[{}]'\n"
     moves = ("rock", "paper", "scissors")
     (tmp_path / "moves.py").write_text("".join(says.format(m.title(), m) for m in moves))
@@ -214,9 +211,7 @@ def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str
         check_runs([entrant("one@1"), *map(entrant, others)])
 
 
-def test_joint_policy_correlation_has_who_sits_first_by_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
 
     One bot always cooperates, one never, and one does where it sits first.
@@ -247,53 +242,39 @@ def test_joint_policy_correlation_has_who_sits_first_by_row(
     assert re.search(r"average proportional loss is \S8 %", page)
 
 
-@pytest.mark.parametrize(
-    ("words", "options", "line"),
-    [
-        (["random"], {}, "PLAYER = random: give two players or more"),
-        (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
-        (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
-        (
-            ["random", "expert"],
-            {"games": 3},
-            "--games = 3: two deals of each pair come first, .* 4",
-        ),
-        (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
-        (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
-        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
-        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
-        (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
-        (["random", "rules"], {}, "rules.* in Nim-v0"),
-    ],
+@each_row(
+    "words, options, line",
+    (["random"], {}, "PLAYER = random: give two players or more"),
+    (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
+    (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
+    (["random", "expert"], {"games": 3}, "--games = 3: two deals of each pair come first, .* 4"),
+    (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
+    (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
+    (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
+    (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
+    (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
+    (["random", "rules"], {}, "rules.* in Nim-v0"),
 )
 def test_mistakes_are_one_line(
     words: list[str], options: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError) as raised:
-        play(words, tmp_path / "run", **options)
-    assert re.search(line, str(raised.value)) and "\n" not in str(raised.value)
+    assert re.search(line, line_of(play, words, tmp_path / "run", **options))
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no config.yaml"):
-        resume(tmp_path)
+    refused("holds no config.yaml", resume, tmp_path)
     play(["random", "expert"], tmp_path / "run", deals=1)
     damaged = shutil.copytree(tmp_path / "run", tmp_path / "damaged")
     (damaged / "tournament.json").write_text('{"design": 1}')
-    with pytest.raises(ConfigError, match="its tournament.json is damaged"):
-        resume(damaged)
+    refused("its tournament.json is damaged", resume, damaged)
     (damaged / "tournament.json").unlink()
-    with pytest.raises(ConfigError, match="holds no tournament.json"):
-        resume(damaged)
+    refused("holds no tournament.json", resume, damaged)
 
 
-def test_the_example_of_the_page_prints_what_stands_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_pages_example_prints_its_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
     *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line)[1:]) == 0
     printed = [each.rstrip() for each in capsys.readouterr().out.splitlines()]
     assert printed[: len(shown.splitlines())] == shown.splitlines()
@@ -314,6 +295,4 @@ def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
     assert found["games"] == 15 * 4
     assert "one:2" in done.stdout and (tmp_path / "met/report.html").is_file()
     two.config.write_text(two.config.read_text().replace("name: tiny", "name: tiny_cards"))
-    with pytest.raises(ConfigError, match="its model.name is 'tiny_cards'") as error:
-        run(["tournament", str(one.root), str(two.root)])
-    assert "\n" not in str(error.value)
+    refused("its model.name is 'tiny_cards'", run, ["tournament", str(one.root), str(two.root)])

@@ -32,20 +32,17 @@ def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
     ]
 
 
-@every_row("every", [2, 3])
+@every_row("every", 2, 3)
 def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(number % every == 0)]) for number in range(200))
 
 
-def test_games_that_come_to_be_cut_off_later_are_noticed() -> None:
+def test_later_cuts_are_noticed_by_game_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(False)]) for _ in range(1000))
     lines = [capped.add([ended(True)]) for _ in range(CAPPED_GAMES)]
     assert sum(line is not None for line in lines) == 1
-
-
-def test_each_game_has_its_own_count_and_branches_are_games() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(True)]) for _ in range(CAPPED_GAMES - 1))
     assert not any(capped.add([ended(True, "Nim-v0")]) for _ in range(CAPPED_GAMES - 1))
@@ -66,12 +63,10 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
 
 
 @every_row(
-    ("dropped", "said"),
-    [
-        ([0, 0, 100, 100, 100, 100, 100, 400, 900], [8]),
-        ([50, 50, 200, 400, 500, 550, 600], [4]),
-        ([0, 0, 0, 10, 20, 40], []),
-    ],
+    "dropped, said",
+    ([0, 0, 100, 100, 100, 100, 100, 400, 900], [8]),
+    ([50, 50, 200, 400, 500, 550, 600], [4]),
+    ([0, 0, 0, 10, 20, 40], []),
 )
 def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: list[int]) -> None:
     stale = Stale(CONFIG)

@@ -23,6 +23,7 @@ from tests.helpers.tracking import (
     make_trajectories,
     printed,
     run_updates,
+    shown,
     take_in,
 )
 from unstable.config import RunConfig
@@ -38,26 +39,24 @@ from unstable.types.tallies import Least
 
 SIZES = [(80, 24), (120, 40), (160, 50)]
 GPU = {
-    "device/cpu_percent": 50.0,
-    "device/process_memory_gb": 3.25,
-    "device/memory_percent": 40.0,
-    "device/gpu0_percent": 88.0,
-    "device/gpu0_memory_gb": 61.0,
+    **{"device/cpu_percent": 50.0, "device/process_memory_gb": 3.25, "device/memory_percent": 40.0},
+    **{"device/gpu0_percent": 88.0, "device/gpu0_memory_gb": 61.0},
     "device/gpu0_memory_percent": 43.0,
 }
 
 
 def render(view: View, width: int, height: int) -> str:
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(Dashboard(view), width, height)
 
 
-@every_row(("width", "height"), SIZES)
-def test_it_fills_the_terminal_and_shows_the_numbers(
-    tmp_path: Path, width: int, height: int
-) -> None:
+def read_again(view: View) -> View:
+    """The view that another process makes of the status file."""
+    record = json.loads(json.dumps(view.record()))
+    return View.read(record, view.config, view.summary, lambda: 0.0)
+
+
+@every_row("width, height", *SIZES)
+def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, device="two cores")
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -79,7 +78,7 @@ def test_it_fills_the_terminal_and_shows_the_numbers(
     assert "board 2" in text
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
@@ -90,15 +89,11 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
         tracker.log_exploitability(make_exploitability(version, low, low, env="a/b:Nim"))
         tracker.end_update(version)
     assert re.search(r" 2 +0\.912–0\.950 → 0\.320\b", render(tracker.view, width, height))
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert "0.912–0.950 → 0.320" in wide_pane(read)
+    assert "0.912–0.950 → 0.320" in wide_pane(read_again(tracker.view))
 
 
-@every_row(("width", "height"), SIZES)
-def test_what_is_won_from_the_worst_past_version_stands_below_it(
-    tmp_path: Path, width: int, height: int
-) -> None:
+@every_row("width, height", *SIZES)
+def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     found = replace(make_exploitability(8, 0.2, 0.2), past=LeastWon(4, -0.1234, 0.05, 6))
     tracker.log_exploitability(found)
@@ -106,9 +101,7 @@ def test_what_is_won_from_the_worst_past_version_stands_below_it(
     run_updates(tracker)
     expected = r"wins, worst past +@4 +−0\.123–0\.050"
     assert re.search(expected, render(tracker.view, width, height))
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert re.search(expected, wide_pane(read))
+    assert re.search(expected, wide_pane(read_again(tracker.view)))
 
 
 def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
@@ -124,7 +117,7 @@ def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Pat
     assert re.search(r"a:b +0\.900 +0\.100 +250 ", printed(again)), "the summary has it too"
 
 
-@every_row(("width", "height"), SIZES)
+@every_row("width, height", *SIZES)
 def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -137,19 +130,14 @@ def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, he
     assert re.search(r"worst, main@1 +0\.42 +0\.20–0\.50", shown)
     assert re.search(r"worst, spar@0 +0\.31 +0\.12–0\.48", shown), "it stays as it was"
     assert len(shown.splitlines()) == height
-    record = json.loads(json.dumps(tracker.view.record()))
-    read = View.read(record, tracker.view.config, tracker.view.summary, lambda: 0.0)
-    assert "worst, spar@0" in wide_pane(read)
+    assert "worst, spar@0" in wide_pane(read_again(tracker.view))
 
 
 def wide_pane(view: View) -> str:
-    console = Console(width=80, file=io.StringIO())
-    console.print(evaluation_pane(view, 80, 10))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(evaluation_pane(view, 80, 10), 80)
 
 
-@every_row(("width", "height"), [(40, 10), (120, 12), (30, 40)])
+@every_row("width, height", (40, 10), (120, 12), (30, 40))
 def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
@@ -161,22 +149,19 @@ def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height:
     assert shown[3] == "4 games, 2 failed" and shown[4] == "random 0.60"
 
 
-@every_row(("width", "height"), [*SIZES, (20, 5), (300, 100)])
+@every_row("width, height", *SIZES, (20, 5), (300, 100))
 def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))
     assert len(render(tracker.view, width, height).splitlines()) == height
 
 
-@every_row(("width", "height"), SIZES)
-def test_ratings_and_scores_may_come_before_the_first_training_game(
-    tmp_path: Path, width: int, height: int
-) -> None:
+@every_row("width, height", *SIZES)
+def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, height: int) -> None:
     """As they do after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
     text = render(tracker.view, width, height)
-    assert "main@0" in text
-    assert "cannot be shown" not in text
+    assert "main@0" in text and "cannot be shown" not in text
 
 
 def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
@@ -184,19 +169,14 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
+    tracker.view.notice = "the games' file cannot be written"
     monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
-        assert "cannot be shown" in text
+        assert "cannot be shown" in text and tracker.view.notice in text
         assert "─ learner ─" in text
     failures = [record for record in caplog.records if "cannot be drawn" in record.message]
     assert len(failures) == 1
-
-
-def test_a_notice_is_shown(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    tracker.view.notice = "the games' file cannot be written"
-    assert tracker.view.notice in render(tracker.view, 120, 40)
 
 
 def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
@@ -209,14 +189,18 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
         assert len(lines) == height and all(len(line) <= width for line in lines)
 
 
-def test_frequencies_are_shares_of_recent_games(tmp_path: Path) -> None:
+def test_frequencies_are_shares_and_names_no_markup(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
-    assert tracker.view.opponent_shares() == {
-        PlayerId("random"): 0.5,
-        PlayerId.policy(1): 0.5,
-    }
+    assert tracker.view.opponent_shares() == {PlayerId("random"): 0.5, PlayerId.policy(1): 0.5}
     assert tracker.view.legal_moves() == 1.0
+    tracker = make_tracker(tmp_path)
+    tracker.log_ratings([make_rating("[red]bot", 20.0)])
+    game = make_game(0, ("main@0", "[red]bot"))
+    take_in(tracker, game, make_trajectories(game), version=0)
+    text = render(tracker.view, 120, 40)
+    assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
+    assert "against [red]bot (-1)" in text
 
 
 def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
@@ -227,16 +211,6 @@ def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
     view.row_started = view.started + 540
     assert view.seconds_left(view.started + 550) == pytest.approx(2 * 40 - 10)
     assert view.seconds_left(view.started + 9000) == 0.0
-
-
-def test_names_are_no_markup(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    tracker.log_ratings([make_rating("[red]bot", 20.0)])
-    game = make_game(0, ("main@0", "[red]bot"))
-    take_in(tracker, game, make_trajectories(game), version=0)
-    text = render(tracker.view, 120, 40)
-    assert len(re.findall(r"│ \[red\]bot +(20\.0|1 )", text)) == 2
-    assert "against [red]bot (-1)" in text
 
 
 def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,10 +270,7 @@ def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> 
 
 
 def pane(view: View, width: int, height: int) -> str:
-    console = Console(width=width, file=io.StringIO())
-    console.print(machine_pane(view, width, height))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return shown(machine_pane(view, width, height), width)
 
 
 def test_a_screenshot_is_an_svg(tmp_path: Path) -> None:
@@ -315,9 +286,7 @@ def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker
     return Tracker(config, RunFolder(root), console=console), file
 
 
-def test_on_a_terminal_it_lives_in_its_own_thread_and_gives_the_terminal_back(
-    tmp_path: Path,
-) -> None:
+def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "auto"})
     tracker, file = live_tracker(tmp_path, config, terminal=True)
     run_updates(tracker)
@@ -341,17 +310,11 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
         assert "\x1b[?1049h" not in file.getvalue() and "update 1/3" in file.getvalue()
 
 
-@every_row(("width", "height"), [(80, 24), (200, 60)])
-def test_no_pane_is_empty_before_there_is_anything_to_show(
-    tmp_path: Path, width: int, height: int
-) -> None:
-    config = make_config(opponents={"fixed": [{"kind": "random"}]})
-    tracker = make_tracker(tmp_path, config)
+@every_row("width, height", (80, 24), (200, 60))
+def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: int) -> None:
+    tracker = make_tracker(tmp_path, make_config(opponents={"fixed": [{"kind": "random"}]}))
     tracker.phase("starting: loading the model of actor-0")
-    console = Console(width=width, height=height, file=io.StringIO())
-    console.print(Dashboard(tracker.view), height=height)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = render(tracker.view, width, height)
     for words in ("shown as soon as", "after the first games", "random", "first figures"):
         assert words in text
     assert "each 4 updates, from" in text or width < 100

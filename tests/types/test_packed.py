@@ -48,15 +48,12 @@ def test_a_trajectory_is_opened_as_it_was() -> None:
     assert kinds == [type(each) for each in made.samples[1].tokens.segments]
 
 
-def test_alternatives_of_tokens_are_left_out() -> None:
+def test_a_batch_is_opened_in_its_groups_without_alternatives() -> None:
     asked = sampled(3, top_logprobs=[[(1, -0.5)], [(2, -0.1)]])
     played = game(turns=1)
     played.turns = [turn(0, 0, "main@0", sampled=asked)]
-    (made,) = Rewards([RewardConfig()]).trajectories(played)
-    assert made.samples[0].tokens == asked.without_top_logprobs()
-
-
-def test_a_batch_is_opened_in_its_groups() -> None:
+    (own,) = Rewards([RewardConfig()]).trajectories(played)
+    assert own.samples[0].tokens == asked.without_top_logprobs()
     made = [trajectory(seat=seat, game_id=n) for n in range(3) for seat in (0, 1)]
     closed = PackedBatch(5, (tuple(packed(made[:2])), tuple(packed(made[2:]))))
     batch = closed.opened()
@@ -64,13 +61,10 @@ def test_a_batch_is_opened_in_its_groups() -> None:
     assert [list(group.trajectories) for group in batch.groups] == [made[:2], made[2:]]
 
 
-def test_the_loop_holds_few_bytes_of_a_token() -> None:
+def test_the_loop_holds_few_bytes_and_specs_go_between_processes() -> None:
     long = sampled(3, token_ids=[*range(30_000, 34_000)], logprobs=[-0.1] * 4000)
     closed = PackedTrajectory.of(trajectory(samples=(Sample(turn=1, tokens=long, rewards={}),)))
     assert len(closed.content) < 15 * 4000
-
-
-def test_a_spec_goes_between_processes_as_it_is() -> None:
     opener = SeatSpec(player=PlayerId.policy(0), temperature=1.0)
     made = replace(spec(("main@3", "random")), opening=2, opener=opener, teams=((0,), (1,)))
     assert pickle.loads(pickle.dumps(made)) == made

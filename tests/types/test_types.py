@@ -35,9 +35,19 @@ def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
 
 @every_row(
     "name",
-    ["openai:some@3", "checkpoint:warm@2", "a@b", "@3", "main", "main@", "main@-1", "main@3@4"]
-    + ["main@03", f"main@{10**18}", "main@\u00b2", "main@\u0663", "main @3", "3@3", "m\u00e4in@3"]
-    + [""],
+    *(
+        ["openai:some@3", "checkpoint:warm@2", "a@b", "@3", "main", "main@", "main@-1", "main@3@4"]
+        + [
+            "main@03",
+            f"main@{10**18}",
+            "main@\u00b2",
+            "main@\u0663",
+            "main @3",
+            "3@3",
+            "m\u00e4in@3",
+        ]
+        + [""]
+    ),
 )
 def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
     player = PlayerId.parse(name)
@@ -52,20 +62,18 @@ def test_players_are_values() -> None:
 
 
 @every_row(
-    ("outcomes", "forfeit", "standings"),
-    [
-        ((1, -1), None, ["win", "loss"]),
-        ((0, 0), None, ["draw", "draw"]),
-        ((-1, 0), 0, ["loss", "win"]),
-        ((0, 0), 0, ["loss", "win"]),  # a forfeit that is worth nothing is a loss all the same
-        ((0, -1, 0), 1, ["win", "loss", "win"]),
-        ((1, 1, -1, -1), None, ["win", "win", "loss", "loss"]),  # teams
-        ((1, 0, -1), None, ["win", "loss", "loss"]),
-        ((1,), None, ["win"]),
-        ((0.4,), None, ["draw"]),
-        ((0,), None, ["loss"]),
-        ((0.4,), 0, ["loss"]),
-    ],
+    "outcomes, forfeit, standings",
+    ((1, -1), None, ["win", "loss"]),
+    ((0, 0), None, ["draw", "draw"]),
+    ((-1, 0), 0, ["loss", "win"]),
+    ((0, 0), 0, ["loss", "win"]),  # a forfeit that is worth nothing is a loss all the same
+    ((0, -1, 0), 1, ["win", "loss", "win"]),
+    ((1, 1, -1, -1), None, ["win", "win", "loss", "loss"]),  # teams
+    ((1, 0, -1), None, ["win", "loss", "loss"]),
+    ((1,), None, ["win"]),
+    ((0.4,), None, ["draw"]),
+    ((0,), None, ["loss"]),
+    ((0.4,), 0, ["loss"]),
 )
 def test_standings(outcomes: tuple[float, ...], forfeit: int | None, standings: list[str]) -> None:
     players = [f"main@{seat}" for seat in range(len(outcomes))]
