@@ -1,33 +1,126 @@
-"""The tables of the documentation that are made of the code.
+"""Generates the parts of the documentation that the code declares.
 
     .venv/bin/python scripts/docs_reference.py
 
-Each stands between `<!-- metrics: GROUP -->` and `<!-- end -->` in docs/metrics.md.
+fills the tables of docs/metrics.md, between `<!-- metrics: GROUP -->` and `<!-- end -->`. The
+site's build calls `write`, which makes the pages of docs/reference/: config fields and commands.
 """
 
 import re
 from pathlib import Path
+from typing import Any
 
+import typer
+from pydantic import BaseModel
+
+import unstable
+from unstable.cli.commands import app
+from unstable.cli.options import ConfigCommand
+from unstable.config import LearnRun, RunConfig, SFTRun, WorldRun, fields, outline
 from unstable.records.text import markdown_table
 from unstable.types.metrics import METRICS
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "metrics.md"
 BLOCK = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+CONFIGS = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
+"""Commands whose config has a section of its own."""
 
 
 def filled(page: str) -> str:
-    """A page whose tables are as the registry has them."""
+    """Return a page with the tables of the registry of metrics."""
     return BLOCK.sub(lambda block: f"{block[1]}{table(block[2])}\n{block[3]}", page)
 
 
 def table(group: str) -> str:
-    """The metrics of a group; "row" are those that say what a row is."""
+    """Return the metrics of a group as a table; the group "row" identifies a row."""
     rows = [
         (f"`{each.name}`", each.meaning, each.unit)
         for each in METRICS
         if (each.name.split("/")[0] if "/" in each.name else "row") == group
     ]
     return markdown_table(["name", "meaning", "unit"], rows)
+
+
+def write(folder: Path) -> None:
+    """Write the pages of the reference to a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.md").write_text(config_page(), encoding="utf-8")
+    (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
+    (folder / "api.md").write_text(api_page(), encoding="utf-8")
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    text = contributing.replace("](docs/", "](../").replace("](README.md)", "](../index.md)")
+    (folder / "contributing.md").write_text(text, encoding="utf-8")
+
+
+def config_page() -> str:
+    """Return a section for each section of a config, with all its fields."""
+    sections = [(option.path, option.meaning, fields(RunConfig)) for option in outline(RunConfig)]
+    common = {path for path, _, _ in sections}
+    for command, root in CONFIGS.items():
+        own = [option for option in outline(root) if option.path not in common]
+        sections += [
+            (each.path, f"`unstable {command}` only. {each.meaning}", fields(root)) for each in own
+        ]
+    parts = [
+        "# Config reference",
+        "Every field of a config, generated from its declaration. `N` stands for the index of a "
+        "list, `NAME` for a key of your own. On the command line a field is an option: "
+        "`--learner.epochs 2`.",
+    ]
+    for name, meaning, found in sections:
+        rows = [
+            (f"`{each.path}`", _cell(each.meaning), _cell(each.default.removeprefix("default: ")))
+            for each in found
+            if each.path.split(".")[0] == name
+        ]
+        parts += [f"## {name}", meaning, markdown_table(["field", "meaning", "default"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def cli_page() -> str:
+    """Return a section for each command, with its arguments and options."""
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# Command-line reference",
+        "Every command, generated from its declaration; `unstable COMMAND --help` prints the same.",
+    ]
+    for name, command in sorted(group.commands.items()):
+        context = group.context_class(group, info_name="unstable")
+        own = command.context_class(command, info_name=name, parent=context)
+        usage = command.get_usage(own).removeprefix("Usage: ")
+        parts += [f"## unstable {name}", command.help or "", f"```text\n{usage}\n```"]
+        rows = [
+            (f"`{record[0]}`", _cell(record[1]))
+            for parameter in command.get_params(own)
+            if (record := parameter.get_help_record(own)) is not None
+        ]
+        parts += [markdown_table(["option", "meaning"], rows)] if rows else []
+        if isinstance(command, ConfigCommand):
+            parts.append("Each [config field](config.md) is an option as well.")
+    return "\n\n".join(parts) + "\n"
+
+
+def api_page() -> str:
+    """Return a section for each public name, filled in by Sphinx's autodoc."""
+    parts = [
+        "# Python API reference",
+        "Everything that `import unstable` offers; [](../python_api.md) explains how to use it.",
+    ]
+    for name in sorted(unstable.__all__):
+        value = getattr(unstable, name)
+        kind, options = "autofunction", ""
+        if isinstance(value, type):
+            kind = "autoclass"
+            options = "   :no-members:\n" if issubclass(value, BaseModel) else ""
+        home = f"{value.__module__}.{value.__qualname__}"
+        parts += [f"## {name}", f"```{{eval-rst}}\n.. {kind}:: {home}\n{options}```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Escape what Markdown or a table would interpret."""
+    return re.sub(r"([|<>*_\[\]])", r"\\\1", " ".join(text.split()))
 
 
 if __name__ == "__main__":

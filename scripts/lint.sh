@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Style and types, in one command: bash scripts/lint.sh [--fix]
+# Style, prose and types, in one command: bash scripts/lint.sh [--fix]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = --fix ]; then
@@ -9,3 +9,4 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+.venv/bin/python scripts/prose.py --most 2200 | tail -n 1
