@@ -134,7 +134,7 @@ class Learner:
         everything, ones_S = np.arange(len(samples)), np.ones(len(samples))
         roles_S, layout = [("", 0)] * len(samples), self._layout(samples)
         prepared = PreparedBatch(
-            examples=Examples.made(samples, roles_S, everything, ones_S),
+            examples=Examples.made(samples, roles_S, everything.tolist(), ones_S.tolist()),
             algorithm=Imitation(AlgorithmConfig(name="imitation")),
             coefficients=Coefficients(kl_reward=0.0, kl_loss=0.0, entropy=0.0),
             layout=layout,
