@@ -80,7 +80,7 @@ async def test_tokens_texts_and_logprobs_are_those_of_the_same_game_in_process(
     env = config.games[0].key
     engine = await start(config, tokenizer, tmp_path)
     here = Collector(config, engine, tokenizer)
-    await here.start()
+    await engine.load(read_adapter(tmp_path, "checkpoint:local"))
     async with endpoint(config, adapters=[read_adapter(tmp_path, "main@0")]) as served:
         there = Collector(configured(GAMES[name], tmp_path, served.url), None, None)
         await there.start()
