@@ -78,7 +78,7 @@ async def test_a_game_is_that_in_process(name: str, tmp_path: Path, heard: list[
     env = config.games[0].key
     engine = await start(config, tokenizer, tmp_path)
     here = Collector(config, engine, tokenizer)
-    await here.start()
+    await engine.load(read_adapter(tmp_path, "checkpoint:local"))
     async with endpoint(config, adapters=[read_adapter(tmp_path, "main@0")]) as served:
         there = Collector(configured(GAMES[name], tmp_path, served.url), None, None)
         await there.start()
