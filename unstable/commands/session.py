@@ -42,11 +42,9 @@ def make_folder(
     `against` stands in its name where the opponents would, `head` above the config's YAML. What is
     `called` otherwise is in outputs/<called-time>, unless the config names a folder.
     """
-    run_dir = config.tracking.run_dir
-    if run_dir is not None:
-        folder = RunFolder(Path(run_dir).expanduser())
-    else:
-        folder = RunFolder(_new_run_dir(config, against) if called is None else new_output(called))
+    named = config.tracking.run_dir
+    new = _new_run_dir(config, against, called) if named is None else Path(named).expanduser()
+    folder = RunFolder(new)
     field = f"tracking.run_dir = {str(folder.root)!r}"
     try:
         folder.root.mkdir(parents=True)
@@ -61,13 +59,17 @@ def make_folder(
     return folder
 
 
-def _new_run_dir(config: RunConfig, against: str | None) -> Path:
-    """outputs/<name or model-games-opponents-time>, with a number where that is taken."""
-    if config.tracking.name is not None:
-        return _free(config.tracking.name)
-    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
-    fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
-    return new_output(f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}")
+def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> Path:
+    """outputs/<name, called-time or model-games-opponents-time>, with a number where it is taken."""
+    name = config.tracking.name if called is None else None
+    if name is None:
+        games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+        fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
+        made = f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}"
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{called or made}-{stamp}".replace("/", "_").replace(":", "_")
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for each in names if not (path := Path("outputs") / each).exists())
 
 
 @contextlib.contextmanager
@@ -82,19 +84,6 @@ def new_run(
     with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
         write_environment(folder, command)
         yield folder
-
-
-def new_output(name: str) -> Path:
-    """outputs/<name-time>, with a number where that is taken."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return _free(f"{name}-{stamp}".replace("/", "_").replace(":", "_"))
-
-
-def _free(name: str) -> Path:
-    """outputs/<name>, with a number where that is taken."""
-    numbered = (f"{name}-{number}" for number in count(2))
-    paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
-    return next(path for path in paths if not path.exists())
 
 
 def status(line: str) -> None:
