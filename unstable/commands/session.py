@@ -60,7 +60,7 @@ def make_folder(
 
 
 def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> Path:
-    """outputs/<name, called-time or model-games-opponents-time>, with a number where it is taken."""
+    """outputs/<name>, or <called or model-games-opponents>-<time>, with a number if it is taken."""
     name = config.tracking.name if called is None else None
     if name is None:
         games = "+".join(game.key.rpartition(":")[2] for game in config.games)
