@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 def make_folder(
-    config: RunConfig, against: str | None = None, head: str = "", *, called: str | None = None
+    config: RunConfig, against: str | None = None, *, called: str | None = None
 ) -> RunFolder:
     """The run's folder with its config in it, which runs again, in a folder of its own.
 
-    `against` stands in its name where the opponents would, `head` above the config's YAML. What is
-    `called` otherwise is in outputs/<called-time>, unless the config names a folder.
+    `against` stands in its name where the opponents would. What is `called` otherwise is in
+    outputs/<called-time>, unless the config names a folder.
     """
     named = config.tracking.run_dir
     new = _new_run_dir(config, against, called) if named is None else Path(named).expanduser()
@@ -49,7 +49,7 @@ def make_folder(
     try:
         folder.root.mkdir(parents=True)
         again = config.updated({"tracking.run_dir": None})
-        folder.config.write_text(head + dump(again), encoding="utf-8")
+        folder.config.write_text(dump(again), encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
     except OSError as error:
@@ -78,12 +78,18 @@ def new_run(
 ) -> Iterator[RunFolder]:
     """A run's new folder, this process's own meanwhile; `command` is what began it.
 
-    A mistake or an interrupt before the first version removes it.
+    A mistake or an interrupt before the first version removes it: the repaired command may then
+    use its name.
     """
     folder = make_folder(config, against)
-    with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
-        write_environment(folder, command)
-        yield folder
+    try:
+        with folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
+            write_environment(folder, command)
+            yield folder
+    except (ConfigError, KeyboardInterrupt):
+        if not folder.versions():
+            shutil.rmtree(folder.root, ignore_errors=True)
+        raise
 
 
 def status(line: str) -> None:
@@ -135,20 +141,6 @@ def starting() -> Iterator[None]:
     lines.phase("starting: checking what is asked for")
     with lines.refreshing():
         yield
-
-
-@contextlib.contextmanager
-def removed_if_empty(folder: RunFolder) -> Iterator[None]:
-    """A mistake or an interrupt before the first version removes the folder.
-
-    The repaired command may then use its name.
-    """
-    try:
-        yield
-    except (ConfigError, KeyboardInterrupt):
-        if not folder.versions():
-            shutil.rmtree(folder.root, ignore_errors=True)
-        raise
 
 
 @contextlib.contextmanager
