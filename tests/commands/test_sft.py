@@ -157,7 +157,7 @@ def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path)
 def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     config = make_config(tiny_folder, tmp_path / "run")
     folder = sft(config, "unstable sft --config mine.yaml")
-    assert folder.config.read_text().startswith("# unstable sft --config mine.yaml\n")
+    assert lines(folder.environment)[0]["command"] == "unstable sft --config mine.yaml"
     examples = lines(folder.examples)
     steps = math.ceil(sum(not example["held_out"] for example in examples) / 2)
     rows = lines(folder.metrics)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel
 
-from unstable.config import escape_control
+from unstable.config import escape_control, one_line
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS
 from unstable.records.tables import evaluations, facts
 from unstable.records.text import markdown_table, number
@@ -67,14 +67,15 @@ def model_card(run: Run, export: Export) -> str:
     return escape_control("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def start_card(run: Run, version: int, command: str, counts: Mapping[str, int]) -> str:
-    """The card of a start for self-play, which `command` made; `counts` are examples by use."""
+def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
+    """The card of a start for self-play; `counts` are examples by use."""
+    command = (run.environment and run.environment.command) or "unstable sft"
     rows = [row for row in run.rows if row["version"] == version]
     row = next(row for row in rows if HELD_OUT_LOSS in row)
     examples = ", ".join(f"{count} {use}" for use, count in counts.items())
     parts = [
         "# A warm start for self-play",
-        f"A LoRA in bfloat16, made by `{command}`. `base.json` names the base model.\n"
+        f"A LoRA in bfloat16, made by `{one_line(command)}`. `base.json` names the base model.\n"
         f"Examples: {examples}. Epoch {row[EPOCH]}, step {version}, held-out loss "
         f"{number(row[HELD_OUT_LOSS])} nats a token.",
         _scores(run, version),

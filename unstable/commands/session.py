@@ -35,23 +35,21 @@ T = TypeVar("T")
 
 
 def make_folder(
-    config: RunConfig, against: str | None = None, head: str = "", *, called: str | None = None
+    config: RunConfig, against: str | None = None, *, called: str | None = None
 ) -> RunFolder:
     """The run's folder with its config in it, which runs again, in a folder of its own.
 
-    `against` stands in its name where the opponents would, `head` above the config's YAML. What is
-    `called` otherwise is in outputs/<called-time>, unless the config names a folder.
+    `against` stands in its name where the opponents would. What is `called` otherwise is in
+    outputs/<called-time>, unless the config names a folder.
     """
-    run_dir = config.tracking.run_dir
-    if run_dir is not None:
-        folder = RunFolder(Path(run_dir).expanduser())
-    else:
-        folder = RunFolder(_new_run_dir(config, against) if called is None else new_output(called))
+    named = config.tracking.run_dir
+    new = _new_run_dir(config, against, called) if named is None else Path(named).expanduser()
+    folder = RunFolder(new)
     field = f"tracking.run_dir = {str(folder.root)!r}"
     try:
         folder.root.mkdir(parents=True)
         again = config.updated({"tracking.run_dir": None})
-        folder.config.write_text(head + dump(again), encoding="utf-8")
+        folder.config.write_text(dump(again), encoding="utf-8")
     except FileExistsError:
         raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
     except OSError as error:
@@ -61,13 +59,17 @@ def make_folder(
     return folder
 
 
-def _new_run_dir(config: RunConfig, against: str | None) -> Path:
-    """outputs/<name or model-games-opponents-time>, with a number where that is taken."""
-    if config.tracking.name is not None:
-        return _free(config.tracking.name)
-    games = "+".join(game.key.rpartition(":")[2] for game in config.games)
-    fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
-    return new_output(f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}")
+def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> Path:
+    """outputs/<name>, or <called or model-games-opponents>-<time>, with a number if it is taken."""
+    name = config.tracking.name if called is None else None
+    if name is None:
+        games = "+".join(game.key.rpartition(":")[2] for game in config.games)
+        fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
+        made = f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}"
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        name = f"{called or made}-{stamp}".replace("/", "_").replace(":", "_")
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for each in names if not (path := Path("outputs") / each).exists())
 
 
 @contextlib.contextmanager
@@ -76,25 +78,18 @@ def new_run(
 ) -> Iterator[RunFolder]:
     """A run's new folder, this process's own meanwhile; `command` is what began it.
 
-    A mistake or an interrupt before the first version removes it.
+    A mistake or an interrupt before the first version removes it: the repaired command may then
+    use its name.
     """
     folder = make_folder(config, against)
-    with removed_if_empty(folder), folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
-        write_environment(folder, command)
-        yield folder
-
-
-def new_output(name: str) -> Path:
-    """outputs/<name-time>, with a number where that is taken."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return _free(f"{name}-{stamp}".replace("/", "_").replace(":", "_"))
-
-
-def _free(name: str) -> Path:
-    """outputs/<name>, with a number where that is taken."""
-    numbered = (f"{name}-{number}" for number in count(2))
-    paths = (Path("outputs") / candidate for candidate in chain([name], numbered))
-    return next(path for path in paths if not path.exists())
+    try:
+        with folder.held(f"tracking.run_dir = {str(folder.root)!r}"):
+            write_environment(folder, command)
+            yield folder
+    except (ConfigError, KeyboardInterrupt):
+        if not folder.versions():
+            shutil.rmtree(folder.root, ignore_errors=True)
+        raise
 
 
 def status(line: str) -> None:
@@ -146,20 +141,6 @@ def starting() -> Iterator[None]:
     lines.phase("starting: checking what is asked for")
     with lines.refreshing():
         yield
-
-
-@contextlib.contextmanager
-def removed_if_empty(folder: RunFolder) -> Iterator[None]:
-    """A mistake or an interrupt before the first version removes the folder.
-
-    The repaired command may then use its name.
-    """
-    try:
-        yield
-    except (ConfigError, KeyboardInterrupt):
-        if not folder.versions():
-            shutil.rmtree(folder.root, ignore_errors=True)
-        raise
 
 
 @contextlib.contextmanager

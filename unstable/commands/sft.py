@@ -13,8 +13,7 @@ from unstable.commands.prepare import Resolved, check, prepare, settle, show_pla
 from unstable.commands.session import (
     ended_by_sigterm,
     failures_logged,
-    make_folder,
-    removed_if_empty,
+    new_run,
     run_to_end,
     starting,
     status,
@@ -47,7 +46,6 @@ from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path
 from unstable.models.weights import ready_weights
 from unstable.planning.resolve import UNDECIDED
-from unstable.records.environment import write_environment
 from unstable.records.files import check_target
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
@@ -86,11 +84,8 @@ def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
     with starting():
         resolved = prepare(fine_tuned(config, task))
     show_plan(resolved)
-    # A comment is one line of what is printable.
-    line = "".join(character if character.isprintable() else " " for character in command)
-    folder = make_folder(resolved.config, "sft", head=f"# {line}\n")
-    with removed_if_empty(folder), ended_by_sigterm(), logging_to(folder, "sft"):
-        write_environment(folder, command)
+    made = new_run(resolved.config, command, "sft")
+    with made as folder, ended_by_sigterm(), logging_to(folder, "sft"):
         write_examples(folder.examples, sides)
         _run(resolved, folder, task)
     return folder
@@ -273,12 +268,10 @@ def _write_result(config: SFTRun, folder: RunFolder, row: Row, counts: dict[str,
     write_adapter(adapter, folder.adapter)
     if config.sft.zip is None:
         return
-    text = folder.config.read_text(encoding="utf-8")
-    command = text.partition("\n")[0].removeprefix("# ")
     (run,) = read_runs([folder.root])
     pack_adapter(
         adapter,
         Path(config.sft.zip).expanduser(),
         base=describe_base(config.model, [game.env for game in config.games]),
-        card=start_card(run, version, command, counts),
+        card=start_card(run, version, counts),
     )
