@@ -33,7 +33,7 @@ def test_a_line_comes_before_patience_ends_unless_one_came_anyway(clock: SimpleN
     looks(made, clock, until=made.patience_s - lines._LOOK_S)
     (line,) = said
     assert re.fullmatch(r"evaluating 1/8 · \d s", line)
-    said: list[str] = []
+    said.clear()
     made = Lines(said.append)
     for number in range(3):
         looks(made, clock, until=clock.now + 2)

@@ -194,7 +194,7 @@ def test_frequencies_are_shares_and_names_no_markup(tmp_path: Path) -> None:
     run_updates(tracker, updates=1)
     assert tracker.view.opponent_shares() == {PlayerId("random"): 0.5, PlayerId.policy(1): 0.5}
     assert tracker.view.legal_moves() == 1.0
-    tracker = make_tracker(tmp_path)
+    tracker = make_tracker(tmp_path / "other")
     tracker.log_ratings([make_rating("[red]bot", 20.0)])
     game = make_game(0, ("main@0", "[red]bot"))
     take_in(tracker, game, make_trajectories(game), version=0)

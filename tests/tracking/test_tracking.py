@@ -453,6 +453,7 @@ def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
     left_folder.metrics.write_text(METRICS + json.dumps({"format": 1, "version": 2}) + "\n")
     refused(r"metrics\.jsonl:3: format = 1: .*repeat", make_tracker, left_folder.root)
     refused(r"metrics\.jsonl:3: format = 1: .*repeat", summarized, left_folder)
+    left_folder.metrics.write_text(METRICS)
     left_folder.ratings.write_text(json.dumps(json.loads(RATINGS) | {"format": 3}))
     refused(r"ratings\.json: format = 3 .*release", summarized, left_folder)
     tracker = make_tracker(left_folder.root)
