@@ -253,10 +253,10 @@ def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]
         for one, other in [(one, other) for one in held for other in held if one != other]:
             found = deals.setdefault((one, other), {}).setdefault((spec.env, spec.seed), [])
             found.append((mean(held[one]), mean(held[one]) / result.stakes))
-    return {pair: _payoff([*by_deal.values()]) for pair, by_deal in deals.items()}
+    return {pair: _mean_payoff([*by_deal.values()]) for pair, by_deal in deals.items()}
 
 
-def _payoff(deals: Sequence[Sequence[tuple[float, float]]]) -> Payoff:
+def _mean_payoff(deals: Sequence[Sequence[tuple[float, float]]]) -> Payoff:
     means = [mean(payoff for payoff, _ in games) for games in deals]
     shares = [mean(share for _, share in games) for games in deals]
     error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
