@@ -23,7 +23,7 @@ from unstable.types.metrics import METRICS
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
 BLOCK = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-CONFIGS = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
+CONFIGS: dict[str, type[BaseModel]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
 """Commands whose config has a section of its own."""
 
 
