@@ -31,7 +31,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.inside import collect_rarely
 from unstable.runtime.judge import judging
 from unstable.types import BASE, GameFailure, GameResult, Turn
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 
 async def score_seats(results: list[GameResult], seats: list[int], url: str) -> list[float | None]:
@@ -84,7 +84,7 @@ def judge(delay_s: float) -> Iterator[str]:
 
 async def seconds(
     collector: Collector, config: RunConfig, games: int, house: int
-) -> tuple[float, float, Asked]:
+) -> tuple[float, float, TermCalls]:
     """From one judged game to the `games`-th after it, while the house stays full.
 
     By the clock, of this process's processor, and what was asked.

@@ -34,7 +34,7 @@ from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.exploiter import policy_by
 from unstable.solving.pool import least_won
 from unstable.solving.tree import Node, Tree, grow
-from unstable.studies.league.population import Turn
+from unstable.studies.league.population import MemberTurn
 from unstable.studies.sweep.trials import LeagueJob, SweepFolder, Trial, measured, trials_of
 from unstable.types import PlayerId
 from unstable.types.intervals import student_interval
@@ -48,7 +48,7 @@ def versions_of(trial: Trial, folder: SweepFolder) -> list[Path]:
     job = trial.job(folder)
     if isinstance(job, LeagueJob):
         member, generations = measured(job.config), range(1, job.config.generations + 1)
-        runs = [job.folder.run(Turn(member, each).name) for each in generations]
+        runs = [job.folder.run(MemberTurn(member, each).name) for each in generations]
     else:
         runs = [RunFolder(job.root)]
     every = trial.config.tracking.keep_every or 1
@@ -70,7 +70,7 @@ def members_of(trial: Trial, folder: SweepFolder) -> list[Path]:
     if not isinstance(job, LeagueJob):
         return []
     mains = [name for name, each in job.config.members.items() if each.role == "main"]
-    runs = [job.folder.run(Turn(name, job.config.generations).name) for name in mains]
+    runs = [job.folder.run(MemberTurn(name, job.config.generations).name) for name in mains]
     return [run.checkpoint(run.versions()[-1]) for run in runs]
 
 

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from bench import forks, parser
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
-from unstable.learners.learner import Learner
+from unstable.learners.learner import PolicyLearner
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
@@ -99,7 +99,7 @@ def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vo
 
 def ours(task: Task) -> Run:
     """The learner that runs use, with its metrics."""
-    learner = Learner(task.model, task.learner, updates=100, max_tokens=2048, seed=0)
+    learner = PolicyLearner(task.model, task.learner, updates=100, max_tokens=2048, seed=0)
 
     def run(batch: Batch) -> None:
         learner.update(replace(batch, version=learner.version))

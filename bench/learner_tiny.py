@@ -93,7 +93,7 @@ def draw_turns(prompts: str, number: int) -> list[Turn]:
 def ours(task: Task) -> Update:
     """The learner that runs use, with its metrics."""
     from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
-    from unstable.learners.learner import Learner
+    from unstable.learners.learner import PolicyLearner
     from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
 
     members: dict[tuple[int, int], list[Turn]] = {}
@@ -144,7 +144,7 @@ def ours(task: Task) -> Update:
     )
     adapter = AdapterConfig(rank=RANK, alpha=2 * RANK)
     model = ModelConfig(name=task.model, dtype="float32", adapter=adapter)
-    learner = Learner(model, config, updates=100, max_tokens=2, seed=0)
+    learner = PolicyLearner(model, config, updates=100, max_tokens=2, seed=0)
     return lambda: void(learner.update(replace(batch, version=learner.version)))
 
 

@@ -46,7 +46,7 @@ from unstable.types import (
     Trajectory,
     Update,
 )
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 Finished = tuple[GameResult, list[Trajectory]]
 BATCH = 384
@@ -67,7 +67,7 @@ async def play(config: RunConfig, games: int) -> list[Finished]:
     finished = []
     async for judged in actor.judged(actor.collector.play_together(specs)):
         for each in judged:
-            assert not isinstance(each, GameFailure | Asked), each
+            assert not isinstance(each, GameFailure | TermCalls), each
             finished.append(each)
     return finished
 

@@ -11,7 +11,7 @@ from bench import learner as bench
 from bench.hour.job import Job
 from bench.learner import make_batch
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
-from unstable.learners.learner import Learner
+from unstable.learners.learner import PolicyLearner
 from unstable.learners.model.load import load_policy
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
@@ -80,7 +80,7 @@ def profile(job: Job) -> None:
         micro_batch_tokens=tokens,
         gradient_checkpointing="off",
     )
-    learner = Learner(_model(job), config, updates=10, max_tokens=2048, seed=0)
+    learner = PolicyLearner(_model(job), config, updates=10, max_tokens=2048, seed=0)
     batch = _batch(job, samples, *job.sized((300, 700), (16, 8)), 0)
     learner.update(batch)
     both = {torch.profiler.ProfilerActivity.CPU}

@@ -21,7 +21,7 @@ from unstable.collectors import collector as collector_module
 from unstable.collectors import watch as watch_module
 from unstable.collectors.collector import Collector, Trust
 from unstable.collectors.players.python import PythonPlayer
-from unstable.collectors.watch import Watch, task_name
+from unstable.collectors.watch import LoopWatch, task_name
 from unstable.config import GameConfig, parse
 from unstable.config.plugins import import_all
 from unstable.engines.base import SamplingRequest
@@ -307,7 +307,7 @@ async def watched(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch_module, "INTERVAL_S", watch_module.INTERVAL_S / 5)
         patch.setattr(watch_module, "BLOCKED_S", watch_module.BLOCKED_S / 5)
-        watch = Watch(lambda env: limit, blocked.append, stuck.append)
+        watch = LoopWatch(lambda env: limit, blocked.append, stuck.append)
         await asyncio.sleep(0.12)
         await asyncio.create_task(blocking(), name=name)
         await asyncio.sleep(0)

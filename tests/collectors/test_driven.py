@@ -15,7 +15,7 @@ from unstable.commands.prepare import check_free
 from unstable.config import ConfigError
 from unstable.drivers import driving
 from unstable.engines.base import SamplingRequest
-from unstable.serving.tables import Table, Tables, _Asked
+from unstable.serving.tables import HostedGame, HostedGames, _PendingRequest
 from unstable.types import GameFailure, GameResult
 
 
@@ -310,27 +310,27 @@ async def test_a_program_that_has_gone_gets_no_game(tmp_path):
 
 async def test_a_game_that_is_given_as_a_program_goes_is_anothers():
     """The connection closes in the very moment in which the game comes."""
-    tables = Tables()
-    giving = asyncio.create_task(tables._given(_Asked()))
+    tables = HostedGames()
+    giving = asyncio.create_task(tables._given(_PendingRequest()))
     await asyncio.sleep(0)
-    table = Table({"env": "Kuhn"}, [])
+    table = HostedGame({"env": "Kuhn"}, [])
     tables.offer(table)
     await giving
     tables._take_back(giving)
-    assert await tables._given(_Asked(wait=0.1)) is table
+    assert await tables._given(_PendingRequest(wait=0.1)) is table
 
 
 async def test_a_game_is_never_given_to_a_request_that_has_timed_out():
-    tables = Tables()
-    giving = asyncio.create_task(tables._given(_Asked()))
+    tables = HostedGames()
+    giving = asyncio.create_task(tables._given(_PendingRequest()))
     await asyncio.sleep(0)
     (_, given), *_ = tables._takers
     given.cancel()  # as a time-out does, a moment before the request is forgotten
-    table = Table({"env": "Kuhn"}, [])
+    table = HostedGame({"env": "Kuhn"}, [])
     tables.offer(table)
     with pytest.raises(asyncio.CancelledError):
         await giving
-    assert await tables._given(_Asked(wait=0.1)) is table
+    assert await tables._given(_PendingRequest(wait=0.1)) is table
 
 
 async def test_a_fault_of_a_seats_own_player_costs_the_game(tmp_path):

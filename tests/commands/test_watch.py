@@ -26,13 +26,13 @@ from unstable.records.reading import read_last_rows
 from unstable.records.summary import RunSummary
 from unstable.records.tables import newest_score
 from unstable.tracking.dashboard import Dashboard
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 PANES = ("collection", "last game", "ratings", "learner", "evaluation")
 
 
-def render(view: View, width: int, height: int) -> str:
+def render(view: RunView, width: int, height: int) -> str:
     return shown(Dashboard(view), width, height)
 
 
@@ -63,16 +63,16 @@ def test_what_is_watched_is_what_the_run_shows(tmp_path: Path, width: int, heigh
     now = own.clock()
     own.clock = lambda: now
     record = json.loads(json.dumps(own.record()))
-    seen = View.read(record, own.config, own.summary, lambda: 0.0)
+    seen = RunView.read(record, own.config, own.summary, lambda: 0.0)
     assert render(seen, width, height) == render(own, width, height)
-    later = View.read(record, own.config, own.summary, lambda: 3600.0)
+    later = RunView.read(record, own.config, own.summary, lambda: 3600.0)
     assert "1 h 00 min" in render(later, 200, 60).splitlines()[0]
 
 
 @pytest.mark.parametrize("record", [{}, {"now": "x"}, {"now": 1.0, "phase": 3}])
 def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        View.read(record, make_config(), RunSummary(), lambda: 0.0)
+        RunView.read(record, make_config(), RunSummary(), lambda: 0.0)
 
 
 def test_without_a_terminal_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, A
 
 
 def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(View, "record", lambda self: 1 / 0)
+    monkeypatch.setattr(RunView, "record", lambda self: 1 / 0)
     status = json.loads(make_run(tmp_path / "run").status.read_text())
     assert status["view"] is None and status["phase"]["name"] == "playing"
 

@@ -31,9 +31,9 @@ from tests.helpers.models import assert_top_logprobs, random_adapter, top_logpro
 from tests.helpers.rows import every_row
 from unstable.config import ModelConfig
 from unstable.engines.base import Engine, EngineDiedError
-from unstable.engines.embedded.attention import SlotCache, Step, _together
+from unstable.engines.embedded.attention import ForwardPlan, SlotCache, _together
 from unstable.engines.embedded.sampling import restrict, sample, uniforms
-from unstable.engines.embedded.slots import Copy, Placement, SlotTable
+from unstable.engines.embedded.slots import Copy, SlotPlacement, SlotTable
 from unstable.models.base import load_model
 from unstable.types import Adapter
 
@@ -430,7 +430,7 @@ def test_every_slot_holds_what_its_request_needs(num_slots, rounds, random):
 
 def _place_all(
     table: SlotTable, busy: dict[int, str | None], requests: list[tuple[list[int], str | None]]
-) -> list[Placement]:
+) -> list[SlotPlacement]:
     placements = []
     for ids, adapter in requests:
         placement = table.place(np.array(ids), adapter)
@@ -559,7 +559,7 @@ def _attended(
 ) -> list[tuple[Tensor, ...]]:
     """Queries, keys, values and what came of them, of each segment of a step."""
     heads, groups, size = shape
-    step = Step(slots, starts, stops)
+    step = ForwardPlan(slots, starts, stops)
     cache.reserve(step.length)
     count = int((stops - starts).sum())
     query = torch.randn(1, heads * groups, count, size, generator=random).to(dtype)

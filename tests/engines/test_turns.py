@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.engines.vllm.turns import Turns
+from unstable.engines.vllm.turns import VersionTurns
 
 VERSIONS = [None, Path("a"), Path("b")]
 
@@ -31,7 +31,7 @@ class Weights:
         self.exchanges += 1
 
 
-async def request(turns: Turns, weights: Weights, version: Path | None, steps: int) -> None:
+async def request(turns: VersionTurns, weights: Weights, version: Path | None, steps: int) -> None:
     async with turns.of(version):
         weights.running.append(version)
         try:
@@ -49,7 +49,7 @@ requests = st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4), st.integers(0
 async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked, steps):
     """Whatever comes when, and whoever goes away meanwhile."""
     weights = Weights(steps)
-    turns = Turns(weights.put)
+    turns = VersionTurns(weights.put)
 
     async def one(version: Path | None, length: int, begins: int, leaves: bool) -> bool:
         for _ in range(begins):
@@ -73,7 +73,7 @@ async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked,
 
 async def test_a_version_that_is_always_asked_for_does_not_keep_its_turn() -> None:
     weights = Weights()
-    turns = Turns(weights.put)
+    turns = VersionTurns(weights.put)
     done = asyncio.Event()
 
     async def forever() -> None:
@@ -91,7 +91,7 @@ async def test_a_version_that_is_always_asked_for_does_not_keep_its_turn() -> No
 
 async def test_requests_of_one_version_share_a_turn() -> None:
     weights = Weights()
-    turns = Turns(weights.put)
+    turns = VersionTurns(weights.put)
     versions = [Path("a"), Path("b")] * 20
     await asyncio.gather(*(request(turns, weights, version, 1) for version in versions))
     assert weights.exchanges == 2
@@ -101,7 +101,7 @@ async def test_weights_that_cannot_be_put_end_all_requests() -> None:
     async def put(_: Path | None) -> None:
         raise RuntimeError("no room")
 
-    turns, weights = Turns(put), Weights()
+    turns, weights = VersionTurns(put), Weights()
     await request(turns, weights, None, 1)
     asked = [request(turns, weights, version, 1) for version in (Path("a"), Path("b"), None)]
     for found in await asyncio.gather(*asked, return_exceptions=True):

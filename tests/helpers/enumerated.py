@@ -9,7 +9,7 @@ from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig
 from unstable.learners.algorithm import Loss
 from unstable.learners.model.attention import ATTENTION
-from unstable.learners.model.logprobs import Aim
+from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedLora
@@ -72,7 +72,7 @@ def scored(seed, reference_seed, old_seed=None, divergences=REFERENCE):
     with torch.no_grad():
         reference = Policy(peft_model(reference_seed, ATTENTION))(pack)
         old = None if old_seed is None else Policy(peft_model(old_seed, ATTENTION))(pack)
-    aims = {name: Aim(reference.hidden_ND, each) for name, each in divergences.items()}
+    aims = {name: DivergenceTarget(reference.hidden_ND, each) for name, each in divergences.items()}
     scores = policy(pack, entropy=True, aims=aims)
     old_N = scores.logprobs_N.detach() if old is None else old.logprobs_N
     chances_A = torch.zeros(len(samples())).index_add(0, pack.samples_N, old_N).exp()

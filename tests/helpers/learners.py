@@ -9,7 +9,7 @@ from msgspec.structs import force_setattr
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Tokens
-from unstable.learners.learner import Learner
+from unstable.learners.learner import PolicyLearner
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora, write_adapter
@@ -239,7 +239,7 @@ def make_learner(model, adapter=None, updates=4, seed=0, algorithm=None, ranks=A
     defaults = {"batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2}
     section = LearnerConfig(algorithm=algorithm or {"normalize": "none"}, **defaults | config)
     given = {"updates": updates, "max_tokens": 4, "seed": seed, "adapter": adapter}
-    return Learner(model, section, ranks=ranks, **given)
+    return PolicyLearner(model, section, ranks=ranks, **given)
 
 
 def count_forwards(module):

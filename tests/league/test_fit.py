@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.builders import game
-from unstable.league.fit import POINTS, PRIOR, Fit, Ranking, fit, ranking
+from unstable.league.fit import POINTS, PRIOR, Ranking, RatingFit, fit, ranking
 from unstable.types.intervals import Z
 
 NORMAL = NormalDist()
@@ -54,7 +54,7 @@ def pool(
     return found
 
 
-def of(found: Fit) -> dict[str, float]:
+def of(found: RatingFit) -> dict[str, float]:
     return {each.player: each.points.mean for each in found.strengths}
 
 

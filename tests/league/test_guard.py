@@ -21,9 +21,9 @@ from unstable.config import Rule, RunConfig, parse
 from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
 from unstable.league.rules import (
     THRESHOLDS,
+    FigurePoint,
     MetricHistory,
-    Point,
-    Scores,
+    VersionScores,
     above,
     below_start,
     fallen,
@@ -83,7 +83,7 @@ def alarms(watch: Guard, rows: Iterable[Row], first: int = 1) -> list[Alarm]:
 def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
     made = MetricHistory()
     for version, value in enumerate(values, 1):
-        made.add(Point(version, value, size))
+        made.add(FigurePoint(version, value, size))
     return made
 
 
@@ -118,7 +118,7 @@ def test_a_share_that_rises_by_more_than_the_threshold_and_chance() -> None:
     # Means are over what was counted, not over updates.
     uneven = course([0.0] * 5, size=100)
     for version, point in enumerate([(0.0, 1000), (1.0, 10), (0.0, 1000)], 6):
-        uneven.add(Point(version, *point))
+        uneven.add(FigurePoint(version, *point))
     assert risen(uneven, 0.05) is None
 
 
@@ -129,9 +129,9 @@ def test_a_limit_is_exceeded_three_times_in_a_row() -> None:
 
 
 def test_scores_fall_below_the_best_mean_of_three() -> None:
-    scores = Scores()
+    scores = VersionScores()
     for version, share in enumerate([0.5, 0.9, 0.8, 0.7, 0.7, 0.4, 0.3, 0.2]):
-        scores.add(Point(version, share, 100))
+        scores.add(FigurePoint(version, share, 100))
     assert scores.best == (3, pytest.approx(0.8), 300)
     found = scores.worse(3.0)
     assert found is not None
@@ -140,7 +140,10 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
     assert found.figure == pytest.approx(0.3)
     assert found.threshold == pytest.approx(low - (high - 0.3), abs=1e-3)
     assert found.since == 5
-    few = Scores([Point(k, share, 4) for k, share in enumerate([0.4, 0.3, 0.2])], Point(3, 0.8, 12))
+    few = VersionScores(
+        [FigurePoint(k, share, 4) for k, share in enumerate([0.4, 0.3, 0.2])],
+        FigurePoint(3, 0.8, 12),
+    )
     assert few.worse(3.0) is None
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import kl_div
 from tests.helpers.families import make_family
 from tests.helpers.rows import every_row
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim, selected_logprobs
+from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
 
 ROWS, WIDTH, WORDS = 5, 4, 9
 
@@ -27,14 +27,14 @@ HIDDEN, OTHER = normal(ROWS, WIDTH, seed=0), normal(ROWS, WIDTH, seed=1)
 WEIGHT, BIAS = normal(WORDS, WIDTH, seed=2), normal(WORDS, seed=3)
 FROZEN = Head(normal(WORDS, WIDTH, seed=4), normal(WORDS, seed=5), 0.7, 2.0)
 AIMS = {
-    "reverse": Aim(OTHER, "reverse", head=FROZEN),
-    "forward": Aim(OTHER, "forward", head=FROZEN),
-    "jsd": Aim(OTHER, "jsd", 0.3, head=FROZEN),
+    "reverse": DivergenceTarget(OTHER, "reverse", head=FROZEN),
+    "forward": DivergenceTarget(OTHER, "forward", head=FROZEN),
+    "jsd": DivergenceTarget(OTHER, "jsd", 0.3, head=FROZEN),
 }
 
 
 def figures(hidden: Tensor, head: Head, chunk_rows: int = 2) -> Sequence[Tensor]:
-    aims = AIMS | ({} if head.trained else {"its own head's": Aim(OTHER)})
+    aims = AIMS | ({} if head.trained else {"its own head's": DivergenceTarget(OTHER)})
     found = selected_logprobs(
         hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims
     )

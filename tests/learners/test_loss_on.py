@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers.learners import make_batch, make_learner, make_sample, without_speed
 from unstable.config import ModelConfig
-from unstable.learners.learner import Learner
+from unstable.learners.learner import PolicyLearner
 from unstable.types import Batch
 
 
@@ -42,7 +42,7 @@ ALGORITHMS: list[dict[str, Any]] = [
 ]
 
 
-def state(learner: Learner) -> dict[str, Any]:
+def state(learner: PolicyLearner) -> dict[str, Any]:
     snapshot = learner.snapshot()
     critic = None if learner.critic is None else learner.critic.metrics
     return {"weights": snapshot.adapter.weights, "critic": critic, **snapshot.state}

@@ -14,7 +14,7 @@ from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ConfigError, LearnerConfig
 from unstable.learners.micro_batches import MicroBatch, MicroBatches
 from unstable.learners.model import attention
-from unstable.learners.model.attention import ATTENTION, Rule
+from unstable.learners.model.attention import ATTENTION, LayerAttention
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedLora
@@ -300,10 +300,12 @@ def test_the_kernel_with_bounds_has_all_gradients(monkeypatch, shares_heads, sha
     pack = pack_samples([token_sample([*prefix, 30 + i, i], [4] * (1 + i % 3)) for i in range(6)])
     assert pack.segments.shared == shared
     query, key, value = heads_of(pack)
-    by_bounds = attention._attend_varlen(query, key, value, Rule(0.3, window), pack.segments)
+    by_bounds = attention._attend_varlen(
+        query, key, value, LayerAttention(0.3, window), pack.segments
+    )
     of_bounds = torch.autograd.grad(by_bounds.square().sum(), (query, key, value))
     q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-    by_shapes = attention._attend_shapes(q, k, v, Rule(0.3, window), pack.segments)[None]
+    by_shapes = attention._attend_shapes(q, k, v, LayerAttention(0.3, window), pack.segments)[None]
     of_shapes = torch.autograd.grad(by_shapes.square().sum(), (query, key, value))
     torch.testing.assert_close(by_bounds, by_shapes, atol=1e-5, rtol=1e-5)
     for one, other in zip(of_bounds, of_shapes, strict=True):
@@ -323,7 +325,7 @@ def test_a_prefix_of_64_answers_has_its_gradient_summed_in_fp32(monkeypatch):
     def gradient(dtype, gather=gathered):
         monkeypatch.setattr(attention, "gathered", gather)
         query, key, value = (each.to(dtype) for each in heads_of(pack, torch.bfloat16))
-        output = attention._attend_varlen(query, key, value, Rule(0.3), pack.segments)
+        output = attention._attend_varlen(query, key, value, LayerAttention(0.3), pack.segments)
         grad_output = heads_of(pack, torch.bfloat16, seed=1)[0].transpose(1, 2).to(dtype)
         (grad,) = torch.autograd.grad(output, value, grad_output)
         return grad[0, :, :20].float()

@@ -30,7 +30,7 @@ from tests.helpers.rows import each_row, every_row
 from unstable.config import parse
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
-from unstable.learners.model.logprobs import Aim
+from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.regularization import (
     Coefficients,
@@ -182,7 +182,7 @@ def test_the_exact_kl_of_the_metrics_is_that_of_the_distributions(model):
     with torch.no_grad():
         with learner.reference.in_place():
             hidden_ND = learner.policy(pack).hidden_ND
-        scores = learner.policy(pack, aims={"reference": Aim(hidden_ND)})
+        scores = learner.policy(pack, aims={"reference": DivergenceTarget(hidden_ND)})
     expected = scores.divergences["reference"]
     assert expected.min() > 0
     metrics = learner.update(batch).metrics

@@ -20,7 +20,7 @@ from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import CustomAlgorithmConfig, ModelConfig, RunConfig, RunFailedError
 from unstable.learners.algorithm import Algorithm, Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats
-from unstable.learners.learner import Learner
+from unstable.learners.learner import PolicyLearner
 from unstable.models.adapters import read_adapter
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
@@ -119,7 +119,7 @@ async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Pa
     family = rank_processes()
     assert len(family) == RANKS
     assert reachable_from_elsewhere() == []
-    alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
+    alone = PolicyLearner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
 
     batch = unlike_batch(0)
     samples = [sample.tokens for sample in batch.samples]
@@ -183,7 +183,7 @@ async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
     options = {"algorithm": {"name": f"{__name__}:Crowded"}, "micro_batch_size": 4}
     config = config_of(model, learner={"num": RANKS, "parallel": "fsdp", **options})
     remote = RemoteLearner(config, RunFolder(tmp_path), HERE, threads=RANKS)
-    alone = Learner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
+    alone = PolicyLearner(config.model, config.learner, updates=8, max_tokens=16, seed=config.seed)
     await remote.start()
     family = rank_processes()
     samples = [sample.tokens for sample in unlike_batch(0).samples]

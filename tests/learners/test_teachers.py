@@ -34,7 +34,7 @@ from tests.helpers.rows import every_row
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, parse
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim, selected_logprobs
+from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.regularization import Coefficients, coefficients_at, regularized
 from unstable.models.adapters import read_adapter
@@ -73,7 +73,7 @@ def test_divergences_are_those_of_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
     head, three = Head(torch.eye(5).double()), torch.full((3,), temperature).double()
-    aims = {"teacher": Aim(other, divergence, beta)}
+    aims = {"teacher": DivergenceTarget(other, divergence, beta)}
     selected = selected_logprobs(own.requires_grad_(), head, torch.arange(3), three, aims=aims)
     found = selected.divergences["teacher"]
     found.sum().backward()
@@ -96,7 +96,7 @@ def plain_divergence(own, other, divergence, beta):
 @every_row("divergence", "reverse", "forward", "jsd")
 def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
-    aims = {"teacher": Aim(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
+    aims = {"teacher": DivergenceTarget(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
     one = torch.ones(1)
     found = selected_logprobs(hidden, Head(torch.eye(3)), torch.tensor([0]), one, aims=aims)
     found.divergences["teacher"].sum().backward()

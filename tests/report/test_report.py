@@ -30,7 +30,7 @@ from unstable.report.report import write_report
 from unstable.report.run import Run, read_runs
 from unstable.report.sections import sections
 from unstable.report.settings import config_tables, differences
-from unstable.report.survey import Met, Survey, payoff_cells, survey
+from unstable.report.survey import GamesSurvey, Met, payoff_cells, survey
 from unstable.report.verdict import verdict
 
 LIBRARY = "window.vegaEmbed = null;"
@@ -298,7 +298,7 @@ def test_alarms_are_listed_by_rule_with_their_versions(run: Run) -> None:
         for version in range(20)
     ]
     rows[7]["guard/action/rollback"] = 1.0
-    found = sections([replace(run, rows=rows)], [Survey()])
+    found = sections([replace(run, rows=rows)], [GamesSurvey()])
     (guard,) = (table for each in found for table in each["tables"] if table["title"] == "Guard")
     assert guard["rows"] == [
         ["alarm: entropy", "3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 7 more", "0.05"],

@@ -24,7 +24,7 @@ from unstable.models.base import load_decoder
 from unstable.prompts import TokenStrings
 from unstable.records.files import write_lines
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.scan import Place
+from unstable.records.scan import GameLocation
 from unstable.report.games import Sources, chosen, packed_games, point_of_view, rule, spread
 from unstable.report.run import Run
 from unstable.report.survey import survey
@@ -33,13 +33,13 @@ from unstable.types import GameResult
 # Which games
 
 
-def places(train: dict[int, int], evaluated: dict[int, int]) -> list[Place]:
+def places(train: dict[int, int], evaluated: dict[int, int]) -> list[GameLocation]:
     """So many games by version."""
     files = [GameFile("eval", version, Path()) for version in evaluated]
     files += [GameFile("train", version, Path()) for version in train]
     counts = {"train": train, "eval": evaluated}
     files.sort(key=lambda file: (file.version, file.purpose))
-    return [Place(f, at, at) for f in files for at in range(counts[f.purpose][f.version])]
+    return [GameLocation(f, at, at) for f in files for at in range(counts[f.purpose][f.version])]
 
 
 def test_the_ends_evaluations_come_first_and_the_rest_is_spread() -> None:

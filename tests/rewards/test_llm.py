@@ -14,7 +14,7 @@ from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
 from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, parse
-from unstable.rewards.oracles.base import Reply as ModelReply
+from unstable.rewards.oracles.base import OracleReply
 from unstable.types import GameResult
 
 
@@ -172,9 +172,9 @@ class OwnEngine:
     def __init__(self) -> None:
         self.asked: list[tuple[str | None, int]] = []
 
-    async def __call__(self, messages: Any, *, adapter: Any, seed: int, **_: Any) -> ModelReply:
+    async def __call__(self, messages: Any, *, adapter: Any, seed: int, **_: Any) -> OracleReply:
         self.asked.append((adapter, seed))
-        return ModelReply("[[6]]", 10, 3)
+        return OracleReply("[[6]]", 10, 3)
 
 
 async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, JudgeConfig, RewardConfig
 from unstable.rewards.oracles.asking import Asking
-from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleCaller, OracleQuestion, ValueOrError
 from unstable.rewards.oracles.cache import Cache
 from unstable.types import GameFailure, GameResult, Turn
 
@@ -265,10 +265,12 @@ class Echo(Oracle):
     def settings(self) -> Any:
         return None
 
-    def questions(self, result: GameResult, game: GameResult, judged: Any) -> list[Question]:
-        return [Question(game.spec.game_id, game, judged)]
+    def questions(self, result: GameResult, game: GameResult, judged: Any) -> list[OracleQuestion]:
+        return [OracleQuestion(game.spec.game_id, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         asked = [question.content for question in questions]
         self.batches.append(asked)
         await call(lambda: asyncio.sleep(self.waits(asked[0])))

@@ -17,12 +17,12 @@ from unstable.runtime import actors as actors_module
 from unstable.runtime import crew as crew_module
 from unstable.runtime import node_actor
 from unstable.runtime.crew import Crew
-from unstable.runtime.nodes import Found, Node
-from unstable.runtime.placement import Place
+from unstable.runtime.nodes import ClusterNode, NodeContents
+from unstable.runtime.placement import NodePlace
 from unstable.types.processes import Waits
 
 
-class FakeNode(Node):
+class FakeNode(ClusterNode):
     """A node that is there as long as `there` says so."""
 
     there = True
@@ -36,7 +36,7 @@ class FakeNode(Node):
 
 def node(name: str, cards: int = 0, *, drivers: bool = False) -> FakeNode:
     own = machine(cards, cores=2, node=name)
-    found = Found(own, "3.11", "a", "token", "", {})
+    found = NodeContents(own, "3.11", "a", "token", "", {})
     return FakeNode(name, f"id {name}", found, own, drivers)
 
 
@@ -50,12 +50,12 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "look", lambda _: node("driver").found)
 
 
-def reserve(placements: Sequence[Placement], nodes: dict[str, Node]) -> list[Place]:
-    return [Place(each, nodes[each.node], object(), len(each.gpus)) for each in placements]
+def reserve(placements: Sequence[Placement], nodes: dict[str, ClusterNode]) -> list[NodePlace]:
+    return [NodePlace(each, nodes[each.node], object(), len(each.gpus)) for each in placements]
 
 
 def crew_of(
-    tiny_folder: Path, tmp_path: Path, *nodes: Node, grows: bool = False, **changes: Any
+    tiny_folder: Path, tmp_path: Path, *nodes: ClusterNode, grows: bool = False, **changes: Any
 ) -> tuple[Crew, list[str]]:
     said: list[str] = []
     config = config_of(tiny_folder, **changes)
@@ -110,7 +110,7 @@ async def test_a_learner_takes_spare_cards_first_and_keeps_ranks_that_live(
         await crew.learner_places(new)
 
 
-def comes(monkeypatch: pytest.MonkeyPatch, made: Node) -> dict[str, Any]:
+def comes(monkeypatch: pytest.MonkeyPatch, made: ClusterNode) -> dict[str, Any]:
     monkeypatch.setattr(crew_module, "found_at", lambda *_: iter([made]))
     return {"NodeID": made.id}
 

@@ -18,7 +18,7 @@ from unstable.runtime import learner_ranks
 from unstable.runtime.learner_ranks import Journal, RemoteLearner
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import NodeAgent
-from unstable.runtime.placement import Place
+from unstable.runtime.placement import NodePlace
 from unstable.types import Batch
 
 UPDATES = 3
@@ -90,7 +90,7 @@ class Crew:
         own = folder if root is None else RunFolder(root)
         agent = None if root is None else Agent(root)
         node: Any = SimpleNamespace(name="a", id="1", is_drivers=root is None, agent=agent)
-        self.places = [Place(Placement("a"), node, None, 0)]
+        self.places = [NodePlace(Placement("a"), node, None, 0)]
         self.files = SimpleNamespace(
             give=self._give, config_at=lambda _: config, folder_at=lambda _: own
         )
@@ -98,7 +98,7 @@ class Crew:
     async def _give(self, *_: object) -> None:
         pass
 
-    async def learner_places(self, old: Sequence[Place]) -> list[Place]:
+    async def learner_places(self, old: Sequence[NodePlace]) -> list[NodePlace]:
         return list(old)
 
 

@@ -18,7 +18,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime import actors as actors_module
 from unstable.runtime import heartbeat, node_actor
 from unstable.runtime.node_actor import NodeActor
-from unstable.runtime.placement import Place
+from unstable.runtime.placement import NodePlace
 from unstable.types import PlayedGame, PlayerId
 from unstable.types.processes import Waits
 
@@ -37,14 +37,14 @@ class Nodes:
         for index, name in enumerate(("a", "b")):
             self.actors.append(NodeActor(config, folder, index, self.place(name), self))  # type: ignore[arg-type]
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> NodePlace:
         node: Any = SimpleNamespace(name=name, is_drivers=name == "a")
-        return Place(Placement(name), node, None, 0)
+        return NodePlace(Placement(name), node, None, 0)
 
     async def _give(self, *_: object) -> None:
         pass
 
-    async def has(self, place: Place | None) -> bool:
+    async def has(self, place: NodePlace | None) -> bool:
         return place is not None and place.node.name not in self.gone
 
     def withdraw(self, actor: NodeActor) -> None:

@@ -20,12 +20,19 @@ from unstable.records.folder import RunFolder
 from unstable.runtime import cluster, crew, heartbeat, nodes, placement, survey
 from unstable.runtime.crew import collect_logs
 from unstable.runtime.files import Files, own_modules
-from unstable.runtime.nodes import Found, Node, NodeAgent, differences, read_files, write_files
-from unstable.runtime.placement import Place, reserve
+from unstable.runtime.nodes import (
+    ClusterNode,
+    NodeAgent,
+    NodeContents,
+    differences,
+    read_files,
+    write_files,
+)
+from unstable.runtime.placement import NodePlace, reserve
 from unstable.runtime.survey import model_folders, screen
 
 
-def found(**changes: Any) -> Found:
+def found(**changes: Any) -> NodeContents:
     values: dict[str, Any] = {
         "machine": machine(packages={"torch": "2.13.0", "ray": "2.60.0"}),
         "python": "3.11.7",
@@ -34,12 +41,12 @@ def found(**changes: Any) -> Found:
         "python_path": "",
         "folders": {},
     }
-    return Found(**values | changes)
+    return NodeContents(**values | changes)
 
 
-def node(name: str = "10.0.0.2", **changes: Any) -> Node:
+def node(name: str = "10.0.0.2", **changes: Any) -> ClusterNode:
     own = found(**changes)
-    return Node(name, f"id of {name}", own, own.machine, is_drivers=False)
+    return ClusterNode(name, f"id of {name}", own, own.machine, is_drivers=False)
 
 
 @every_row(
@@ -189,7 +196,7 @@ async def test_a_node_gets_what_it_reads(tmp_path: Path, monkeypatch: pytest.Mon
     agent.close()
 
 
-def replace_root(there: Node, root: Path | None) -> Node:
+def replace_root(there: ClusterNode, root: Path | None) -> ClusterNode:
     return replace(there, root=root)
 
 
@@ -231,7 +238,7 @@ class FakeGroups:
 
 def reserved(
     monkeypatch: pytest.MonkeyPatch, *placements: Placement
-) -> tuple[list[Place], FakeGroups]:
+) -> tuple[list[NodePlace], FakeGroups]:
     groups = FakeGroups()
     monkeypatch.setattr(placement, "placement_group", groups)
     return reserve(placements, {name: node(name) for name in ("a", "b")}), groups
@@ -292,7 +299,7 @@ def test_what_an_endpoint_costs_is_counted_on_one_machine() -> None:
 def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
     config = parse({"cluster": {"address": "10.0.0.1:6379"}})
     own = found(machine=machine(2, packages={"torch": "2.13.0", "ray": "2.60.0"}))
-    here = Node("10.0.0.1", "1", own, own.machine, is_drivers=True)
+    here = ClusterNode("10.0.0.1", "1", own, own.machine, is_drivers=True)
     idle = [f"10.0.0.4: {survey.why_idle({'Labels': {}}, config.cluster)}"]
     assert [*screen(config, [node(), here], ["node 10.0.0.3 has torch 2.12.0"], idle)] == [
         "cluster  10.0.0.1:6379: 2 nodes for this run; it asks for a token",

@@ -23,7 +23,7 @@ from unstable.studies import several
 from unstable.studies.league.config import read_league
 from unstable.studies.league.league import largest
 from unstable.studies.league.members import League, LeagueFolder, Runner, league_of
-from unstable.studies.league.population import Turn
+from unstable.studies.league.population import MemberTurn
 from unstable.studies.league.summary import summaries
 
 LEAGUE = """
@@ -56,7 +56,7 @@ def go(league: League, slots: int = 1) -> None:
 
 def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
-    first, second = league.fields(Turn("main", 1)), league.fields(Turn("main", 2))
+    first, second = league.fields(MemberTurn("main", 1)), league.fields(MemberTurn("main", 2))
     assert first["opponents.draw"] == {"self": 0.35, "past": 0.0, "fixed": 0.0}
     assert first["opponents.fixed"] == [] and "model.init" not in first
     own = (tmp_path / "out/members/main/generation-1/checkpoints/000002").resolve()
@@ -66,7 +66,7 @@ def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None
     ]
     assert second["opponents.fixed"][0]["path"] == str(own)
     assert second["eval.opponents"] == ["random", "expert", "main-1", "exploiter-1", "scout-1"]
-    exploiter = league.fields(Turn("exploiter", 3))
+    exploiter = league.fields(MemberTurn("exploiter", 3))
     assert [each["name"] for each in exploiter["opponents.fixed"]] == ["main-3"]
     assert exploiter["opponents.draw"] == {"self": 0.0, "past": 0.0, "fixed": 1.0}
     seeds = {league.fields(turn)["seed"] for turn in league.turns}
@@ -84,7 +84,9 @@ def test_the_command_of_a_run_makes_its_config(tmp_path: Path) -> None:
         assert config.loop.steps == 2
 
 
-def played(league: League, turn: Turn, kind: Any, version: int, scores: dict[str, str]) -> None:
+def played(
+    league: League, turn: MemberTurn, kind: Any, version: int, scores: dict[str, str]
+) -> None:
     """Put games of a run on file: by opponent, a letter for each, won, drawn or lost."""
     run, values = league.folder.run(turn.name), {"w": 1.0, "d": 0.0, "l": -1.0}
     if not run.config.is_file():
@@ -110,51 +112,53 @@ def test_schedules_go_over_all_that_a_member_makes_from_its_last_beginning(tmp_p
     assert parts("main") == [(0, 4), (2, 2), (4, 0)]
     assert parts("exploiter") == [(0, 0), (0, 0), (0, 0)]
     anew = made(tmp_path / "anew", LEAGUE.replace("restart: never", "restart: won"))
-    played(anew, Turn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "wwww"})
-    fields = anew.fields(Turn("scout", 2))
+    played(anew, MemberTurn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "wwww"})
+    fields = anew.fields(MemberTurn("scout", 2))
     assert "model.init" not in fields and fields["learner.updates_after"] == 2
     assert "learner.updates_before" not in fields
 
 
-def often(league: League, turn: Turn) -> dict[str, float]:
+def often(league: League, turn: MemberTurn) -> dict[str, float]:
     return {each["name"]: each["weight"] for each in league.fields(turn)["opponents.fixed"]}
 
 
 def test_weights_follow_from_the_games_on_file(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
-    assert set(often(league, Turn("main", 2)).values()) == {1.0}
-    played(league, Turn("main", 2), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
-    played(league, Turn("main", 2), "eval", 2, {"scout-1": "wwdd", "random": "llll"})
-    found = often(league, Turn("main", 3))
+    assert set(often(league, MemberTurn("main", 2)).values()) == {1.0}
+    played(league, MemberTurn("main", 2), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
+    played(league, MemberTurn("main", 2), "eval", 2, {"scout-1": "wwdd", "random": "llll"})
+    found = often(league, MemberTurn("main", 3))
     hard = {"main-1": (2 / 8) ** 2, "exploiter-1": (6 / 8) ** 2, "scout-1": (3 / 8) ** 2}
     known = {**hard, **dict.fromkeys(("main-2", "exploiter-2", "scout-2"), 0.5**2)}
     mean = sum(known.values()) / 6
     assert found == {name: float(f"{each / mean:.4g}") for name, each in known.items()}
-    assert set(often(league, Turn("scout", 3)).values()) == {1.0}  # those are the main's games
+    assert set(often(league, MemberTurn("scout", 3)).values()) == {
+        1.0
+    }  # those are the main's games
 
 
 @pytest.mark.parametrize(("result", "is_anew"), [("wwwl", True), ("wwll", False)])
 def test_a_winning_exploiter_begins_anew(result: str, is_anew: bool, tmp_path: Path) -> None:
     league = made(tmp_path / "out")
-    played(league, Turn("exploiter", 1), "train", 1, {"main-1": "wdwd"})
-    played(league, Turn("exploiter", 1), "eval", 2, {"main-1": result, "random": "wwww"})
-    assert ("model.init" not in league.fields(Turn("exploiter", 2))) is is_anew
+    played(league, MemberTurn("exploiter", 1), "train", 1, {"main-1": "wdwd"})
+    played(league, MemberTurn("exploiter", 1), "eval", 2, {"main-1": result, "random": "wwww"})
+    assert ("model.init" not in league.fields(MemberTurn("exploiter", 2))) is is_anew
 
 
 def test_games_before_a_restart_are_those_of_another_player(tmp_path: Path) -> None:
     league = made(tmp_path / "out", LEAGUE.replace("restart: never", "restart: won"))
-    played(league, Turn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
-    played(league, Turn("scout", 1), "eval", 2, {"main-1": "wwww", "exploiter-1": "wwww"})
-    assert "model.init" not in league.fields(Turn("scout", 2))
-    assert set(often(league, Turn("scout", 2)).values()) != {1.0}  # as it ended
-    played(league, Turn("scout", 2), "train", 1, {})
-    assert set(often(league, Turn("scout", 3)).values()) == {1.0}
+    played(league, MemberTurn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
+    played(league, MemberTurn("scout", 1), "eval", 2, {"main-1": "wwww", "exploiter-1": "wwww"})
+    assert "model.init" not in league.fields(MemberTurn("scout", 2))
+    assert set(often(league, MemberTurn("scout", 2)).values()) != {1.0}  # as it ended
+    played(league, MemberTurn("scout", 2), "train", 1, {})
+    assert set(often(league, MemberTurn("scout", 3)).values()) == {1.0}
 
 
 def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path) -> None:
     league, machine = made(tmp_path / "out"), this_machine()
     for name, config in largest(league).items():
-        last = load("tiny_nim", league.fields(Turn(name, 3)))
+        last = load("tiny_nim", league.fields(MemberTurn(name, 3)))
         held = [plan(each, [machine], NEEDS).max_cpu_loras for each in (config, last)]
         assert held[0] == held[1] == 35 + {"main": 6, "exploiter": 1, "scout": 8}[name]
 
@@ -163,9 +167,9 @@ def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path)
 
 
 def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
-    league, turn = made(tmp_path / "out"), Turn("main", 3)
-    played(league, Turn("main", 1), "train", 1, {})
-    played(league, Turn("main", 2), "train", 1, {})
+    league, turn = made(tmp_path / "out"), MemberTurn("main", 3)
+    played(league, MemberTurn("main", 1), "train", 1, {})
+    played(league, MemberTurn("main", 2), "train", 1, {})
     games = {"main-1": "wwwwwwww", "main-2": "wwwwdddd", "exploiter-1": "wwwwllll"}
     played(league, turn, "train", 1, {**games, "exploiter-2": "l"})
     played(league, turn, "eval", 2, {"exploiter-2": "wl", "main-2": "wd"})

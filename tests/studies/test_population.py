@@ -13,7 +13,7 @@ from unstable.league.schedule import Schedule
 from unstable.studies.league.config import LeagueConfig, MeetConfig, MemberConfig
 from unstable.studies.league.population import (
     LEAST_WEIGHT,
-    Turn,
+    MemberTurn,
     begins_anew,
     met,
     needed,
@@ -33,12 +33,12 @@ def league(roles: str = "mel", **fields: Any) -> LeagueConfig:
     return LeagueConfig.model_validate(whole)
 
 
-def names(found: list[Turn]) -> str:
+def names(found: list[MemberTurn]) -> str:
     return " ".join(each.name for each in found)
 
 
 def met_by(own: LeagueConfig, member: str, generation: int) -> str:
-    return names(met(own, Turn(member, generation), turns(own)))
+    return names(met(own, MemberTurn(member, generation), turns(own)))
 
 
 def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation() -> None:
@@ -47,12 +47,12 @@ def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation()
     assert met_by(own, "m", 1) == "" and met_by(own, "e", 1) == "m-1"
     assert met_by(own, "l", 1) == "m-1 e-1" and met_by(own, "m", 2) == "m-1 e-1 l-1"
     assert met_by(own, "e", 3) == "m-3" and met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
-    assert names(needed(own, Turn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
+    assert names(needed(own, MemberTurn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
     own = league(turns="together")
     assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # whom is there to exploit at first?
     assert met_by(own, "m", 2) == met_by(own, "l", 2) == met_by(own, "e", 2) == "m-1"
     assert met_by(own, "e", 3) == "m-2" and met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
-    assert names(needed(own, Turn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
+    assert names(needed(own, MemberTurn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
 
 
 def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
@@ -61,7 +61,7 @@ def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
     assert met_by(own, "x", 2) == "a-2 b-2" and met_by(own, "y", 2) == "b-2 x-2"
     own = league("ml", meet={"newest": 1})
     assert met_by(own, "m", 3) == "m-2 l-2" and met_by(own, "l", 3) == "l-2 m-3"
-    assert names(newest(met(league(), Turn("m", 3), turns(league())))) == "m-2 e-2 l-2"
+    assert names(newest(met(league(), MemberTurn("m", 3), turns(league())))) == "m-2 e-2 l-2"
 
 
 @given(

@@ -24,7 +24,7 @@ from unstable.studies.league.members import LeagueFolder
 from unstable.studies.sweep.config import Setting, StopConfig, SweepConfig, read_sweep
 from unstable.studies.sweep.halving import RungDecision, decide, going, next_rung
 from unstable.studies.sweep.report import Outcome
-from unstable.studies.sweep.runner import Runner, outcomes
+from unstable.studies.sweep.runner import SweepRunner, outcomes
 from unstable.studies.sweep.sweep import go_on, show
 from unstable.studies.sweep.trials import Sweep, SweepFolder, Trial, trials_of
 
@@ -189,7 +189,7 @@ class Scene:
             self.folder.make(config, [trial.record(self.folder) for trial in self.trials])
 
     def go(self, slots: int = 2) -> None:
-        Runner(self.sweep, [None] * slots, lambda: None).run()
+        SweepRunner(self.sweep, [None] * slots, lambda: None).run()
 
     def outcomes(self) -> list[Outcome]:
         return outcomes(self.sweep)

@@ -23,7 +23,7 @@ from unstable.studies.ratings import rated, ratings
 from unstable.studies.tournament.entrants import Entrant, check_runs
 from unstable.studies.tournament.report import headline
 from unstable.studies.tournament.results import lines
-from unstable.studies.tournament.tournament import Options, resume, tournament
+from unstable.studies.tournament.tournament import TournamentOptions, resume, tournament
 
 NIM = "Nim-v0"
 FIRST = '''
@@ -41,7 +41,9 @@ class First:
 def play(words: Sequence[str], place: Path, **options: Any) -> dict[str, Any]:
     fields = options.pop("fields", {})
     options.setdefault("game", [NIM])
-    return tournament(words, Options(**options), {"tracking.run_dir": str(place), **fields})
+    return tournament(
+        words, TournamentOptions(**options), {"tracking.run_dir": str(place), **fields}
+    )
 
 
 def games(folder: Path) -> list[dict[str, Any]]:

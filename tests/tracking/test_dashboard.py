@@ -32,7 +32,7 @@ from unstable.records.folder import RunFolder
 from unstable.tracking.dashboard import Dashboard, screenshot
 from unstable.tracking.panes import evaluation_pane, machine_line, machine_pane
 from unstable.tracking.tracker import Tracker
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 from unstable.types import GameResult, LeastWon, PlayerId
 from unstable.types.intervals import Interval
 from unstable.types.tallies import Least
@@ -45,14 +45,14 @@ GPU = {
 }
 
 
-def render(view: View, width: int, height: int) -> str:
+def render(view: RunView, width: int, height: int) -> str:
     return shown(Dashboard(view), width, height)
 
 
-def read_again(view: View) -> View:
+def read_again(view: RunView) -> RunView:
     """The view that another process makes of the status file."""
     record = json.loads(json.dumps(view.record()))
-    return View.read(record, view.config, view.summary, lambda: 0.0)
+    return RunView.read(record, view.config, view.summary, lambda: 0.0)
 
 
 @every_row("width, height", *SIZES)
@@ -133,7 +133,7 @@ def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, he
     assert "worst, spar@0" in wide_pane(read_again(tracker.view))
 
 
-def wide_pane(view: View) -> str:
+def wide_pane(view: RunView) -> str:
     return shown(evaluation_pane(view, 80, 10), 80)
 
 
@@ -170,7 +170,7 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     tracker.view.notice = "the games' file cannot be written"
-    monkeypatch.setattr(View, "opponent_shares", lambda self: 1 / 0)
+    monkeypatch.setattr(RunView, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
         assert "cannot be shown" in text and tracker.view.notice in text
@@ -269,7 +269,7 @@ def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> 
     assert "actor 1 " in short and "actor 2 " not in short and "6 more actors" in short
 
 
-def pane(view: View, width: int, height: int) -> str:
+def pane(view: RunView, width: int, height: int) -> str:
     return shown(machine_pane(view, width, height), width)
 
 

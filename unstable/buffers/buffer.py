@@ -36,7 +36,7 @@ class BufferState(BaseModel):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PartialGroup:
     """A group that still misses members."""
 
     missing: int
@@ -82,7 +82,7 @@ class Buffer:
         self.batch_size = batch_size
         self._max_staleness = max_staleness
         self._max_tied = max_tied
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PartialGroup] = {}
         self._groups: dict[int, _Whole] = {}
         self._drawn: dict[int, _Whole] = {}
         self._drawn_for = 0  # the version that is trained on with them
@@ -106,9 +106,9 @@ class Buffer:
         """Take notice of a game that failed: the groups of its seats can never be whole."""
         self._arrive(spec, failed=True)
 
-    def _group(self, group_id: int, spec: GameSpec) -> _Waiting:
+    def _group(self, group_id: int, spec: GameSpec) -> _PartialGroup:
         size = next(seat.group_size for seat in spec.seats if seat.group_id == group_id)
-        return self._waiting.setdefault(group_id, _Waiting(missing=size))
+        return self._waiting.setdefault(group_id, _PartialGroup(missing=size))
 
     def _arrive(self, spec: GameSpec, failed: bool) -> None:
         for group_id in [seat.group_id for seat in spec.seats if seat.group_id is not None]:
@@ -118,7 +118,7 @@ class Buffer:
             if group.missing == 0:
                 self._complete(group_id, self._waiting.pop(group_id))
 
-    def _complete(self, group_id: int, waiting: _Waiting) -> None:
+    def _complete(self, group_id: int, waiting: _PartialGroup) -> None:
         group = tuple(waiting.trajectories)
         if waiting.failed:
             self.dropped.failed += _num_samples(group)
@@ -228,7 +228,7 @@ class Buffer:
         for group_id, missing, failed, places in state.waiting:
             found = [trajectories[place] for place in places if place in trajectories]
             lacks = len(found) < len(places)
-            self._waiting[group_id] = _Waiting(missing, failed or lacks, found)
+            self._waiting[group_id] = _PartialGroup(missing, failed or lacks, found)
             lost += lacks
         self._tied_since_draw = state.tied_since_draw
         self.dropped = state.dropped.model_copy()

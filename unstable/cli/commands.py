@@ -168,9 +168,9 @@ def play(
     temperature: p.Temperature = None,
 ) -> None:
     """Play a game against a model at the terminal. See docs/play.md."""
-    from unstable.commands.play.play import Choices, play
+    from unstable.commands.play.play import PlayOptions, play
 
-    choices = Choices(game, seat, opponent, temperature)
+    choices = PlayOptions(game, seat, opponent, temperature)
     where, version = run or (None, None)
     play(where, version, config, choices, context.obj.fields, command=context.obj.typed)
 
@@ -223,9 +223,9 @@ def serve(
         raise ConfigError("--versions: give the RUN_DIR whose versions they are")
     if where is not None and config is not None:
         raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
-    from unstable.commands.serve import Options, serve
+    from unstable.commands.serve import ServeOptions, serve
 
-    options = Options(host, port, token_env, top_logprobs, threads)
+    options = ServeOptions(host, port, token_env, top_logprobs, threads)
     serve(where, versions or [version], config, options, context.obj.fields)
 
 

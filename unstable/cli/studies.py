@@ -91,12 +91,12 @@ def tournament(
 
     A PLAYER may also be the folder of an adapter, or module:Class.
     """
-    from unstable.studies.tournament.tournament import Options, tournament
+    from unstable.studies.tournament.tournament import TournamentOptions, tournament
     from unstable.studies.tournament.tournament import resume as go_on
 
     if resume is not None:
         refuse_others(context, "--resume goes on with a tournament as it was begun", "resume")
         go_on(resume)
         return
-    options = Options(config, game or (), deals, games, temperature, forfeits, jpc)
+    options = TournamentOptions(config, game or (), deals, games, temperature, forfeits, jpc)
     tournament(players or [], options, *context.obj)

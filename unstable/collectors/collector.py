@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.branches import Explore, Forks, play_branches, sampled_first
-from unstable.collectors.isolation import IsolatedGameError, Job, play_isolated, serve_game
+from unstable.collectors.isolation import GameJob, IsolatedGameError, play_isolated, serve_game
 from unstable.collectors.play import PlayerFactory, contained, play_game, players_of
 from unstable.collectors.players import player_class
 from unstable.collectors.players.several import JudgeAnswer
@@ -58,11 +58,11 @@ class Collector:
         self._games = config.game_by_key
         self.players = PlayerFactory(config, engine, tokenizer, judges)
         self.prompts = self.players.prompts
-        self._plays: list[_Play] = []
-        self._standing = _Play(deque(), None)  # of `play_on`
+        self._plays: list[_PlayCall] = []
+        self._standing = _PlayCall(deque(), None)  # of `play_on`
         self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
         self._retired: set[PlayerId] = set()  # versions
-        self._tally = _Tally()
+        self._tally = _CollectorTally()
         self._forks = Forks(config.groups.fork)
         self._explore: Explore = sampled_first
         if (rule := config.groups.explore.rule) != "none" and engine is not None:
@@ -159,7 +159,7 @@ class Collector:
         Purposes share `games_in_flight` evenly, and so do the calls of one. Closing the iterator
         cancels its games. Raises `EngineDiedError`, since no other game can go on then.
         """
-        return self._results(_Play(deque(specs), enough))
+        return self._results(_PlayCall(deque(specs), enough))
 
     def deal(self, specs: Iterable[GameSpec]) -> None:
         """Have `play_on` play these too, after those that it was dealt before."""
@@ -171,7 +171,7 @@ class Collector:
         self._standing.goes_on = True
         return self._results(self._standing)
 
-    async def _results(self, play: "_Play") -> AsyncGenerator[list[GameResult | GameFailure]]:
+    async def _results(self, play: "_PlayCall") -> AsyncGenerator[list[GameResult | GameFailure]]:
         async with self._beginning:
             # Games then depend on nothing that was played before.
             if self._engine is not None and not self._plays:
@@ -222,7 +222,7 @@ class Collector:
             play.games += spec.branches or 1
             task.add_done_callback(partial(self._finish, play))
 
-    def _finish(self, play: "_Play", task: asyncio.Task[GameResult]) -> None:
+    def _finish(self, play: "_PlayCall", task: asyncio.Task[GameResult]) -> None:
         spec = play.running.pop(task)
         play.games -= spec.branches or 1
         if not task.cancelled():
@@ -245,7 +245,7 @@ class Collector:
             assert self.driving is not None, "started"
             return await self.driving.play(spec, player, self.prompts.get(spec.env))
         if spec.env in self._isolated:
-            job = Job(
+            job = GameJob(
                 spec=spec,
                 config=game,
                 opponents=self._opponents,
@@ -329,7 +329,7 @@ class Trust:
         return ended >= TRUST_GAMES and ended >= TRUST_SHARE * (ended + raised)
 
 
-class _Tally:
+class _CollectorTally:
     """What this collector has played since it began."""
 
     def __init__(self) -> None:
@@ -356,7 +356,7 @@ class _Tally:
         return self.trained_turns / self.training_games if self.training_games else 1.0
 
 
-class _Play:
+class _PlayCall:
     """One call of `Collector.play`: what waits, what runs, what is ready to be read."""
 
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
@@ -371,14 +371,14 @@ class _Play:
         self._enough = float("inf") if enough is None else enough
         self._begun = _parts_of_groups(waiting)
 
-    def wants_more(self, tally: _Tally) -> bool:
+    def wants_more(self, tally: _CollectorTally) -> bool:
         if not self.waiting:
             return False
         expected = self.trained_turns + len(self.running) * tally.mean_trained_turns
         first = self.waiting[0]
         return first.member > 0 or first.game_id in self._begun or expected < self._enough
 
-    def over(self, tally: _Tally) -> bool:
+    def over(self, tally: _CollectorTally) -> bool:
         if self.goes_on or self.running or not self.results.empty():
             return False
         return not self.wants_more(tally)

@@ -28,7 +28,7 @@ START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class GameJob:
     """A game, with all that its process needs to play it."""
 
     spec: GameSpec
@@ -52,7 +52,7 @@ class Ask(NamedTuple):
     expert: dict[str, float] | None
 
 
-class Message(NamedTuple):
+class GameMessage(NamedTuple):
     """What a game's process sends."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
@@ -68,7 +68,7 @@ class IsolatedGameError(Exception):
 
 
 async def play_isolated(
-    job: Job, fork_server: ForkServer, make: Callable[[SeatSpec], Player]
+    job: GameJob, fork_server: ForkServer, make: Callable[[SeatSpec], Player]
 ) -> GameResult:
     """Play a game in a process of its own; `make` makes the local model of a seat.
 
@@ -76,7 +76,7 @@ async def play_isolated(
     long, and `RuntimeError` where its process has ended.
     """
     reader, writer = await asyncio.open_unix_connection(sock=fork_server.fork())
-    process = _Process(reader, writer, job.config)
+    process = _GameProcess(reader, writer, job.config)
     try:
         begun = await process.read(START_S)
         process.id = begun.content
@@ -100,7 +100,7 @@ async def play_isolated(
         process.end()
 
 
-class _Process:
+class _GameProcess:
     """A game's process, from here."""
 
     def __init__(
@@ -112,10 +112,10 @@ class _Process:
     def send(self, value: object) -> None:
         self._writer.write(frame(value))
 
-    async def read(self, seconds: float) -> Message:
+    async def read(self, seconds: float) -> GameMessage:
         try:
             async with asyncio.timeout(seconds):
-                return cast(Message, await receive_frame(self._reader))
+                return cast(GameMessage, await receive_frame(self._reader))
         except TimeoutError:
             raise TimeoutError(
                 f"{self._config.key}: a turn was not over in games.turn_timeout = {seconds:g} s, "
@@ -141,7 +141,7 @@ class _Connection:
         self._stream = connection.makefile("rwb")
 
     def send(self, kind: Any, content: object = None) -> None:
-        self._stream.write(frame(Message(kind, content)))
+        self._stream.write(frame(GameMessage(kind, content)))
         self._stream.flush()
 
     def read(self) -> Any:
@@ -153,7 +153,7 @@ class _Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
+class _ProxyPlayer:
     """A local model, which answers from the actor's process."""
 
     connection: _Connection
@@ -179,8 +179,8 @@ class _Ticking:
         return await self.player.act(observation, game, seed)
 
 
-def _player(job: Job, connection: _Connection, seat: SeatSpec) -> Player:
-    model = _Model(connection=connection, seat=seat, moves=job.moves)
+def _player(job: GameJob, connection: _Connection, seat: SeatSpec) -> Player:
+    model = _ProxyPlayer(connection=connection, seat=seat, moves=job.moves)
     opponent = job.opponents.get(seat.player.name)
     if opponent is None:
         return model
@@ -189,7 +189,7 @@ def _player(job: Job, connection: _Connection, seat: SeatSpec) -> Player:
     return player if player is model else _Ticking(connection=connection, player=player)
 
 
-async def _play(job: Job, connection: _Connection) -> None:
+async def _play(job: GameJob, connection: _Connection) -> None:
     spec = job.spec
     try:
         players = players_of(spec, partial(_player, job, connection))

@@ -33,7 +33,7 @@ def task_name(spec: GameSpec) -> str:
     return f"{_PREFIX}{spec.env}"
 
 
-class Watch:
+class LoopWatch:
     """Watches the running loop until `close`.
 
     `blocked(env)` is called, in the watching thread, once for each time that a game of an env has

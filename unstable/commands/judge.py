@@ -33,7 +33,7 @@ from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor
 from unstable.types import GameFailure, GameResult
 from unstable.types.intervals import correlation
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 IN_FLIGHT = 256
 """Games that are read and not judged yet: a run's games need not fit into memory."""
@@ -106,7 +106,7 @@ class _Work:
         ):
             async for judged in lists:
                 for each in judged:
-                    if isinstance(each, Asked):
+                    if isinstance(each, TermCalls):
                         continue
                     self._room.release()
                     if isinstance(each, GameFailure):

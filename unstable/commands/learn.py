@@ -13,7 +13,7 @@ from unstable.commands.train import go_on
 from unstable.config import ConfigError, LearnRun, MovesKept, RunConfig, load, load_as, shown
 from unstable.datasets.gather import own_pairs
 from unstable.datasets.offline import PAIR, OfflineData, is_held_out, split
-from unstable.datasets.recorded import Counts, GroupIndex, Source
+from unstable.datasets.recorded import GroupIndex, IndexCounts, Source
 from unstable.models.base import load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.planning.resolve import UNDECIDED
@@ -192,7 +192,7 @@ def _check_index(config: LearnRun, index: GroupIndex, line: str) -> None:
 
 
 def write_origins(
-    folder: RunFolder, config: LearnRun, origins: Sequence[Origin], counts: Counts
+    folder: RunFolder, config: LearnRun, origins: Sequence[Origin], counts: IndexCounts
 ) -> None:
     """Write down what a run is trained on, so that it goes on with the same games and pairs."""
     runs = [
@@ -306,7 +306,7 @@ def _judged(
     return frozenset(place for place, score in scores.items() if score >= judged.least)
 
 
-def _line(counts: Counts, skipped: Skipped, pairs: int) -> str:
+def _line(counts: IndexCounts, skipped: Skipped, pairs: int) -> str:
     parts = [
         f"{pairs:,} pairs" if pairs else "",
         f"{counts.games:,} games",

@@ -46,7 +46,7 @@ MAY_CHANGE = (
 """Fields that may be another when a run goes on: they decide how long, where and how it is seen."""
 
 
-class Point(NamedTuple):
+class ResumePoint(NamedTuple):
     """Where a run goes on: its newest version that is on file whole."""
 
     state: RunState
@@ -110,7 +110,7 @@ def _request_tokens(folder: RunFolder) -> float | None:
     return tokens / total if tokens else None
 
 
-def _news(point: Point, aside: Path | None) -> Iterator[str]:
+def _news(point: ResumePoint, aside: Path | None) -> Iterator[str]:
     for version in point.broken:
         yield f"checkpoint {version} is not whole and is left out, with all that came after it"
     if aside is not None:
@@ -142,7 +142,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _flat(each, f"{path}.{key}" if path else str(key))
 
 
-def find_point(folder: RunFolder, place: str) -> Point:
+def find_point(folder: RunFolder, place: str) -> ResumePoint:
     """The newest version with all that a run needs; raises `ConfigError` where there is none."""
     broken: list[int] = []
     for version in reversed(folder.versions()):
@@ -150,7 +150,7 @@ def find_point(folder: RunFolder, place: str) -> Point:
             continue  # never announced: its run ended as it was written; or pruned
         state = read_whole(folder, version)
         if state is not None:
-            return Point(state, tuple(broken))
+            return ResumePoint(state, tuple(broken))
         broken.append(version)
     why = f"version {broken[0]} is not whole" if broken else "it ended before its first version"
     raise ConfigError(f"{place}: there is nothing to go on from ({why}); begin it again")
@@ -176,7 +176,7 @@ def read_whole(folder: RunFolder, version: int) -> RunState | None:
 
 
 def rewind(
-    folder: RunFolder, point: Point, *, is_synchronous: bool, aside: Path | None = None
+    folder: RunFolder, point: ResumePoint, *, is_synchronous: bool, aside: Path | None = None
 ) -> None:
     """Make the files those of the run at its point; what comes after it is kept in `aside`.
 

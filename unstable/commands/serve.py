@@ -26,11 +26,11 @@ from unstable.records.folder import RunFolder
 from unstable.types import BASE, PlayerId
 
 if TYPE_CHECKING:
-    from unstable.serving.models import Counts, ModelsSeat
+    from unstable.serving.models import ModelsSeat, RequestCounts
     from unstable.serving.server import Server
 
 
-class Options(NamedTuple):
+class ServeOptions(NamedTuple):
     """What the command line says besides fields of the config."""
 
     host: str = "127.0.0.1"
@@ -44,7 +44,7 @@ def serve(
     root: Path | None,
     versions: Sequence[Version | None],
     config: str | None,
-    options: Options,
+    options: ServeOptions,
     fields: Mapping[str, Any],
 ) -> None:
     """Serve versions of a run and its base model until an interrupt, which says what was served.
@@ -80,7 +80,7 @@ def serve(
         run_to_end(_serve(resolved.config, at, numbers, server, token, options), status)
 
 
-def _token(options: Options) -> str | None:
+def _token(options: ServeOptions) -> str | None:
     """The token that requests have to bring; `ConfigError` where one lacks, or cannot be."""
     name = options.token_env
     if name is None:
@@ -111,7 +111,7 @@ async def _serve(
     versions: Sequence[int],
     server: "Server",
     token: str | None,
-    options: Options,
+    options: ServeOptions,
 ) -> None:
     """Until it is cancelled; raises `RunFailedError` where the engine dies."""
     from unstable.serving.app import application
@@ -157,7 +157,7 @@ async def _seat(
         await engine.close()
 
 
-def served_line(counts: "Counts") -> str:
+def served_line(counts: "RequestCounts") -> str:
     """What was served, in a line."""
     others = {"refused": counts.refused, "left": counts.left, "failed": counts.failed}
     more = [f"{number:,} {how}" for how, number in others.items() if number]

@@ -40,7 +40,7 @@ from unstable.games.services import game_info
 from unstable.league.evaluation import evaluation_games, evaluation_scores
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor
-from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, Tracker, fine_tune
+from unstable.loop.sft import EPOCH, HELD_OUT_LOSS, RowTracker, fine_tune
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.models.archive import describe_base, pack_adapter, weight_files
 from unstable.models.base import load_tokenizer, model_path
@@ -208,7 +208,7 @@ async def run_fine_tuning(
     resolved: Resolved,
     folder: RunFolder,
     task: FineTuning,
-    tracker: Tracker,
+    tracker: RowTracker,
     evaluate: Callable[[Sequence[Actor], int], Awaitable[Row]],
     *,
     rows: Sequence[Row] = (),

@@ -21,7 +21,7 @@ from unstable.records.folder import RunFolder, existing_run
 from unstable.records.reading import Skipped
 from unstable.records.summary import RunSummary
 from unstable.tracking.dashboard import Dashboard
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 
 EVERY_S = 0.5
 FRAMES_A_SECOND = 4
@@ -46,7 +46,7 @@ class Watched:
         with contextlib.suppress(ConfigError, OSError):
             self.view = self._read()
 
-    def _read(self) -> View:
+    def _read(self) -> RunView:
         folder, now = self._folder, time.time()
         status = status_of(folder)
         condition = condition_of(folder, status, now)
@@ -57,7 +57,7 @@ class Watched:
             (lambda: time.time() - written) if is_running else (lambda: 0)
         )
         try:
-            view = View.read(status["view"], self._config, self._newest(), seconds)
+            view = RunView.read(status["view"], self._config, self._newest(), seconds)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; give a "

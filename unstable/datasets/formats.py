@@ -24,7 +24,7 @@ Chat = list[dict[str, str]]
 """Messages, each a `role` and a `content`."""
 
 
-class Turns(NamedTuple):
+class ChatTurns(NamedTuple):
     """A chat, and the places of its answers that are trained on."""
 
     chat: Chat
@@ -60,7 +60,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path}, row {number}", row
 
 
-def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
+def turns_of(place: str, row: Mapping[str, Any]) -> ChatTurns | None:
     """Return a row's chat with the places of the answers to learn; None if the row is no chat.
 
     All messages of the assistant are trained on, except those of `weight` 0 and those before the
@@ -88,7 +88,7 @@ def turns_of(place: str, row: Mapping[str, Any]) -> Turns | None:
     return None
 
 
-def _turns(place: str, field: str, before: Chat, messages: Any) -> Turns:
+def _turns(place: str, field: str, before: Chat, messages: Any) -> ChatTurns:
     chat = [*before, *messages_of(place, field, messages)]
     answers = [
         at
@@ -99,7 +99,7 @@ def _turns(place: str, field: str, before: Chat, messages: Any) -> Turns:
     ]
     if not answers:
         raise ConfigError(f"{place}: {field}: has no answer of the assistant to learn; give one")
-    return Turns(chat, answers)
+    return ChatTurns(chat, answers)
 
 
 def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:

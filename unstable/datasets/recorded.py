@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class IndexCounts:
     """Counts of what an index has found."""
 
     games: int = 0
@@ -39,7 +39,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _RecordedGroup:
     """A group that still misses members."""
 
     missing: int
@@ -75,7 +75,7 @@ class GroupIndex:
         """Samples of each group."""
         self.train: list[int] = []
         self.held_out: list[int] = []
-        self.counts = Counts()
+        self.counts = IndexCounts()
         self.opponents: set[str] = set()
         """All names of opponents that the games have."""
         games = groups = 0
@@ -92,14 +92,14 @@ class GroupIndex:
         skipped: Skipped,
     ) -> tuple[int, int]:
         """Take in a run's games; the highest ids of its games and groups."""
-        waiting: dict[int, _Waiting] = {}
+        waiting: dict[int, _RecordedGroup] = {}
         last_game = last_group = -1
         for path, end in source.files.items():
             self._files.append((path, number))
             for place, result in placed_games(path, skipped, end=end):
                 for group_id, size in _groups_of(result):
                     if group_id not in waiting:
-                        waiting[group_id] = _Waiting(size, is_held_out(result))
+                        waiting[group_id] = _RecordedGroup(size, is_held_out(result))
                     last_group = max(last_group, group_id)
                 last_game = max(last_game, *(game.spec.game_id for game in result.games))
                 self._take(number, result, place, waiting)
@@ -107,7 +107,7 @@ class GroupIndex:
         return last_game, last_group
 
     def _take(
-        self, number: int, result: RecordedGame, place: int, waiting: dict[int, _Waiting]
+        self, number: int, result: RecordedGame, place: int, waiting: dict[int, _RecordedGroup]
     ) -> None:
         """Take in a game, and put those of its groups away that are whole with it."""
         self.counts.games += 1
@@ -136,7 +136,7 @@ class GroupIndex:
             sides[not kept].append(each)
         return sides
 
-    def _arrive(self, number: int, result: GameResult, waiting: dict[int, _Waiting]) -> None:
+    def _arrive(self, number: int, result: GameResult, waiting: dict[int, _RecordedGroup]) -> None:
         """Count a game for the groups of its seats, and put those away that are whole."""
         for group_id, _ in _groups_of(result):
             group = waiting[group_id]
@@ -148,7 +148,7 @@ class GroupIndex:
             if group.members >= (self._least if group.left_out else 1):
                 self._put(number, group_id, group)
 
-    def _put(self, number: int, group_id: int, group: _Waiting) -> None:
+    def _put(self, number: int, group_id: int, group: _RecordedGroup) -> None:
         (self.held_out if group.is_held_out else self.train).append(len(self.sizes))
         self._places.extend(group.places)
         self._starts.append(len(self._places))

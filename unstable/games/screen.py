@@ -40,7 +40,7 @@ class FormError(ValueError):
 
 
 @dataclass(slots=True)
-class _Trial:
+class _CheckGame:
     """The result of a game that was played as a check."""
 
     seats: set[int] = field(default_factory=set)  # that came to move
@@ -65,7 +65,7 @@ def screen(config: GameConfig) -> str | None:
     if missing := first.env.missing():
         return f"never comes to move: {_named(missing)}, which the env does not make"
     listed = _lists_moves(first)
-    trials: list[_Trial] = []
+    trials: list[_CheckGame] = []
     for seed in range(_MORE_GAMES):
         if (seed >= _GAMES and not idle) or time.monotonic() > deadline:
             break
@@ -208,9 +208,9 @@ def _lists_moves(game: Game) -> bool:
         return False
 
 
-def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Trial:
+def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _CheckGame:
     """One game, to its end, a fault or the deadline."""
-    trial = _Trial()
+    trial = _CheckGame()
     turns = 0
     with _caught(config) as faults:  # of a reset, an observation, or a list of legal moves
         rng, game = random.Random(seed), Game(config, seed)
@@ -235,7 +235,7 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Tria
     return trial
 
 
-def _step(trial: _Trial, game: Game, action: str, listed: bool) -> Game:
+def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
     """The game after the action, or where it was before one that raises."""
     with _caught(game.config) as faults:
         if not game.step(action).invalid:

@@ -77,7 +77,7 @@ class TextArenaEnvironment(Environment):
     def __init__(self, config: GameConfig, info: GameInfo) -> None:
         self._config, self.info = config, info
         self._env = make_raw(config)
-        self._views: list[_View] = []  # by number
+        self._views: list[_SeatView] = []  # by number
 
     @property
     def raw(self) -> Any:
@@ -89,7 +89,7 @@ class TextArenaEnvironment(Environment):
         self._env.reset(num_players=seats, seed=seed)
         # One more than is allowed, so that the env itself never ends a game over invalid moves.
         self._env.state.error_allowance = self._config.invalid_moves.allowed + 1
-        self._views = [_View(number) for number in range(seats)]
+        self._views = [_SeatView(number) for number in range(seats)]
         self._share_messages(mover=None, refused=False)
         form = next((view.board for view in self._views if view.board), "")
         for view in self._views:
@@ -177,7 +177,7 @@ class TextArenaEnvironment(Environment):
         return shorten(reason)[0]
 
 
-class _View:
+class _SeatView:
     """What one seat has been shown: rules, events in order, the last board, the last refusal."""
 
     def __init__(self, number: int) -> None:

@@ -94,7 +94,7 @@ class Sums(BaseModel):
         return math.sqrt(max(0.0, self.squares / self.count - self.mean**2))
 
 
-class Seat(BaseModel):
+class SeatRewards(BaseModel):
     """A seat's rewards, with a short and with a long memory."""
 
     fast: Sums = Sums()
@@ -104,7 +104,7 @@ class Seat(BaseModel):
 class CurriculumState(BaseModel):
     """What a resume needs: by env its seats."""
 
-    seats: dict[str, dict[int, Seat]]
+    seats: dict[str, dict[int, SeatRewards]]
 
 
 class Curriculum:
@@ -116,7 +116,7 @@ class Curriculum:
     def __init__(self, config: RunConfig) -> None:
         self._config = config.curriculum
         self._weights = {game.key: game.weight for game in config.games}
-        self._seats: dict[str, dict[int, Seat]] = {env: {} for env in self._weights}
+        self._seats: dict[str, dict[int, SeatRewards]] = {env: {} for env in self._weights}
         self._place, self._rule = read_rule(
             BUILT_IN, self._config.rule, self._config.args, "curriculum.rule", "envs", TRIAL
         )
@@ -134,7 +134,7 @@ class Curriculum:
         for game in games:
             seats = self._seats[game.spec.env]
             for trajectory in game.trajectories:
-                seat = seats.setdefault(trajectory.seat, Seat())
+                seat = seats.setdefault(trajectory.seat, SeatRewards())
                 seat.fast.add(trajectory.reward)
                 seat.slow.add(trajectory.reward)
 

@@ -59,7 +59,7 @@ class Strength(NamedTuple):
     ahead: Interval  # the strongest's points less its own; all players' hold together in 95 %
 
 
-class Advantage(NamedTuple):
+class SideAdvantage(NamedTuple):
     """What a side is worth in an env beside the mean of its sides, in points."""
 
     env: str
@@ -67,11 +67,11 @@ class Advantage(NamedTuple):
     points: Interval
 
 
-class Fit(NamedTuple):
+class RatingFit(NamedTuple):
     """The strongest player first; 0 is `reference`, or the mean of the players where it is None."""
 
     strengths: list[Strength]
-    advantages: list[Advantage]  # of which the games say more than the prior
+    advantages: list[SideAdvantage]  # of which the games say more than the prior
     draws: dict[str, float]  # by env, the share of games that two equals draw
     reference: str | None
     apart: list[list[str]]  # players whom no games connect, if they are in several parts
@@ -91,7 +91,7 @@ def ranking(result: GameResult | PlayedGame) -> Ranking | None:
     )
 
 
-def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None = None) -> Fit:
+def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None = None) -> RatingFit:
     """The strengths of all who met another player; a forfeit has the weight `forfeits`.
 
     The `anchor` is 0, if it is among them.
@@ -107,7 +107,7 @@ def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None =
         for shape in sorted(shapes)
         for rows in [np.array([[number[name] for name in held] for held in shapes[shape]])]
     ]
-    model = _Model(len(names), played, forfeits)
+    model = _ChoiceModel(len(names), played, forfeits)
     theta, covariance = model.solve()
     met = _met(played, len(names))
     rated = np.flatnonzero(met.diagonal())
@@ -121,7 +121,7 @@ def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None =
         Strength(names[place], points, int(met[place, place]), lead)
         for place, points, lead in zip(rated, known, ahead, strict=True)
     ]
-    return Fit(
+    return RatingFit(
         strengths=sorted(strengths, key=lambda each: (-each.points.mean, each.player)),
         advantages=model.advantages(theta, covariance),
         draws=model.equal_draws(theta),
@@ -142,7 +142,7 @@ class _Played(NamedTuple):
     counts: Integers  # [rows]
 
 
-class _Choices(NamedTuple):
+class _EnvChoices(NamedTuple):
     """Choices among equally many sides of one env: a row a choice, with its parameters' places."""
 
     places: Integers  # [rows, slots]
@@ -151,7 +151,7 @@ class _Choices(NamedTuple):
     weights: Floats  # [rows]
 
 
-class _Model:
+class _ChoiceModel:
     """All choices, and a place for each parameter: strengths first, advantages, draws."""
 
     def __init__(self, players: int, played: Sequence[_Played], forfeits: float) -> None:
@@ -174,7 +174,7 @@ class _Model:
         chosen: Sequence[int],
         sizes: Sequence[int],
         forfeits: float,
-    ) -> _Choices:
+    ) -> _EnvChoices:
         """One choice of all games of a shape; ties of sizes that the env never has are left out."""
         (env, _, forfeit), places = played.shape, range(len(left))
         ties = [size for size in sizes if size > 1]
@@ -184,7 +184,7 @@ class _Model:
         sides = [self._place(self._sides, (env, side), PRIOR_ADVANTAGE) for side in left]
         draws = [self._place(self._draws, (env, len(left), n), PRIOR_DRAWS) for n in ties]
         shared = np.tile(np.array([*sides, *draws]), (len(played.counts), 1))
-        return _Choices(
+        return _EnvChoices(
             places=np.hstack([played.players[:, left], shared]),
             features=np.array([[*s, *s, *t] for s, t in zip(shares, tied, strict=True)]),
             chosen=np.full(len(shared), sets.index(tuple(left.index(side) for side in chosen))),
@@ -239,7 +239,7 @@ class _Model:
             curvature += flat.reshape(count, count)
         return value, gradient, curvature
 
-    def advantages(self, theta: Floats, covariance: Floats) -> list[Advantage]:
+    def advantages(self, theta: Floats, covariance: Floats) -> list[SideAdvantage]:
         """Advantages at each side of the envs whose games halve the prior's variance."""
         envs = defaultdict[str, list[int]](list)
         for (env, _), place in sorted(self._sides.items()):
@@ -249,7 +249,7 @@ class _Model:
             points = _relative(theta[places], covariance[np.ix_(places, places)], None)
             most = Z * POINTS * PRIOR_ADVANTAGE * math.sqrt((1 - 1 / len(places)) / 2)
             if all(each.high - each.mean < most for each in points):
-                found += [Advantage(env, side, each) for side, each in enumerate(points)]
+                found += [SideAdvantage(env, side, each) for side, each in enumerate(points)]
         return found
 
     def equal_draws(self, theta: Floats) -> dict[str, float]:

@@ -16,11 +16,11 @@ from unstable.league.rules import (
     DRAWS,
     RULES,
     THRESHOLDS,
-    Finding,
+    FigurePoint,
     MetricHistory,
-    Point,
     Row,
-    Scores,
+    RuleFinding,
+    VersionScores,
     figures,
 )
 from unstable.types import PAST, Alarm, EvalScore, GameResult
@@ -43,7 +43,7 @@ class GuardState(BaseModel):
     """All that the guard has seen."""
 
     histories: dict[str, MetricHistory]
-    scores: dict[str, Scores]
+    scores: dict[str, VersionScores]
     best: Best | None
     quiet: dict[str, int]
     is_due: bool
@@ -59,7 +59,7 @@ class Guard:
         self._temperature = config.eval.temperature[0]
         self._games = TrainingGames()
         self._histories: dict[str, MetricHistory] = {}
-        self._scores: dict[str, Scores] = {}
+        self._scores: dict[str, VersionScores] = {}
         self._best: Best | None = None
         self._quiet: dict[str, int] = {}  # the version from which on a rule may speak again
         self._is_due = False
@@ -117,8 +117,8 @@ class Guard:
         alarms = []
         for score in scores:
             name = score.key.name("score")
-            scored = self._scores.setdefault(name, Scores())
-            scored.add(Point(version, score.score, score.distinct))
+            scored = self._scores.setdefault(name, VersionScores())
+            scored.add(FigurePoint(version, score.score, score.distinct))
             if (limit := self._threshold("score")) is not None:
                 finding = scored.worse(limit)
                 alarms += self._alarm("score", name, version, finding)
@@ -132,7 +132,9 @@ class Guard:
     def _threshold(self, rule: Rule) -> float | None:
         return self._config.thresholds.get(rule, THRESHOLDS[rule])
 
-    def _alarm(self, rule: str, name: str, version: int, finding: Finding | None) -> list[Alarm]:
+    def _alarm(
+        self, rule: str, name: str, version: int, finding: RuleFinding | None
+    ) -> list[Alarm]:
         if finding is None or version < self._quiet.get(rule, 0):
             return []
         return [Alarm(rule=rule, name=name, version=version, **finding._asdict())]

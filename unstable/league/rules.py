@@ -44,7 +44,7 @@ SHORT = 8
 Row = Mapping[str, float | None]
 
 
-class Point(NamedTuple):
+class FigurePoint(NamedTuple):
     """A figure of one update, and how many things it is the mean of."""
 
     version: int
@@ -52,7 +52,7 @@ class Point(NamedTuple):
     size: float = 1.0
 
 
-class Finding(NamedTuple):
+class RuleFinding(NamedTuple):
     """A broken rule: by which figure, against what, and since which version."""
 
     figure: float
@@ -64,11 +64,11 @@ class Finding(NamedTuple):
 class MetricHistory:
     """A metric over the updates, as far back as rules look."""
 
-    start: list[Point] = field(default_factory=list)  # the first START
-    recent: list[Point] = field(default_factory=list)  # the newest ones
-    least: Point | None = None  # mean of those START in a row that have the least
+    start: list[FigurePoint] = field(default_factory=list)  # the first START
+    recent: list[FigurePoint] = field(default_factory=list)  # the newest ones
+    least: FigurePoint | None = None  # mean of those START in a row that have the least
 
-    def add(self, point: Point) -> None:
+    def add(self, point: FigurePoint) -> None:
         """Take in the next update's."""
         self.recent = [*self.recent, point][-REACH - RECENT :]
         if len(self.start) < START:
@@ -79,7 +79,7 @@ class MetricHistory:
                 self.least = mean
 
     @property
-    def last(self) -> list[Point]:
+    def last(self) -> list[FigurePoint]:
         """The newest RECENT."""
         return self.recent[-RECENT:]
 
@@ -90,7 +90,7 @@ class MetricHistory:
 
     def finding(
         self, figure: float, threshold: float, within: Callable[[float, float], bool]
-    ) -> Finding | None:
+    ) -> RuleFinding | None:
         """A figure that is not within the threshold, and since which version no value is."""
         if within(figure, threshold):
             return None
@@ -99,17 +99,17 @@ class MetricHistory:
             if within(point.value, threshold):
                 break
             version = point.version
-        return Finding(figure, threshold, version)
+        return RuleFinding(figure, threshold, version)
 
 
 @dataclass(slots=True)
-class Scores:
+class VersionScores:
     """How versions scored against one opponent."""
 
-    recent: list[Point] = field(default_factory=list)  # the newest evaluations
-    best: Point | None = None  # mean of those in a row that have the greatest
+    recent: list[FigurePoint] = field(default_factory=list)  # the newest evaluations
+    best: FigurePoint | None = None  # mean of those in a row that have the greatest
 
-    def add(self, point: Point) -> None:
+    def add(self, point: FigurePoint) -> None:
         """Take in the next evaluation's; EVALUATIONS in a row are one mean."""
         self.recent = [*self.recent, point][-EVALUATIONS:]
         if len(self.recent) == EVALUATIONS:
@@ -117,7 +117,7 @@ class Scores:
             if self.best is None or mean.value > self.best.value:
                 self.best = mean
 
-    def worse(self, errors: float) -> Finding | None:
+    def worse(self, errors: float) -> RuleFinding | None:
         """The newest mean is below the best by so many standard errors of each.
 
         The best of many is partly luck: two would not be much.
@@ -129,22 +129,22 @@ class Scores:
         _, high = wilson_interval(mean.value, round(mean.size), errors)
         if high >= low:
             return None
-        return Finding(mean.value, low - (high - mean.value), self.recent[0].version)
+        return RuleFinding(mean.value, low - (high - mean.value), self.recent[0].version)
 
 
-def pooled(points: Sequence[Point]) -> Point:
+def pooled(points: Sequence[FigurePoint]) -> FigurePoint:
     """Their mean over all that was counted."""
     size = sum(point.size for point in points)
     total = sum(point.value * point.size for point in points)
-    return Point(points[-1].version, total / size, size)
+    return FigurePoint(points[-1].version, total / size, size)
 
 
-def level(points: Iterable[Point]) -> float:
+def level(points: Iterable[FigurePoint]) -> float:
     """Their median."""
     return median(point.value for point in points)
 
 
-def below_start(history: MetricHistory, share: float) -> Finding | None:
+def below_start(history: MetricHistory, share: float) -> RuleFinding | None:
     """The newest values are all below a share of what they were at the start."""
     if not history.is_known:
         return None
@@ -152,21 +152,21 @@ def below_start(history: MetricHistory, share: float) -> Finding | None:
     return history.finding(figure, share * level(history.start), ge)
 
 
-def fallen(history: MetricHistory, share: float) -> Finding | None:
+def fallen(history: MetricHistory, share: float) -> RuleFinding | None:
     """The level is below a share of what it was REACH updates before."""
     if len(history.recent) < REACH + RECENT:
         return None
     return history.finding(level(history.last), share * level(history.recent[:RECENT]), ge)
 
 
-def grown(history: MetricHistory, times: float) -> Finding | None:
+def grown(history: MetricHistory, times: float) -> RuleFinding | None:
     """The level is above so many times the least."""
     if history.least is None:
         return None
     return history.finding(level(history.last), times * history.least.value, le)
 
 
-def risen(history: MetricHistory, by: float) -> Finding | None:
+def risen(history: MetricHistory, by: float) -> RuleFinding | None:
     """A share is above the least by a threshold, and by more than chance explains.
 
     Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
@@ -180,7 +180,7 @@ def risen(history: MetricHistory, by: float) -> Finding | None:
     return history.finding(now.value, history.least.value + max(by, NOISE * spread), le)
 
 
-def above(history: MetricHistory, limit: float) -> Finding | None:
+def above(history: MetricHistory, limit: float) -> RuleFinding | None:
     """The newest values are all above a limit."""
     if len(history.last) < RECENT:
         return None
@@ -192,7 +192,7 @@ class MetricRule(NamedTuple):
 
     name: Rule
     figure: str  # what its name begins with
-    finding: Callable[[MetricHistory, float], Finding | None]
+    finding: Callable[[MetricHistory, float], RuleFinding | None]
 
 
 ENTROPY, ACTIONS = "learn/entropy", "collect/action_entropy/"
@@ -215,7 +215,7 @@ RULES = [
 ]
 
 
-def figures(row: Row, version: int) -> dict[str, Point]:
+def figures(row: Row, version: int) -> dict[str, FigurePoint]:
     """What rules look at in an update's row, by the metric that it is made of.
 
     Names are those of docs/metrics.md; what a row lacks is left out. A KL of a turn counts SHORT
@@ -229,7 +229,7 @@ def figures(row: Row, version: int) -> dict[str, Point]:
             found[name] = (value, 1.0)
         elif name in (KL_SAMPLING, KL_REFERENCE):
             found[name] = (value * tokens, 1.0)
-    return {name: Point(version, *pair) for name, pair in found.items()}
+    return {name: FigurePoint(version, *pair) for name, pair in found.items()}
 
 
 def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:

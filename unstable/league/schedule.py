@@ -24,8 +24,8 @@ from unstable.league.matchmaking import Frequencies
 from unstable.league.series import (
     LONGEST_STRETCH,
     MOST_AGAIN,
-    Place,
     ScheduleState,
+    SeriesPlace,
     Stretch,
 )
 from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
@@ -54,7 +54,7 @@ class Schedule:
         self._env_weights = list(accumulate(self._weights))  # of the envs that are drawn now
         self._next_game = 0
         self._next_group = 0
-        self._stretches: list[tuple[Stretch, Place]] = []
+        self._stretches: list[tuple[Stretch, SeriesPlace]] = []
         self._drawn_with: tuple[object, ...] = ()
         self._stretch_ends = 0
         self._frequencies = Frequencies()
@@ -166,8 +166,8 @@ class Schedule:
         return [spec for *_, drawn in again for spec in drawn if spec.game_id in games]
 
     def _again(
-        self, since: Place, stretches: Sequence[Stretch], end: int
-    ) -> Iterator[tuple[Stretch, Place, list[GameSpec]]]:
+        self, since: SeriesPlace, stretches: Sequence[Stretch], end: int
+    ) -> Iterator[tuple[Stretch, SeriesPlace, list[GameSpec]]]:
         """Each stretch, where it began, and its games, none from `end` on."""
         series = Schedule(self._config)
         series._go_to(since)
@@ -303,13 +303,13 @@ class Schedule:
             return self._random.choice(things)
         return self._random.choices(things, weights)[0]
 
-    def _place(self) -> Place:
+    def _place(self) -> SeriesPlace:
         state = self._random.getstate()
-        return Place.model_construct(
+        return SeriesPlace.model_construct(
             next_game=self._next_game, next_group=self._next_group, random=state
         )
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, place: SeriesPlace) -> None:
         self._next_game, self._next_group = place.next_game, place.next_group
         self._random.setstate(place.random)
 

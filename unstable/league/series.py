@@ -24,7 +24,7 @@ def _usable(state: RandomState) -> RandomState:
     return state
 
 
-class Place(BaseModel):
+class SeriesPlace(BaseModel):
     """Where the series of games is."""
 
     next_game: NonNegativeInt
@@ -55,12 +55,12 @@ class ScheduleState(BaseModel):
     `since` is where the first of `stretches` began.
     """
 
-    now: Place
+    now: SeriesPlace
     shares: DrawConfig
     envs: list[Probability]
     met: Met
     drawn: Met
-    since: Place | None
+    since: SeriesPlace | None
     stretches: list[Stretch]
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """The learner: batches in, versions of the policy out; saves and restores its whole state.
 
-`Learner.update` is an update from its batch to its metrics, `Learner._step` an optimizer step from
-its samples to `backward`. `algorithm.Algorithm` defines the parts that differ between algorithms.
+`PolicyLearner.update` is an update from its batch to its metrics, `PolicyLearner._step` an
+optimizer step from its samples to `backward`. `algorithm.Algorithm` defines the parts that differ
+between algorithms.
 """
 
 import time
@@ -38,7 +39,7 @@ from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.preparation import Pass, Passes, Preparation, PreparedBatch
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.learners.reference import Others
+from unstable.learners.reference import OtherPolicies
 from unstable.learners.regularization import (
     Coefficients,
     coefficient_metrics,
@@ -51,7 +52,7 @@ from unstable.types import Adapter, Batch, MeanLoss, PlayerId, TokenSample, Upda
 from unstable.types.seeds import derive_seed
 
 
-class Learner:
+class PolicyLearner:
     """The owner of the trained weights, on the GPU if there is one.
 
     `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
@@ -92,7 +93,7 @@ class Learner:
         )
         self.scorer = Scorer(self.policy, self.micro_batches)
         algorithm = learner.algorithm
-        self.others = Others.of(self.policy, algorithm, self.scorer)
+        self.others = OtherPolicies.of(self.policy, algorithm, self.scorer)
         self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from unstable.config import LearnerConfig
-from unstable.learners.model.parts import Part, are_parts, gathered_whole, own_part
+from unstable.learners.model.parts import ParameterShard, are_parts, gathered_whole, own_part
 
 log = logging.getLogger(__name__)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -82,7 +82,9 @@ class PolicyOptimizer:
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        return [cast(Tensor, each.grad) for each in parameters if not isinstance(each, Part)]
+        return [
+            cast(Tensor, each.grad) for each in parameters if not isinstance(each, ParameterShard)
+        ]
 
     def clear(self) -> None:
         """Forget all gradients."""

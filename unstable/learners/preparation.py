@@ -16,10 +16,10 @@ from unstable.learners.batch import Examples, FlatBatch, Floats, Ints
 from unstable.learners.columns import Layout
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.micro_batches import MicroBatch, token_normalizers
-from unstable.learners.model.logprobs import Aim
+from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.packing import sent
 from unstable.learners.model.policy import Inputs, Policy, Scores
-from unstable.learners.reference import Others
+from unstable.learners.reference import OtherPolicies
 from unstable.learners.regularization import Coefficients, shaped_rewards, turn_kl
 from unstable.learners.scoring import Scorer
 from unstable.types import TokenSample
@@ -45,7 +45,9 @@ class PreparedBatch:
     old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
     first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
-    aims: Mapping[str, Aim] = field(default_factory=dict)  # what exact divergences are from
+    aims: Mapping[str, DivergenceTarget] = field(
+        default_factory=dict
+    )  # what exact divergences are from
     targets_S: Tensor | None = None  # of the critic; None without one
 
     def samples(self, chosen: Sequence[int] | Ints) -> list[TokenSample]:
@@ -57,7 +59,7 @@ class PreparedBatch:
         """True if the loss needs entropies."""
         return self.algorithm.config.entropy > 0
 
-    def aims_at(self, rows: Tensor) -> dict[str, Aim]:
+    def aims_at(self, rows: Tensor) -> dict[str, DivergenceTarget]:
         """Return the aims of these rows."""
         return {name: aim.rows(rows) for name, aim in self.aims.items()}
 
@@ -164,7 +166,7 @@ class Preparation:
     """
 
     def __init__(
-        self, config: LearnerConfig, scorer: Scorer, others: Others, critic: Critic | None
+        self, config: LearnerConfig, scorer: Scorer, others: OtherPolicies, critic: Critic | None
     ) -> None:
         self._config, self._scorer, self._others, self._critic = config, scorer, others, critic
         self._reference = others.reference

@@ -11,7 +11,7 @@ from unstable.config import AlgorithmConfig, Divergence, TeacherConfig
 from unstable.learners.batch import Ints
 from unstable.learners.columns import Layout
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim
+from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
@@ -19,7 +19,7 @@ from unstable.models.adapters import read_adapter
 from unstable.types import TokenSample
 
 
-class Reading(NamedTuple):
+class PolicyReading(NamedTuple):
     """Another policy's scores of samples, on the CPU; zeros for samples that were not scored."""
 
     logprobs: list[Tensor]  # [T]
@@ -27,7 +27,7 @@ class Reading(NamedTuple):
     head: Head | None = None  # its own, where heads are trained
 
 
-class Other(TrainedCopy):
+class OtherPolicy(TrainedCopy):
     """Another policy of the same base and shape: at construction, the one that is trained."""
 
     name: ClassVar[str]
@@ -40,7 +40,7 @@ class Other(TrainedCopy):
         self._reads_states = reads_states
         self._scorer = scorer
 
-    def read(self, samples: Sequence[TokenSample], wanted: Ints | None = None) -> Reading:
+    def read(self, samples: Sequence[TokenSample], wanted: Ints | None = None) -> PolicyReading:
         """Score the samples, all or those of the wanted indices, in one pass."""
         indices = (np.arange(len(samples)) if wanted is None else wanted).tolist()
         chosen = [samples[index] for index in indices]
@@ -48,7 +48,7 @@ class Other(TrainedCopy):
         states: list[Tensor] | None = None
         head: Head | None = None
         if not chosen:
-            return Reading(logprobs, states)
+            return PolicyReading(logprobs, states)
         with self.in_place():
             if self._reads_states:
                 head = self._policy.head_apart()
@@ -60,17 +60,17 @@ class Other(TrainedCopy):
                 scored = self._scorer.logprobs(chosen)
         for index, logprobs_T in zip(indices, scored, strict=True):
             logprobs[index] = logprobs_T
-        return Reading(logprobs, states, head)
+        return PolicyReading(logprobs, states, head)
 
-    def aims(self, reading: Reading, layout: Layout) -> dict[str, Aim]:
+    def aims(self, reading: PolicyReading, layout: Layout) -> dict[str, DivergenceTarget]:
         """Return its readings as divergence targets by name; empty without hidden states."""
         states_ND = layout.joined(reading.states)
         if states_ND is None:
             return {}
-        return {self.name: Aim(states_ND, self.divergence, self.beta, reading.head)}
+        return {self.name: DivergenceTarget(states_ND, self.divergence, self.beta, reading.head)}
 
 
-class Reference(Other):
+class Reference(OtherPolicy):
     """The policy at construction; it stays that, or follows the one that is trained."""
 
     name = "reference"
@@ -87,7 +87,7 @@ class Reference(Other):
             self.follow(0.0)
 
 
-class Teacher(Other):
+class Teacher(OtherPolicy):
     """The policy that an adapter makes of the base; raises `ConfigError` where it does not fit."""
 
     name = "teacher"
@@ -99,7 +99,7 @@ class Teacher(Other):
         self.load(read_adapter(config.folder, "teacher"))
 
 
-class Others(NamedTuple):
+class OtherPolicies(NamedTuple):
     """The other policies that an algorithm refers to."""
 
     reference: Reference | None
@@ -114,13 +114,17 @@ class Others(NamedTuple):
         )
 
     def columns(
-        self, samples: Sequence[TokenSample], wanted: Ints, reading: Reading | None, layout: Layout
-    ) -> tuple[Tensor | None, dict[str, Aim]]:
+        self,
+        samples: Sequence[TokenSample],
+        wanted: Ints,
+        reading: PolicyReading | None,
+        layout: Layout,
+    ) -> tuple[Tensor | None, dict[str, DivergenceTarget]]:
         """The reference's logprobs [N], and what exact divergences are from; asks the teacher.
 
         `reading` is what the reference says of the samples, if there is one.
         """
-        aims: dict[str, Aim] = {}
+        aims: dict[str, DivergenceTarget] = {}
         if self.reference is not None and reading is not None:
             aims |= self.reference.aims(reading, layout)
         if self.teacher is not None:

@@ -17,7 +17,7 @@ from unstable.types import (
     Trajectory,
     Unwritable,
 )
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 Judged = tuple[GameResult, list[Trajectory]]
 
@@ -36,17 +36,19 @@ class Ended(NamedTuple):
 
     @classmethod
     def of(
-        cls, judged: Iterable[Judged | GameFailure | Asked], *, on_file: bool = False
+        cls, judged: Iterable[Judged | GameFailure | TermCalls], *, on_file: bool = False
     ) -> "Ended":
         """Games with their trajectories; `on_file`: their lines are written already."""
         ended = cls([], PlayTally.empty(), TrainingGames())
         ended.add(judged, on_file=on_file)
         return ended
 
-    def add(self, judged: Iterable[Judged | GameFailure | Asked], *, on_file: bool = False) -> None:
+    def add(
+        self, judged: Iterable[Judged | GameFailure | TermCalls], *, on_file: bool = False
+    ) -> None:
         """Take in more of them."""
         for each in judged:
-            if isinstance(each, Asked):
+            if isinstance(each, TermCalls):
                 self.play.add_asked(each)
                 continue
             if isinstance(each, GameFailure):

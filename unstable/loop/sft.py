@@ -32,7 +32,7 @@ _STEP_METRICS = (
 )
 
 
-class Tracker(Protocol):
+class RowTracker(Protocol):
     """Whoever writes rows down and shows them."""
 
     def print(self, line: str) -> None:
@@ -55,7 +55,7 @@ async def fine_tune(
     task: FineTuning,
     learner: Learner,
     evaluate: Evaluate,
-    tracker: Tracker,
+    tracker: RowTracker,
     learners_turn: LearnersTurn,
     *,
     rows: Sequence[Row] = (),

@@ -31,7 +31,7 @@ class Prompt:
     cut_tokens: int  # of the oldest events and thoughts, left out so that the prompt fits
 
 
-class Reading(NamedTuple):
+class AnswerReading(NamedTuple):
     """What is made of an answer's ids. Reading("<think>a</think>[4]", Action("[4]", True), 3)"""
 
     text: str
@@ -163,7 +163,7 @@ class PromptBuilder:
         begun = tags.open + text if self.style.opened else text
         return tags.open in begun.rpartition(tags.close)[2]
 
-    def read_answer(self, token_ids: list[int]) -> Reading:
+    def read_answer(self, token_ids: list[int]) -> AnswerReading:
         """The text of an answer's ids, and the action in it by the style's parser."""
         if len(token_ids) > _SHORT_ANSWER:
             return self._read(token_ids)
@@ -230,10 +230,10 @@ class PromptBuilder:
         ids = encode(start)
         return ids if ids + encode(rest) == encode(start + rest) else None
 
-    def _read(self, token_ids: Sequence[int]) -> Reading:
+    def _read(self, token_ids: Sequence[int]) -> AnswerReading:
         text, is_opened = self.decode(token_ids), self.style.opened
         thought = self._answers.thought_length(token_ids, text, is_opened=is_opened)
-        return Reading(text, self.style.read_action(text), thought)
+        return AnswerReading(text, self.style.read_action(text), thought)
 
 
 def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:

@@ -15,7 +15,7 @@ from unstable.config import ConfigError
 from unstable.records.folder import GameFile, RunFolder
 from unstable.records.games import answer_tokens
 from unstable.records.reading import Row, Skipped, read_records, read_rows
-from unstable.records.scan import Advantage, read_advantages, scan_games
+from unstable.records.scan import TrainedAdvantage, read_advantages, scan_games
 from unstable.types import RecordedGame
 
 Library = Literal["pandas", "polars"]
@@ -104,7 +104,7 @@ def _game(game: RecordedGame) -> Row:
 
 
 def _turns(
-    file: GameFile, game: RecordedGame, advantages: dict[tuple[int, int], Advantage]
+    file: GameFile, game: RecordedGame, advantages: dict[tuple[int, int], TrainedAdvantage]
 ) -> Iterable[Row]:
     for turn in game.turns:
         sampled, tokens = turn.answer.sampled, answer_tokens(turn.answer.sampled)

@@ -16,7 +16,7 @@ _TURNS = b',"turns":['  # no text of a record holds this: its quotation marks ar
 _GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
 
 
-class Place(NamedTuple):
+class GameLocation(NamedTuple):
     """Position of a recorded game: its file, the offset of its line in bytes, and its number."""
 
     file: GameFile
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     game: int
 
 
-class Advantage(NamedTuple):
+class TrainedAdvantage(NamedTuple):
     """A turn's advantage as it was trained on, and the update that did."""
 
     update: int
@@ -33,7 +33,7 @@ class Advantage(NamedTuple):
 
 def scan_games(
     folder: RunFolder, skipped: Skipped | None = None
-) -> Iterator[tuple[Place, RecordedGame]]:
+) -> Iterator[tuple[GameLocation, RecordedGame]]:
     """Each recorded game without its turns, which are not parsed: a tenth of the time.
 
     What is no recorded game is left out. Raises `ConfigError` for one of another format.
@@ -43,7 +43,7 @@ def scan_games(
         yield from scan_file(file, left_out)
 
 
-def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, RecordedGame]]:
+def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[GameLocation, RecordedGame]]:
     """The same of one file."""
     offset = 0
     with file.path.open("rb") as lines:
@@ -51,7 +51,7 @@ def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[Place, Recorde
             try:
                 if line.strip():
                     head = _head(line, f"{file.path}:{number}")
-                    yield Place(file, offset, head.spec.game_id), head
+                    yield GameLocation(file, offset, head.spec.game_id), head
             except DamagedError as error:
                 skipped.add(file.path, f"line {number}", error)
             offset += len(line)
@@ -67,7 +67,7 @@ def _head(line: bytes, place: str) -> RecordedGame:
     return game
 
 
-def read_game_at(place: Place) -> RecordedGame:
+def read_game_at(place: GameLocation) -> RecordedGame:
     """The whole record of the game there.
 
     Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
@@ -80,13 +80,13 @@ def read_game_at(place: Place) -> RecordedGame:
 
 def read_advantages(
     folder: RunFolder, games: Collection[int] | None = None, skipped: Skipped | None = None
-) -> dict[tuple[int, int], Advantage]:
+) -> dict[tuple[int, int], TrainedAdvantage]:
     """Read advantages by game and turn; of the given games alone, or of all."""
     found = {}
     left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():
         for record in _samples(path, games, left_out):
-            found[record.game, record.turn] = Advantage(update, record.advantage)
+            found[record.game, record.turn] = TrainedAdvantage(update, record.advantage)
     return found
 
 

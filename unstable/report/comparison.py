@@ -24,7 +24,7 @@ CAPTION = (
 _Game = tuple[int, tuple[int, ...]]  # its seed, and the seats of the run's version
 
 
-class Difference(NamedTuple):
+class MeasureDifference(NamedTuple):
     """A measure of two runs, and how much better the second one's is: in score, or by a sign."""
 
     what: str
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
     sign: int  # 1: the second is better, -1: the first, 0: no difference can be seen
 
 
-def differences(first: Run, second: Run) -> list[Difference]:
+def differences(first: Run, second: Run) -> list[MeasureDifference]:
     """Compare two runs by each evaluation, and each exploitability, that both have."""
     scores = {each.key: each for each in first.summary.latest}
     return [
@@ -72,7 +72,7 @@ def difference_rows(runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def _said(first: Run, other: Run, found: Sequence[Difference]) -> str:
+def _said(first: Run, other: Run, found: Sequence[MeasureDifference]) -> str:
     names = f"{first.label} and {other.label}"
     if not found:
         return f"{names} have no evaluation in common."
@@ -106,7 +106,7 @@ def identity(game: GameConfig) -> tuple[object, ...]:
 
 def _of_scores(
     first: Run, own: Measured[EvalKey], second: Run, other: Measured[EvalKey]
-) -> Difference:
+) -> MeasureDifference:
     before, after = _scores(first, own), _scores(second, other)
     shared = [game for game in after if game in before]
     distinct = min(len(shared), *(int(each.figures["distinct"]) for each in (own, other)))
@@ -117,7 +117,7 @@ def _of_scores(
     else:
         found = difference_interval(*(_interval(each) for each in (own, other)))
         games = ", ".join(number(each.figures["games"]) for each in (own, other))
-    return Difference(
+    return MeasureDifference(
         what=f"against {against(first, own.key)}",
         first=f"{interval(*_interval(own))} at version {own.version}",
         second=f"{interval(*_interval(other))} at version {other.version}",
@@ -153,7 +153,7 @@ def _key(result: GameResult, version: int) -> tuple[EvalKey, tuple[int, ...]]:
     return EvalKey(result.spec.env, opponent, sampling_mode(temperature)), side
 
 
-def _exploitabilities(first: Run, second: Run) -> list[Difference]:
+def _exploitabilities(first: Run, second: Run) -> list[MeasureDifference]:
     """The last ones of the games that both have."""
     measured = first.summary.exploitability
     found = []
@@ -162,7 +162,7 @@ def _exploitabilities(first: Run, second: Run) -> list[Difference]:
             own = measured[key][-1]
             (low, high), ends = _ends(own), _ends(other)
             sign, why = compared_exploitability((low, high), ends)
-            each = Difference(
+            each = MeasureDifference(
                 what=f"exploitability in {key.env}",
                 first=f"{fixed(high, 3)} at version {own.version}",
                 second=f"{fixed(ends[1], 3)} at version {other.version}",

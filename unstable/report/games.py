@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from unstable.records.files import plain
 from unstable.records.games import answer_tokens
 from unstable.records.reading import DamagedError
-from unstable.records.scan import Advantage, Place, read_advantages, read_game_at
+from unstable.records.scan import GameLocation, TrainedAdvantage, read_advantages, read_game_at
 from unstable.report.page import as_json
 from unstable.report.run import Run
-from unstable.report.survey import Survey
+from unstable.report.survey import GamesSurvey
 from unstable.types import GameResult, Turn
 
 MOST_GAMES = 2000
@@ -20,7 +20,7 @@ CHUNK = 25
 """Games that are packed, and unpacked, together."""
 
 
-class Tokens(Protocol):
+class TokenTexts(Protocol):
     """Ids as text, by the run's tokenizer, control tokens included."""
 
     def text(self, ids: Sequence[int]) -> str: ...
@@ -32,7 +32,7 @@ class Tokens(Protocol):
 class Sources:
     """Knowledge of other rooms on one run's games; either may be missing."""
 
-    tokens: Tokens | None = None
+    tokens: TokenTexts | None = None
     positions: Callable[[GameResult], list[dict[str, Any]] | None] | None = None
     """Before each turn of a game, and at its end: `board`, and `action_values` or `mix` if known.
 
@@ -41,7 +41,7 @@ class Sources:
 
 
 def packed_games(
-    runs: Sequence[Run], surveys: Sequence[Survey], sources: Sequence[Sources]
+    runs: Sequence[Run], surveys: Sequence[GamesSurvey], sources: Sequence[Sources]
 ) -> tuple[dict[str, Any], list[bytes]]:
     """The page's index of games, and the chunks in which they lie in its order, gzipped."""
     rows: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def _pack(games: list[dict[str, Any]]) -> bytes:
 
 
 def _games(
-    run: Run, places: Sequence[Place], sources: Sources
+    run: Run, places: Sequence[GameLocation], sources: Sources
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each game's line of the index, and all of it."""
     trained = {place.game for place in places if place.file.purpose == "train"}
@@ -107,7 +107,7 @@ def point_of_view(result: GameResult) -> int:
     return versions.index(max(versions))
 
 
-def _row(place: Place, result: GameResult) -> dict[str, Any]:
+def _row(place: GameLocation, result: GameResult) -> dict[str, Any]:
     seat = point_of_view(result)
     own = result.spec.seats[seat].player
     others = [s.player for at, s in enumerate(result.spec.seats) if at != seat and s.player != own]
@@ -132,7 +132,7 @@ def _row(place: Place, result: GameResult) -> dict[str, Any]:
 
 
 def _game(
-    result: GameResult, advantages: dict[tuple[int, int], Advantage], sources: Sources
+    result: GameResult, advantages: dict[tuple[int, int], TrainedAdvantage], sources: Sources
 ) -> dict[str, Any]:
     positions = [] if sources.positions is None else sources.positions(result)
     spec, names = result.spec, ("payoffs", "outcomes", "forfeit", "truncated", "reason")
@@ -149,7 +149,7 @@ def _game(
     }
 
 
-def _turn(turn: Turn, advantage: Advantage | None, sources: Sources) -> dict[str, Any]:
+def _turn(turn: Turn, advantage: TrainedAdvantage | None, sources: Sources) -> dict[str, Any]:
     names = ("observation", "text", "action", "formatted", "votes")
     shown = {
         **{"seat": turn.seat, "player": turn.player.name, "invalid": turn.invalid},
@@ -174,7 +174,7 @@ def _turn(turn: Turn, advantage: Advantage | None, sources: Sources) -> dict[str
     return shown
 
 
-def chosen(places: Sequence[Place], most: int = MOST_GAMES) -> list[Place]:
+def chosen(places: Sequence[GameLocation], most: int = MOST_GAMES) -> list[GameLocation]:
     """At most so many of a run's games, newest version first, its evaluation before its training.
 
     Half of them are evaluation games of the first and the last evaluated version, as far as there
@@ -184,7 +184,7 @@ def chosen(places: Sequence[Place], most: int = MOST_GAMES) -> list[Place]:
     return sorted(picked, key=lambda place: (-place.file.version, place.file.purpose))
 
 
-def _picked(places: Sequence[Place], most: int) -> list[Place]:
+def _picked(places: Sequence[GameLocation], most: int) -> list[GameLocation]:
     evaluated = sorted({p.file.version for p in places if p.file.purpose == "eval"})
     ends = {evaluated[0], evaluated[-1]} if evaluated else set()
     is_end = [p.file.purpose == "eval" and p.file.version in ends for p in places]

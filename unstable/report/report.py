@@ -14,7 +14,7 @@ from unstable.report.page import write_page
 from unstable.report.run import EPOCH, HELD_OUT_LOSS, Run, read_runs
 from unstable.report.sections import Section, section, sections
 from unstable.report.settings import config_tables
-from unstable.report.survey import Survey, survey
+from unstable.report.survey import GamesSurvey, survey
 from unstable.report.verdict import verdict
 
 AGAIN = (
@@ -70,7 +70,7 @@ def _sentences(state: str, damage: str) -> str:
     return " ".join(filter(None, (state, said)))
 
 
-def _summary(run: Run, found: Survey) -> dict[str, Any]:
+def _summary(run: Run, found: GamesSurvey) -> dict[str, Any]:
     kind, answer, reasons = verdict(run)
     seed = ("seed", f"{run.config.seed}")
     made = [("model", run.config.model.name), ("algorithm", run.config.learner.algorithm.name)]

@@ -18,7 +18,7 @@ from unstable.report.charts import (
 )
 from unstable.report.comparison import CAPTION, difference_rows
 from unstable.report.run import Run, against
-from unstable.report.survey import Survey, payoff_cells
+from unstable.report.survey import GamesSurvey, payoff_cells
 from unstable.types.metrics import SUMS, RatingKey, unit
 
 Section = dict[str, Any]
@@ -38,7 +38,7 @@ PAYOFFS = (
 )
 
 
-def sections(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Section]:
+def sections(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Section]:
     """All but the games and the settings; what a run did not measure is left out."""
     found = [
         section(
@@ -147,7 +147,7 @@ def _exploitability(run: Run) -> Curves:
     return curves
 
 
-def _players(runs: Sequence[Run], surveys: Sequence[Survey]) -> list[Chart]:
+def _players(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Chart]:
     charts = _compared(
         *(runs, "Ratings", "TrueSkill mu", _ratings),
         "Believed skill, with one sigma on each side; “policy” is the newest version.",

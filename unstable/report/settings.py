@@ -13,7 +13,7 @@ from unstable.report.run import Run
 AUTO = "auto"
 
 
-class Difference(NamedTuple):
+class ChangedField(NamedTuple):
     """A field that is not as by default: Difference("learner.epochs", 2, 1)"""
 
     path: str
@@ -21,12 +21,12 @@ class Difference(NamedTuple):
     default: Any
 
 
-def differences(config: RunConfig) -> list[Difference]:
+def differences(config: RunConfig) -> list[ChangedField]:
     """All of a config's; what an algorithm or opponent sets is held against its own defaults."""
     return list(_differences(config, type(config)(), ""))
 
 
-def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[Difference]:
+def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[ChangedField]:
     for name, field in type(section).model_fields.items():
         value, path = getattr(section, name), f"{prefix}{name}"
         usual = field.get_default(call_default_factory=True, validated_data={})
@@ -37,14 +37,14 @@ def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[D
         if isinstance(value, BaseModel):
             own, default_name = getattr(value, "name", None), getattr(usual, "name", None)
             if name == "algorithm" and own != default_name:
-                yield Difference(f"{path}.name", own, default_name)
+                yield ChangedField(f"{path}.name", own, default_name)
             yield from _differences(value, usual, f"{path}.")
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
             for index, entry in enumerate(value):
                 there = usual[index] if usual and index < len(usual) else None
                 yield from _differences(entry, there, f"{path}.{index}.")
         elif value != usual:
-            yield Difference(path, value, usual)
+            yield ChangedField(path, value, usual)
 
 
 def config_tables(runs: Sequence[Run]) -> list[Table]:
@@ -72,7 +72,7 @@ def config_tables(runs: Sequence[Run]) -> list[Table]:
     return tables
 
 
-def _as_by_default(config: RunConfig, path: str) -> Difference | None:
+def _as_by_default(config: RunConfig, path: str) -> ChangedField | None:
     """The field of a config that does not differ there; None where it has no such field."""
     value: Any = config
     for name in path.split("."):
@@ -82,10 +82,10 @@ def _as_by_default(config: RunConfig, path: str) -> Difference | None:
             value = value[int(name)]
         else:
             return None
-    return Difference(path, value, value)
+    return ChangedField(path, value, value)
 
 
-def _cells(row: Sequence[Difference | None]) -> list[str]:
+def _cells(row: Sequence[ChangedField | None]) -> list[str]:
     """A value a run, and the default: all of them where the runs' algorithms have their own."""
     values = ["–" if each is None else _shown(each.value) for each in row]
     defaults = dict.fromkeys(_shown(each.default) for each in row if each is not None)

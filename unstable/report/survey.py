@@ -7,7 +7,7 @@ from itertools import permutations
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from unstable.records.scan import Place, scan_games
+from unstable.records.scan import GameLocation, scan_games
 from unstable.records.text import signed
 from unstable.report.run import Run
 from unstable.types import PlayerId, RecordedGame
@@ -28,17 +28,17 @@ Pairs = dict[tuple[str, str], Met]
 
 
 @dataclass(slots=True)
-class Survey:
+class GamesSurvey:
     """Finds of a pass over a run's games; `games` counts them and `pairs` has results, by env."""
 
-    places: list[Place] = field(default_factory=list)
+    places: list[GameLocation] = field(default_factory=list)
     games: Counter[str] = field(default_factory=Counter)
     pairs: dict[str, Pairs] = field(default_factory=dict)
 
 
-def survey(run: Run) -> Survey:
+def survey(run: Run) -> GamesSurvey:
     """Every recorded game of a run, in the order of versions."""
-    found = Survey()
+    found = GamesSurvey()
     for place, game in scan_games(run.folder, run.skipped):
         found.places.append(place)
         found.games[game.spec.env] += 1

@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
     reasons: list[str]
 
 
-class _Finding(NamedTuple):
+class _VerdictFinding(NamedTuple):
     sign: int  # 1: better, -1: worse, 0: no difference can be seen
     text: str
 
@@ -90,7 +90,7 @@ def _measured(run: Run) -> str:
     return f"; measured once: {', '.join(once)}" if once else ""
 
 
-def _gains(run: Run) -> list[_Finding]:
+def _gains(run: Run) -> list[_VerdictFinding]:
     """Gains, of which those differ from 0 whose intervals do that hold together in 95 %."""
     findings = []
     known = [each for each in run.summary.latest if None not in map(each.figures.get, _GAIN)]
@@ -103,11 +103,11 @@ def _gains(run: Run) -> list[_Finding]:
             f"with version 0 in the same {values['games']:.0f} games."
         )
         is_better, is_worse = gain > wider * (gain - low), -gain > wider * (high - gain)
-        findings.append(_Finding(is_better - is_worse, text))
+        findings.append(_VerdictFinding(is_better - is_worse, text))
     return findings
 
 
-def _exploitabilities(run: Run) -> list[_Finding]:
+def _exploitabilities(run: Run) -> list[_VerdictFinding]:
     findings = []
     for key, found in run.summary.exploitability.items():
         if len({each.version for each in found}) < 2:
@@ -120,7 +120,7 @@ def _exploitabilities(run: Run) -> list[_Finding]:
             f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds, in the game's "
             "pay-offs; 0 is an equilibrium)."
         )
-        findings.append(_Finding(sign, text))
+        findings.append(_VerdictFinding(sign, text))
     return findings
 
 

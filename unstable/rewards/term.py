@@ -15,7 +15,7 @@ from unstable.rewards.oracles.base import Oracle
 from unstable.rewards.oracles.function import FunctionOracle
 from unstable.rewards.oracles.llm import LLM
 from unstable.rewards.oracles.reward_model import RewardModel
-from unstable.rewards.oracles.teacher import Teacher
+from unstable.rewards.oracles.teacher import LogprobTeacher
 from unstable.types import GameResult, Reward, Turn
 from unstable.types.figures import MOST
 
@@ -62,7 +62,7 @@ class Term(NamedTuple):
 KINDS: dict[str, Callable[[str, str, Any], Oracle]] = {
     "llm": LLM,
     "reward_model": RewardModel,
-    "teacher": Teacher,
+    "teacher": LogprobTeacher,
 }
 """Oracles by the kind of judge; functions are no kind."""
 

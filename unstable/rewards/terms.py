@@ -29,7 +29,7 @@ from unstable.rewards.oracles.asking import Asking, Pending
 from unstable.rewards.oracles.base import ChatEngine
 from unstable.rewards.term import Term, read_term
 from unstable.types import GameFailure, GameResult, Reward, Sample, Trajectory, Turn
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
@@ -38,7 +38,7 @@ Apart = Callable[[GameResult], Awaitable[Values]]
 """Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
 
 
-class _Call(NamedTuple):
+class _TermCall(NamedTuple):
     """What one value is asked of: a term, about a turn or a seat's whole trajectory."""
 
     term: Term
@@ -121,11 +121,11 @@ class Rewards:
         for asking in self._asked.values():
             await asking.close()
 
-    def take_asked(self) -> Asked:
+    def take_asked(self) -> TermCalls:
         """What the terms that wait have been asked since the last call; falsy where nothing."""
         taken = {name: asking.oracle.counts.take() for name, asking in self._asked.items()}
         counts = {name: counts for name, (counts, _) in taken.items() if counts}
-        return Asked(counts, {name: means for name, (_, means) in taken.items() if means})
+        return TermCalls(counts, {name: means for name, (_, means) in taken.items() if means})
 
     async def judge(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
@@ -211,9 +211,9 @@ class Rewards:
                 if isinstance(each, Pending):
                     each.abandon()
 
-    def _calls(self, result: GameResult) -> list[_Call]:
+    def _calls(self, result: GameResult) -> list[_TermCall]:
         return [
-            _Call(term, game, judged)
+            _TermCall(term, game, judged)
             for game, seat, turns in _seats(result)
             for term in self._terms.values()
             for judged in (turns if term.judges == "turn" else [seat])

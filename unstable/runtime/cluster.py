@@ -27,7 +27,7 @@ from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
 from unstable.records.text import command_line
 from unstable.runtime import reaper
-from unstable.runtime.placement import Place, here
+from unstable.runtime.placement import NodePlace, here
 from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
@@ -305,7 +305,7 @@ class Process:
         self,
         kind: type,
         arguments: tuple[object, ...],
-        place: Placement | Place,
+        place: Placement | NodePlace,
         *,
         threads: int,
         variables: Mapping[str, str] | None = None,
@@ -351,7 +351,7 @@ def forwarded(
     return call
 
 
-def _options(place: Placement | Place, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
+def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
     """Ray's options, and what all processes have in their environment."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
@@ -361,7 +361,7 @@ def _options(place: Placement | Place, threads: int, own: Mapping[str, str]) -> 
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **own,
     }
-    return place.options(variables) if isinstance(place, Place) else here(place, variables)
+    return place.options(variables) if isinstance(place, NodePlace) else here(place, variables)
 
 
 @contextlib.asynccontextmanager

@@ -22,8 +22,8 @@ from unstable.runtime.cluster import again
 from unstable.runtime.files import Files
 from unstable.runtime.node_actor import NodeActor
 from unstable.runtime.nodes import (
-    Found,
-    Node,
+    ClusterNode,
+    NodeContents,
     alive,
     differences,
     fitting,
@@ -31,7 +31,7 @@ from unstable.runtime.nodes import (
     free_resources,
     look,
 )
-from unstable.runtime.placement import Place, Start, free, in_turn, reserve
+from unstable.runtime.placement import NodePlace, Start, free, in_turn, reserve
 from unstable.runtime.survey import counted_here, model_folders, survey
 from unstable.types.processes import Waits
 
@@ -53,7 +53,7 @@ class Crew:
         self,
         config: RunConfig,
         folder: RunFolder,
-        nodes: Sequence[Node],
+        nodes: Sequence[ClusterNode],
         waits: Waits,
         say: Callable[[str], None],
         *,
@@ -66,20 +66,20 @@ class Crew:
         self.probe: Callable[[NodeActor], Any] | None = None  # raises where one is not to play
         self._config, self._folder, self._grows = config, folder, grows
         self._nodes = {node.name: node for node in nodes}
-        self._driver: Found = look(model_folders(config.model))
+        self._driver: NodeContents = look(model_folders(config.model))
         self.known = {node.id for node in nodes}  # Ray's ids, of those that were left out too
-        self._places: list[Place] = []  # that the run has
-        self._spare: list[Place] = []  # of these, where no actor is
+        self._places: list[NodePlace] = []  # that the run has
+        self._spare: list[NodePlace] = []  # of these, where no actor is
         self._made = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def reserve(self, placements: Sequence[Placement]) -> list[Place]:
+    def reserve(self, placements: Sequence[Placement]) -> list[NodePlace]:
         """Have Ray keep these places for the run."""
         places = reserve(placements, self._nodes)
         self._places += places
         return places
 
-    def actor(self, place: Place) -> NodeActor:
+    def actor(self, place: NodePlace) -> NodeActor:
         """Another actor, which has not started."""
         self._made += 1
         return NodeActor(self._config, self._folder, self._made - 1, place, self)
@@ -88,7 +88,7 @@ class Crew:
     def _own(self) -> list[NodeActor]:
         return [actor for actor in self.actors if isinstance(actor, NodeActor)]
 
-    async def has(self, place: Place | None) -> bool:
+    async def has(self, place: NodePlace | None) -> bool:
         """Return whether a place is still the run's, and its node there."""
         if place is None or place not in self._places:
             return False
@@ -96,7 +96,7 @@ class Crew:
             self._leave(place.node)
         return lives
 
-    def _leave(self, node: Node) -> None:
+    def _leave(self, node: ClusterNode) -> None:
         """Take note that a node, or our agent there, has gone; one that is still there is new."""
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
@@ -112,7 +112,7 @@ class Crew:
             self.say(f"{actor.name} is lost with {place.node.name}; others play its games")
             self.begin(self._fill())
 
-    def _forget(self, places: Sequence[Place]) -> None:
+    def _forget(self, places: Sequence[NodePlace]) -> None:
         self._places = [each for each in self._places if each not in places]
         self._spare = [each for each in self._spare if each not in places]
         for place in places:
@@ -190,7 +190,7 @@ class Crew:
         spare, self._spare = self._spare, []
         kept = len(spare) if self._grows else len(lost)
         self._spare = spare[kept:]
-        work: list[tuple[Placement | Place, Start]] = []
+        work: list[tuple[Placement | NodePlace, Start]] = []
         for index, place in enumerate(spare[:kept]):
             if index < len(lost):
                 lost[index].place = place
@@ -199,7 +199,7 @@ class Crew:
                 work.append((place, partial(self._grow, place)))
         await asyncio.gather(*in_turn(work))
 
-    async def _grow(self, place: Place) -> None:
+    async def _grow(self, place: NodePlace) -> None:
         actor = self.actor(place)
         try:
             await actor.start()
@@ -214,7 +214,7 @@ class Crew:
         self.say(f"{actor.name} plays at {place.node.name}")
         self.joined.put_nowait(actor)
 
-    async def learner_places(self, old: Sequence[Place]) -> list[Place]:
+    async def learner_places(self, old: Sequence[NodePlace]) -> list[NodePlace]:
         """Return places for a learner that has died, maybe on cards that an actor has to leave.
 
         Raises `RunFailedError` where there is no room for it.
@@ -236,7 +236,7 @@ class Crew:
             f"the learner's node has gone, and no other has room for it; {again(self._folder)}"
         )
 
-    def _freed(self, node: Node, count: int) -> list[str] | None:
+    def _freed(self, node: ClusterNode, count: int) -> list[str] | None:
         """Free so many cards or processors of a node; returns None where it has fewer."""
         here = [place for place in self._places if place.node is node]
         own = {card: place for place in here for card in place.placement.gpus}
@@ -297,7 +297,7 @@ async def crew_of(
         await crew.close()
 
 
-async def collect_logs(node: Node, folder: RunFolder) -> None:
+async def collect_logs(node: ClusterNode, folder: RunFolder) -> None:
     """Append what was logged at a node since the last time; a node that has gone says nothing."""
     try:
         async with asyncio.timeout(LOGS_S):

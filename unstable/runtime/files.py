@@ -14,7 +14,7 @@ from typing import Any, Literal
 from unstable.config import RunConfig
 from unstable.config.opponents import CheckpointOpponent
 from unstable.records.folder import RunFolder
-from unstable.runtime.nodes import MODULES, PACKAGE, Node, read_files
+from unstable.runtime.nodes import MODULES, PACKAGE, ClusterNode, read_files
 
 Purpose = Literal["play", "learn"]
 """What a node is for."""
@@ -28,7 +28,7 @@ class Files:
         self._config = _with_paths(config, lambda _, path: str(path.absolute()))
         self._folder = RunFolder(folder.root.absolute())
 
-    def config_at(self, node: Node) -> RunConfig:
+    def config_at(self, node: ClusterNode) -> RunConfig:
         """The config whose paths lead to files of that node."""
         root = node.root
         if root is None:
@@ -36,11 +36,11 @@ class Files:
         there = {name: str(root / _GIVEN / name) for name in _paths(self._config)}
         return _with_paths(self._config, lambda name, path: there.get(name, str(path)))
 
-    def folder_at(self, node: Node) -> RunFolder:
+    def folder_at(self, node: ClusterNode) -> RunFolder:
         """The run's folder at that node."""
         return self._folder if node.root is None else RunFolder(node.root)
 
-    async def give(self, node: Node, purpose: Purpose) -> None:
+    async def give(self, node: ClusterNode, purpose: Purpose) -> None:
         """Have at the node what it needs for this purpose; the driver's has it."""
         if node.is_drivers:
             paths = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

@@ -39,7 +39,7 @@ class ActorProcess:
         """Load the model; returns where this is. Raises as `LocalActor.start` does."""
         import torch
 
-        from unstable.collectors.watch import Watch
+        from unstable.collectors.watch import LoopWatch
         from unstable.records.logs import setup_logging
 
         folder = self._folder
@@ -52,7 +52,7 @@ class ActorProcess:
         for env in folder.blocking_games:
             self._actor.collector.play_isolated(env)
         games = config.game_by_key
-        Watch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
+        LoopWatch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
         own = ProcessId.own()
         log.info("process %d on %s plays", own.pid, own.host)

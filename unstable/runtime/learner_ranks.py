@@ -24,7 +24,7 @@ from unstable.runtime.crew import Crew
 from unstable.runtime.inside import LearnerProcess
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import read_files, write_files
-from unstable.runtime.placement import Place
+from unstable.runtime.placement import NodePlace
 from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class RemoteLearner(Learner):
         self,
         config: RunConfig,
         folder: RunFolder,
-        places: Sequence[Placement | Place],
+        places: Sequence[Placement | NodePlace],
         threads: int,
         waits: Waits | None = None,
         crew: Crew | None = None,
@@ -111,33 +111,33 @@ class RemoteLearner(Learner):
                 (*self._at(place), self._threads, index, self._halvings),
                 place,
                 threads=self._threads,
-                variables=allocator(place.placement if isinstance(place, Place) else place),
+                variables=allocator(place.placement if isinstance(place, NodePlace) else place),
                 concurrency_groups={FILES: 1},
             )
             for index, place in enumerate(self._places)
         ]
 
-    def _at(self, place: Placement | Place) -> tuple[RunConfig, RunFolder]:
+    def _at(self, place: Placement | NodePlace) -> tuple[RunConfig, RunFolder]:
         """Return config and folder as they are at a place."""
-        if not isinstance(place, Place):
+        if not isinstance(place, NodePlace):
             return self._config, self._folder
         assert self._crew is not None
         return self._crew.files.config_at(place.node), self._crew.files.folder_at(place.node)
 
     @property
-    def _afar(self) -> list[Place]:
+    def _afar(self) -> list[NodePlace]:
         """Places of ranks that do not see the run's folder, one of each node."""
-        places = [each for each in self._places if isinstance(each, Place)]
+        places = [each for each in self._places if isinstance(each, NodePlace)]
         return [*{place.node.id: place for place in places if not place.node.is_drivers}.values()]
 
     async def start(self) -> None:
         """Load the model."""
         if self._crew is not None:
             for place in self._places:
-                assert isinstance(place, Place)
+                assert isinstance(place, NodePlace)
                 await self._crew.files.give(place.node, "learn")
             self._ranks = self._made()
-        nodes = {each.node.id for each in self._places if isinstance(each, Place)}
+        nodes = {each.node.id for each in self._places if isinstance(each, NodePlace)}
         async with in_time(self._config, "learner", self._folder):
             meeting = None
             if len(self._ranks) > 1:
@@ -195,7 +195,7 @@ class RemoteLearner(Learner):
         there = place.relative_to(self._folder.root).as_posix()
         if place.exists() and self._deaths + self._halvings:  # it ended as it had written it
             return
-        agent = first.node.agent if isinstance(first, Place) and first in self._afar else None
+        agent = first.node.agent if isinstance(first, NodePlace) and first in self._afar else None
         if agent is not None and self._deaths:
             await self._agents(agent.remove.remote(there))
         await self._answers("save", [self._ranks[0].call("save", version, group=FILES)])
@@ -276,7 +276,7 @@ class RemoteLearner(Learner):
                     self._ranks = self._made()
                 else:
                     self._crew.say(self._begins_again(death))
-                    places = [each for each in self._places if isinstance(each, Place)]
+                    places = [each for each in self._places if isinstance(each, NodePlace)]
                     self._places = await self._crew.learner_places(places)
                 try:
                     await self.start()

@@ -23,7 +23,7 @@ from unstable.models.adapters import read_adapter
 from unstable.processes.worker import Worker
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
-from unstable.rewards.oracles.base import Reply
+from unstable.rewards.oracles.base import OracleReply
 from unstable.rewards.terms import Rewards
 from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
@@ -44,7 +44,7 @@ from unstable.types import (
     Unwritable,
     Update,
 )
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 if TYPE_CHECKING:
     from unstable.learners.ranks import Ranks
@@ -68,7 +68,7 @@ class EngineAnswers:
         temperature: float,
         max_tokens: int,
         seed: int,
-    ) -> Reply:
+    ) -> OracleReply:
         """The answer; `ValueError` for a chat that is longer than the engine takes."""
         prompts = next(iter(self._prompts.values()))
         ids = prompts.template.encode(messages)
@@ -81,7 +81,7 @@ class EngineAnswers:
         )
         completion = await self._engine.generate(request)
         text = prompts.decode(completion.token_ids)
-        return Reply(text, len(ids), len(completion.token_ids))
+        return OracleReply(text, len(ids), len(completion.token_ids))
 
 
 class LocalActor(protocols.Actor):
@@ -151,7 +151,7 @@ class LocalActor(protocols.Actor):
 
     async def judged(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
-    ) -> AsyncGenerator[list[Judged | GameFailure | Asked]]:
+    ) -> AsyncGenerator[list[Judged | GameFailure | TermCalls]]:
         """Yield what was played with its rewards, and what reward terms were asked for that."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
@@ -239,14 +239,14 @@ class LocalLearner(protocols.Learner):
     """
 
     def __init__(self, config: RunConfig, folder: RunFolder, ranks: "Ranks | None" = None) -> None:
-        from unstable.learners.learner import Learner
+        from unstable.learners.learner import PolicyLearner
         from unstable.learners.ranks import ALONE
 
         self._shares_gpu_by_turns = config.actors.share_gpu == "sleep"
         self._folder = folder
         self._held: dict[int, Snapshot] = {}  # by version
         start = None if config.model.init == "fresh" else Path(config.model.init).expanduser()
-        self.learner = Learner(
+        self.learner = PolicyLearner(
             config.model,
             config.learner,
             updates=config.loop.steps,

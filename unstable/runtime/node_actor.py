@@ -22,7 +22,7 @@ from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import Process
 from unstable.runtime.files import Files
 from unstable.runtime.inside import ActorProcess
-from unstable.runtime.placement import Place
+from unstable.runtime.placement import NodePlace
 from unstable.types import ActorState, PlayerId
 from unstable.types.processes import Waits
 
@@ -39,7 +39,7 @@ class Mates(Protocol):
     say: Callable[[str], None]
     files: Files
 
-    async def has(self, place: Place | None) -> bool:
+    async def has(self, place: NodePlace | None) -> bool:
         """Return whether a place is still the run's, and its node there."""
 
     async def host(self) -> "NodeActor":
@@ -53,11 +53,11 @@ class NodeActor(RemoteActor):
     """An actor that survives its node's end as well."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, index: int, place: Place, crew: Mates
+        self, config: RunConfig, folder: RunFolder, index: int, place: NodePlace, crew: Mates
     ) -> None:
         super().__init__(config, folder, index, place.placement, crew.waits, crew.say)
         self._crew = crew
-        self.place: Place | None = place
+        self.place: NodePlace | None = place
         self._there = asyncio.Event()
         self._turn = asyncio.Lock()  # of whose games are played, where they have to repeat
         self._guests = 0
@@ -82,7 +82,7 @@ class NodeActor(RemoteActor):
         """Number of calls that it answers and of actors that it plays for."""
         return self._calls + self._guests
 
-    async def settle(self, place: Place) -> None:
+    async def settle(self, place: NodePlace) -> None:
         """Start a lost one again, at a place; it stays lost where it does not start there."""
         async with self._reviving:
             self.place, self._placement = place, place.placement

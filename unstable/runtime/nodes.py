@@ -35,7 +35,7 @@ CHUNK = 4_000_000
 """Bytes of a log that are handed over at a time."""
 
 
-class Found(NamedTuple):
+class NodeContents(NamedTuple):
     """Content of a node: machine, versions and folders."""
 
     machine: Machine
@@ -46,9 +46,9 @@ class Found(NamedTuple):
     folders: Mapping[str, str | None]  # a hash of what lies there, by path; None: nothing
 
 
-def look(folders: Sequence[str]) -> Found:
+def look(folders: Sequence[str]) -> NodeContents:
     """Describe the node that this runs on, with these folders."""
-    return Found(
+    return NodeContents(
         machine=this_machine(),
         python=platform.python_version(),
         source=_hash(sorted(PACKAGE.rglob("*.py")), PACKAGE),
@@ -86,7 +86,7 @@ class NodeAgent:
     def ping(self) -> None:
         """Answer."""
 
-    def look(self, folders: Sequence[str]) -> Found:
+    def look(self, folders: Sequence[str]) -> NodeContents:
         """Describe the node."""
         return look(folders)
 
@@ -165,12 +165,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @dataclass(eq=False)
-class Node:
+class ClusterNode:
     """A node of a cluster, as the run knows it. `name` is its address, as plans have it."""
 
     name: str
     id: str  # Ray's
-    found: Found
+    found: NodeContents
     machine: Machine  # as far as Ray has it to give
     is_drivers: bool
     agent: Any = None  # Ray's handle of a `NodeAgent`; none at the driver's
@@ -211,7 +211,7 @@ def fitting(nodes: Sequence[dict[str, Any]], config: ClusterConfig) -> list[dict
 
 def found_at(
     nodes: Sequence[dict[str, Any]], folders: Sequence[str], taken: Iterable[str] = ()
-) -> Iterator[Node | ConfigError]:
+) -> Iterator[ClusterNode | ConfigError]:
     """Each of Ray's nodes, looked at; or a line that says why one could not be.
 
     `taken` are names that nodes have which are known already.
@@ -236,7 +236,7 @@ def found_at(
             continue
         machine = _given_by_ray(found.machine, free.get(id, {}), name)
         is_drivers = id == own_id  # where the driver is there itself, and the agent goes again
-        yield Node(name, id, found, machine, is_drivers, None if is_drivers else agents[id])
+        yield ClusterNode(name, id, found, machine, is_drivers, None if is_drivers else agents[id])
 
 
 def _agent(node_id: str) -> Any:
@@ -263,7 +263,7 @@ def _given_by_ray(machine: Machine, free: Mapping[str, float], name: str) -> Mac
     return replace(machine, node=name, cores=cores, gpus=gpus)
 
 
-def differences(node: Node, driver: Found) -> Iterator[str]:
+def differences(node: ClusterNode, driver: NodeContents) -> Iterator[str]:
     """Yield a line with a remedy for each difference of a node from the driver's."""
     here, there = driver.machine.packages, node.found.machine.packages
     for name in COMPARED:

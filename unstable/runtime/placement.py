@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from unstable.config import ConfigError
 from unstable.planning.machine import Placement
-from unstable.runtime.nodes import Node
+from unstable.runtime.nodes import ClusterNode
 
 NODE_LABEL = "ray.io/node-id"
 """The label that Ray gives each node by itself."""
@@ -25,11 +25,11 @@ STEP = 10_000
 """Ray counts resources in steps of one in so many."""
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """A placement at a node of a cluster that was joined, and what Ray keeps there for it."""
 
     placement: Placement
-    node: Node
+    node: ClusterNode
     group: Any  # Ray's placement group
     gpus: float  # of Ray; a part of one where processes share it
 
@@ -63,13 +63,13 @@ def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
     return {"num_cpus": 1, "resources": node, "runtime_env": environment}
 
 
-def reserve(placements: Sequence[Placement], nodes: Mapping[str, Node]) -> list[Place]:
+def reserve(placements: Sequence[Placement], nodes: Mapping[str, ClusterNode]) -> list[NodePlace]:
     """Have Ray keep what these processes need; whoever starts one waits until it is there.
 
     Processes on the same cards are in one group, so that they get the same ones. Raises
     `ConfigError` where Ray cannot share cards in such a way.
     """
-    made: dict[int, Place] = {}
+    made: dict[int, NodePlace] = {}
     for indices in _together(placements):
         first = placements[indices[0]]
         cards = {card for index in indices for card in placements[index].gpus}
@@ -83,11 +83,11 @@ def reserve(placements: Sequence[Placement], nodes: Mapping[str, Node]) -> list[
             bundle_label_selector=[{NODE_LABEL: node.id}],
         )
         for index in indices:
-            made[index] = Place(placements[index], node, group, share)
+            made[index] = NodePlace(placements[index], node, group, share)
     return [made[index] for index in range(len(placements))]
 
 
-def free(place: Place) -> None:
+def free(place: NodePlace) -> None:
     """Give back what Ray keeps; what runs in it ends."""
     if ray.is_initialized():
         remove_placement_group(place.group)
@@ -96,11 +96,13 @@ def free(place: Place) -> None:
 Start = Callable[[], Coroutine[Any, Any, None]]
 
 
-def in_turn(starts: Sequence[tuple[Placement | Place, Start]]) -> list[Coroutine[Any, Any, None]]:
+def in_turn(
+    starts: Sequence[tuple[Placement | NodePlace, Start]],
+) -> list[Coroutine[Any, Any, None]]:
     """Chain the starts of processes on a card, since an engine measures its free memory."""
     queues: dict[object, list[Start]] = defaultdict(list)
     for index, (where, start) in enumerate(starts):
-        placement = where.placement if isinstance(where, Place) else where
+        placement = where.placement if isinstance(where, NodePlace) else where
         queues[placement if placement.gpus else index].append(start)
 
     async def one_by_one(queue: Sequence[Start]) -> None:

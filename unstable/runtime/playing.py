@@ -13,7 +13,7 @@ from typing import Any
 
 from unstable.loop.ended import Ended
 from unstable.runtime.local import LocalActor
-from unstable.runtime.stream import DEALT, EVERY_S, Call, Over, Pace, Part, Results
+from unstable.runtime.stream import DEALT, EVERY_S, Over, Pace, Part, Results, StreamCall
 from unstable.types import ActorState, GameSpec
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Playing:
 
     def begin(self, asked: bytes, guard: Callable[[], Any]) -> None:
         """Play calls and games that are dealt, each call within a context that `guard` makes."""
-        calls: list[Call]
+        calls: list[StreamCall]
         dealt: list[GameSpec]
         calls, dealt = pickle.loads(asked)
         for call in calls:
@@ -80,12 +80,12 @@ class Playing:
         if not self._tasks:
             self._parts.hurry()
 
-    async def _whole(self, call: Call) -> None:
+    async def _whole(self, call: StreamCall) -> None:
         async with aclosing(self._actor().collector.play_together(call.specs)) as played:
             async for results in played:
                 self._parts.put((call.number, results))
 
-    async def _round(self, call: Call) -> ActorState | None:
+    async def _round(self, call: StreamCall) -> ActorState | None:
         played = self._actor().collector.play_together(call.specs, call.enough)
         await self._judge(call.number, _lacking(played, call.given))
         return self._actor().collector.state() if self._tells_state else None

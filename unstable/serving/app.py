@@ -1,7 +1,7 @@
 """The web application: where a request of OpenAI's API comes in, and what goes back.
 
-A `Seat` answers requests. Which seat is asked, and whether whoever asks may, is for `Served` to
-say: it finds a seat by the path before `/v1` and the token that came along.
+A `ServedSeat` answers requests. Which seat is asked, and whether whoever asks may, is for `Served`
+to say: it finds a seat by the path before `/v1` and the token that came along.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from unstable.engines.base import EngineDiedError
 from unstable.serving.growing import ended
-from unstable.serving.replies import Seat, Writer, check_model
+from unstable.serving.replies import ServedSeat, Writer, check_model
 from unstable.serving.requests import (
     MOST_BYTES,
     ApiError,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Served(Protocol):
     """Everything that is served at one port."""
 
-    def seat(self, path: Mapping[str, str], token: str | None) -> Seat:
+    def seat(self, path: Mapping[str, str], token: str | None) -> ServedSeat:
         """The seat of a path's parameters; raises `ApiError`."""
 
     def routes(self) -> list[BaseRoute]:

@@ -24,7 +24,7 @@ from unstable.prompts import (
 )
 from unstable.serving.forms import Forms, check_forms
 from unstable.serving.growing import Watch, cut_at, ended
-from unstable.serving.replies import Choice, Part, Reply, Seat, check_model, usage
+from unstable.serving.replies import Choice, Reply, ReplyPart, ServedSeat, check_model, usage
 from unstable.serving.requests import ApiError, ChatRequest, Request, TextRequest, is_token
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class RequestCounts:
     """Requests by how they ended, answers that run or wait, and tokens of what was answered."""
 
     asked: int = 0
@@ -89,7 +89,7 @@ class ModelsSeat:
         self.strings = TokenStrings(decode)
         self._forms, self._longest = forms, longest
         self._encoding = asyncio.Lock()
-        self.counts = Counts()
+        self.counts = RequestCounts()
         self.died = asyncio.Event()
         """Set once the engine will never answer again."""
         self.why = ""
@@ -126,7 +126,7 @@ class ModelsSeat:
     async def answer(
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
-        """The answer, as `Seat.answer` says; cancelling it ends it in the engine too."""
+        """The answer, as `ServedSeat.answer` says; cancelling it ends it in the engine too."""
         with self._counted():
             if self.counts.in_flight >= self._limits.in_flight:
                 text = f"{self.counts.in_flight} answers run or wait; ask again later"
@@ -256,13 +256,13 @@ class ModelsSeat:
 
     async def _befores(
         self, request: ChatRequest | TextRequest, prompts: Sequence[list[int]]
-    ) -> list[Part | None]:
+    ) -> list[ReplyPart | None]:
         """Logprobs of each prompt's own tokens and the likeliest at each, where they are echoed."""
         if not isinstance(request, TextRequest) or not request.echo or request.logprobs is None:
             return [None] * len(prompts)
         adapter = self._adapters[request.model]
 
-        async def before(ids: list[int]) -> Part:
+        async def before(ids: list[int]) -> ReplyPart:
             own = await self._engine.score(ids[:1], [ids[1:]], adapter=adapter) if ids[1:] else [[]]
             ends = range(1, len(ids) if request.logprobs else 1)
             greedy = SamplingRequest(
@@ -272,7 +272,7 @@ class ModelsSeat:
                 self._engine.generate(structs.replace(greedy, prompt_ids=ids[:end])) for end in ends
             )
             others = [(each.top_logprobs or [[]])[0] for each in likeliest]
-            return Part(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
+            return ReplyPart(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
 
         try:
             return list(await all_of(map(before, prompts)))
@@ -349,10 +349,10 @@ def choice_of(
 class ForToken:
     """One seat at one port, for whoever has the token; None: for everyone."""
 
-    def __init__(self, seat: Seat, token: str | None) -> None:
+    def __init__(self, seat: ServedSeat, token: str | None) -> None:
         self._seat, self._token = seat, token
 
-    def seat(self, path: Mapping[str, str], token: str | None) -> Seat:
+    def seat(self, path: Mapping[str, str], token: str | None) -> ServedSeat:
         """The seat; raises `ApiError` for another token."""
         if self._token is not None and not is_token(token, self._token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")

@@ -15,7 +15,7 @@ from unstable.types import Completion, TopLogprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyPart:
     """Tokens that an answer has got. Part([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Choice:
     text: str
     finish_reason: str
     completion: Completion | None = None  # None: no model of ours answered
-    before: "Part | None" = None  # its prompt's tokens, where they are sent too
+    before: "ReplyPart | None" = None  # its prompt's tokens, where they are sent too
     calls: list[dict[str, Any]] = field(default_factory=list)  # of tools, by name and arguments
 
 
@@ -57,7 +57,7 @@ class Reply:
     choices: list[Choice]
 
 
-class Seat(Protocol):
+class ServedSeat(Protocol):
     """Someone who answers the requests that come to one address."""
 
     strings: TokenStrings
@@ -72,7 +72,7 @@ class Seat(Protocol):
         """The answer; raises `ApiError`. `told` are called, one a choice, as tokens come."""
 
 
-def check_model(seat: Seat, name: str) -> None:
+def check_model(seat: ServedSeat, name: str) -> None:
     """Raise `ApiError` where a seat has no model of that name."""
     if name not in (known := seat.models()):
         text = f"the model {name[:200]!r} is not here; there are: {', '.join(known)}"
@@ -110,16 +110,16 @@ class Writer:
             found["message"] = {"role": "assistant", **said}
         else:
             found["text"] = choice.text
-        return found | self._tokens(Part.of(choice.completion).after(choice.before))
+        return found | self._tokens(ReplyPart.of(choice.completion).after(choice.before))
 
-    def _tokens(self, part: Part) -> dict[str, Any]:
+    def _tokens(self, part: ReplyPart) -> dict[str, Any]:
         """What is sent of tokens besides their text."""
         found: dict[str, Any] = {"logprobs": self._logprobs(part) if part.ids else None}
         if self._request.return_token_ids and part.ids:
             found["token_ids"] = part.ids
         return found
 
-    def _logprobs(self, part: Part) -> dict[str, Any] | None:
+    def _logprobs(self, part: ReplyPart) -> dict[str, Any] | None:
         wanted = self._request.likeliest
         if wanted is None:
             return None
@@ -152,7 +152,7 @@ class Writer:
         """The first piece of an answer of a chat."""
         return self._piece(model, index, {"role": "assistant", "content": ""}, None)
 
-    def added(self, model: str, index: int, text: str, part: Part) -> dict[str, Any]:
+    def added(self, model: str, index: int, text: str, part: ReplyPart) -> dict[str, Any]:
         """A piece with text that has come, of these tokens."""
         delta = {"content": text} if self._is_chat else text
         piece = self._piece(model, index, delta, None)

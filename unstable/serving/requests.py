@@ -89,7 +89,7 @@ class _Function(_Value):
     arguments: str = "{}"
 
 
-class _Call(_Value):
+class _ToolCall(_Value):
     function: _Function
 
 
@@ -104,10 +104,10 @@ def _texts(content: Any) -> Any:
     return "\n".join(part["text"] for part in content)
 
 
-class _Message(_Value):
+class _ChatMessage(_Value):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_texts)] = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ToolCall] | None = None
 
     def value(self) -> dict[str, Any]:
         """The message as a chat template takes it."""
@@ -221,7 +221,7 @@ class Request(_Value):
 class ChatRequest(Request):
     """A request of `/v1/chat/completions`."""
 
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[_ChatMessage], Field(min_length=1)]
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LIKELIEST)] = 0
     tools: list[_Tool] = []
@@ -232,7 +232,7 @@ class ChatRequest(Request):
 
     @field_validator("messages")
     @classmethod
-    def _no_orphans(cls, messages: list[_Message]) -> list[_Message]:
+    def _no_orphans(cls, messages: list[_ChatMessage]) -> list[_ChatMessage]:
         for before, message in pairwise([None, *messages]):
             is_said = before is not None and before.role in ("assistant", "tool")
             if message is not None and message.role == "tool" and not is_said:

@@ -105,7 +105,7 @@ class _AskedHere:
         await self._application(scope, receive, send)
 
 
-class _Server(uvicorn.Server):
+class _QuietServer(uvicorn.Server):
     """Leaves signals to whoever serves."""
 
     def capture_signals(self) -> Any:
@@ -139,7 +139,7 @@ class Server:
             ) from None
         self._socket.listen(_BACKLOG)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._server: _Server | None = None
+        self._server: _QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -152,7 +152,7 @@ class Server:
         """Begin to serve; requests that came before are answered now."""
         _allow_files()
         asked = self.application
-        self._server = _Server(
+        self._server = _QuietServer(
             uvicorn.Config(
                 _AskedHere(asked, self.host) if is_loopback(self.host) else asked,
                 http=_Protocol,

@@ -7,29 +7,29 @@ from typing import Any
 
 from unstable.engines.base import Told
 from unstable.serving.growing import Growing
-from unstable.serving.replies import Part, Reply, Seat, Writer
+from unstable.serving.replies import Reply, ReplyPart, ServedSeat, Writer
 from unstable.serving.requests import ChatRequest, TextRequest, as_error
 from unstable.types import TopLogprobs
 
 
-async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerator[bytes]:
+async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncGenerator[bytes]:
     """The events of an answer; closing it gives the answer up.
 
     Raises `ApiError` for what is wrong before the first of them; later it is an event.
     """
-    heard: asyncio.Queue[tuple[int, Part] | None] = asyncio.Queue()
+    heard: asyncio.Queue[tuple[int, ReplyPart] | None] = asyncio.Queue()
 
     def told(index: int) -> Told:
         def tell(
             ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None
         ) -> None:
-            heard.put_nowait((index, Part(ids, logprobs, likeliest)))
+            heard.put_nowait((index, ReplyPart(ids, logprobs, likeliest)))
 
         return tell
 
     asked = asyncio.create_task(seat.answer(request, [told(i) for i in range(request.answers)]))
     asked.add_done_callback(lambda _: heard.put_nowait(None))
-    stream, is_first = _Stream(seat, request), True
+    stream, is_first = _EventStream(seat, request), True
     try:
         while (token := await heard.get()) is not None:
             for piece in stream.next(*token):
@@ -46,10 +46,10 @@ async def pieces(seat: Seat, request: ChatRequest | TextRequest) -> AsyncGenerat
         asked.cancel()
 
 
-class _Stream:
+class _EventStream:
     """The events of one request, and how far its answers are sent."""
 
-    def __init__(self, seat: Seat, request: ChatRequest | TextRequest) -> None:
+    def __init__(self, seat: ServedSeat, request: ChatRequest | TextRequest) -> None:
         self._request = request
         self._writer = Writer(request, seat.strings)
         self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.answers)]
@@ -57,7 +57,7 @@ class _Stream:
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
 
-    def next(self, index: int, part: Part) -> Iterator[bytes]:
+    def next(self, index: int, part: ReplyPart) -> Iterator[bytes]:
         """Events that can be sent now that an answer has got these tokens."""
         yield from self._begin(index)
         if self._is_whole:
@@ -77,7 +77,7 @@ class _Stream:
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)
             rest = self._growing[index].rest(choice.text)
-            part = Part.of(choice.completion) if self._is_whole else Part()
+            part = ReplyPart.of(choice.completion) if self._is_whole else ReplyPart()
             if rest or (part.ids and self._request.wants_tokens):
                 yield event(self._writer.added(model, index, rest, part))
             yield event(self._writer.ended(model, index, choice))

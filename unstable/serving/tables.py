@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from unstable.serving.app import body_of, token_of, unless_gone
-from unstable.serving.replies import Seat
+from unstable.serving.replies import ServedSeat
 from unstable.serving.requests import ApiError, is_token
 
 PREFIX = "/game/{game}/seat/{seat:int}"
@@ -47,7 +47,7 @@ class Posted(BaseModel):
         return self
 
 
-class Table:
+class HostedGame:
     """One game that a program is to play; `told` is what it is told of it, besides the seats.
 
     With `driver` only that driver of the run's own gets it. `refuse` raises `ValueError` for a
@@ -57,7 +57,7 @@ class Table:
     def __init__(
         self,
         told: Mapping[str, Any],
-        seats: Sequence[Seat],
+        seats: Sequence[ServedSeat],
         driver: str = "",
         refuse: Callable[[Posted], None] = lambda posted: None,
     ) -> None:
@@ -80,7 +80,7 @@ class Table:
 class _Counted:
     """A seat whose requests in flight are counted, and which answers until the game is over."""
 
-    def __init__(self, table: Table, seat: Seat) -> None:
+    def __init__(self, table: HostedGame, seat: ServedSeat) -> None:
         self._table, self._seat = table, seat
         self.strings = seat.strings
 
@@ -97,7 +97,7 @@ class _Counted:
             table.asked_s = time.monotonic()
 
 
-class Tables:
+class HostedGames:
     """All games that wait for a program or are played by one; it is what is served at a port."""
 
     def __init__(self, token: str | None = None, *, shared: bool = False) -> None:
@@ -109,14 +109,14 @@ class Tables:
         self.port = 0  # of the seats, known once it is listened at
         self._shared = shared
         self.token = token
-        self._waiting: deque[Table] = deque()
-        self._takers: deque[tuple[_Asked, asyncio.Future[Table]]] = deque()
+        self._waiting: deque[HostedGame] = deque()
+        self._takers: deque[tuple[_PendingRequest, asyncio.Future[HostedGame]]] = deque()
         self._is_over = False
-        self._open: dict[str, Table] = {}  # those that are taken, too
+        self._open: dict[str, HostedGame] = {}  # those that are taken, too
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         self.taken_s = time.monotonic()  # when a game was last taken
 
-    def offer(self, table: Table) -> None:
+    def offer(self, table: HostedGame) -> None:
         """Have a program take it: the first that waits for such a game, or that comes."""
         self._open[table.id] = table
         for place, (asked, given) in enumerate(self._takers):
@@ -132,7 +132,7 @@ class Tables:
         for _, given in self._takers:
             given.cancel()
 
-    def withdraw(self, table: Table) -> None:
+    def withdraw(self, table: HostedGame) -> None:
         """The game is over, however it ended."""
         if self._open.pop(table.id, None) is not None:
             self._over.append(table.id)
@@ -140,15 +140,15 @@ class Tables:
             self._waiting.remove(table)
 
     @property
-    def all(self) -> list[Table]:
+    def all(self) -> list[HostedGame]:
         """Games that wait and games that are played."""
         return list(self._open.values())
 
-    def of(self, driver: str) -> list[Table]:
+    def of(self, driver: str) -> list[HostedGame]:
         """The games of a driver of the run's own that are not over."""
         return [table for table in self._open.values() if table.driver == driver]
 
-    def seat(self, path: Mapping[str, Any], token: str | None) -> Seat:
+    def seat(self, path: Mapping[str, Any], token: str | None) -> ServedSeat:
         """The seat of an open game, for whoever has its key; raises `ApiError`."""
         table = self._table(path["game"])
         number = path["seat"]
@@ -166,7 +166,7 @@ class Tables:
             Route("/game/{game}/result", self._result, methods=["POST"]),
         ]
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> HostedGame:
         if name in self._open:
             return self._open[name]
         if name in self._over:
@@ -177,7 +177,7 @@ class Tables:
         """A game, as soon as there is one; 204 where there is none for half a minute."""
         if self.token is not None and not is_token(token_of(http), self.token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
-        asked = _read(_Asked, await body_of(http) or b"{}")
+        asked = _read(_PendingRequest, await body_of(http) or b"{}")
         again = {"Connection": "close"} if self._shared else {}
         giving = asyncio.create_task(self._given(asked))
         try:
@@ -200,14 +200,14 @@ class Tables:
         told |= {"result_url": f"{base}/result", "result_key": table.key}
         return JSONResponse(told, headers=again)
 
-    def _take_back(self, giving: "asyncio.Task[Table | None]") -> None:
+    def _take_back(self, giving: "asyncio.Task[HostedGame | None]") -> None:
         """A game that was given as the program went away is another's."""
         if giving.cancelled() or giving.exception() is not None:
             return
         if (table := giving.result()) is not None and table.id in self._open:
             self.offer(table)
 
-    async def _given(self, asked: "_Asked") -> Table | None:
+    async def _given(self, asked: "_PendingRequest") -> HostedGame | None:
         """A game that fits, as soon as there is one; None where there is none in time."""
         if self._is_over:
             raise ApiError(410, "the run is over", code="run_over")
@@ -255,13 +255,13 @@ class Tables:
         return JSONResponse({"game": table.id, "over": True})
 
 
-class _Asked(BaseModel):
+class _PendingRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     env: str | None = None  # the name of the only game that it plays; None: it plays all
     driver: str = ""
     wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
 
-    def fits(self, table: Table) -> bool:
+    def fits(self, table: HostedGame) -> bool:
         """Whether the program may play a game, and wants to."""
         return table.driver == self.driver and self.env in (None, table.told["env"])
 

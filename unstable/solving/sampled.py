@@ -25,7 +25,7 @@ Counts = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Game:
+class _Traversal:
     """A game as it is walked through: from its root on, and back."""
 
     tree: Tree
@@ -44,7 +44,7 @@ def sampled_bounds(
     """
     order = tree.parents_first()
     by_node = [-1 if each.observation is None else groups[each.key] for each in order]
-    game = _Game(tree, order, by_node, forfeits)
+    game = _Traversal(tree, order, by_node, forfeits)
     whole = _Sampled(game, groups, counts)
     found, error = whole.estimate(whole.responses())
     lows = []
@@ -72,7 +72,7 @@ def _halves(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
 class _Sampled:
     """A policy of sampled frequencies, and how far its values may be off."""
 
-    def __init__(self, game: _Game, groups: Groups, counts: Counts) -> None:
+    def __init__(self, game: _Traversal, groups: Groups, counts: Counts) -> None:
         self._game, self._counts = game, counts
         policy = {}
         for node in game.tree.decisions:

@@ -105,7 +105,7 @@ class StudyFolder(RunsFolder):
             raise ConfigError(f"{self.root} exists; to go on: {again}; else give another --out")
 
 
-class Job(Protocol):
+class RunJob(Protocol):
     """What a child process makes, in a folder of its own, however often it is begun."""
 
     @property
@@ -158,7 +158,7 @@ class Runs(ABC):
     def __init__(
         self,
         folder: RunsFolder,
-        jobs: Mapping[str, Job],
+        jobs: Mapping[str, RunJob],
         shares: Sequence[Share | None],
         changed: Callable[[], None],
     ) -> None:

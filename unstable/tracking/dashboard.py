@@ -1,4 +1,4 @@
-"""The live dashboard: panes over a `View`, drawn by Rich in a thread of its own."""
+"""The live dashboard: panes over a `RunView`, drawn by Rich in a thread of its own."""
 
 import io
 import logging
@@ -25,7 +25,7 @@ from unstable.tracking.panes import (
     ratings_pane,
 )
 from unstable.tracking.text import Text
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 
 logger = logging.getLogger(__name__)
 NARROW, SHORT = 50, 16  # below either there is no room for panes
@@ -33,7 +33,7 @@ TALL = 32
 WIDE = 140
 
 
-def start_dashboard(view: View, console: Console) -> Live | None:
+def start_dashboard(view: RunView, console: Console) -> Live | None:
     """The running display, or None where `tracking.dashboard` or the terminal says no."""
     wanted = view.config.tracking.dashboard
     able = console.is_terminal and not console.is_dumb_terminal
@@ -47,7 +47,7 @@ def start_dashboard(view: View, console: Console) -> Live | None:
     return live
 
 
-def screenshot(view: View, width: int = 120, height: int = 40) -> str:
+def screenshot(view: RunView, width: int = 120, height: int = 40) -> str:
     """The dashboard as it looks now, as an SVG."""
     console = Console(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
@@ -59,7 +59,7 @@ def screenshot(view: View, width: int = 120, height: int = 40) -> str:
 class Dashboard:
     """All panes, laid out by the terminal's size."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RunView) -> None:
         self.view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -108,7 +108,7 @@ class Dashboard:
         yield page
 
 
-class _Fit:
+class _SizedPane:
     """A renderable that is drawn for the width and height at hand."""
 
     def __init__(self, draw: Callable[[int, int], RenderableType]) -> None:
@@ -137,7 +137,7 @@ def _report(draw: Callable[[int, int], RenderableType], error: BaseException) ->
 
 
 def _pane(title: str, draw: Callable[[int, int], RenderableType]) -> Panel:
-    return Panel(_Fit(draw), title=title, title_align="left", border_style="dim", box=ROUNDED)
+    return Panel(_SizedPane(draw), title=title, title_align="left", border_style="dim", box=ROUNDED)
 
 
 def _column(*layouts: Layout) -> Layout:

@@ -17,7 +17,7 @@ from unstable.tracking.metrics import Usage
 from unstable.tracking.sinks.base import SinkBorder
 from unstable.tracking.status import Ending, StatusFile, state_of
 from unstable.tracking.text import Text, phase_line, still_line
-from unstable.tracking.view import Phase, View
+from unstable.tracking.view import Phase, RunView
 from unstable.types.processes import Waits
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Display:
     ) -> None:
         """`usage` is asked before `state.json` is written."""
         now = time.monotonic()
-        self.view = View(
+        self.view = RunView(
             config=config,
             name=config.tracking.name or folder.root.name,
             device=device,

@@ -1,4 +1,4 @@
-"""The dashboard's panes: each draws a part of a `View` for the room that it is given."""
+"""The dashboard's panes: each draws a part of a `RunView` for the room that it is given."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from unstable.records.tables import against, ends, least_won, worst_opponent
 from unstable.records.text import NONE, bounds, duration, fixed, number, percent
 from unstable.tracking.metrics import current_policy
 from unstable.tracking.text import Text, sparkline
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 from unstable.types import Rating
 from unstable.types.metrics import SUMS, EvalKey, WorstKey, unit
 
@@ -58,7 +58,7 @@ def _to_come(facts: Mapping[str, str]) -> Table:
     return table
 
 
-def head(view: View) -> RenderableType:
+def head(view: RunView) -> RenderableType:
     """Name, model, games and machine."""
     config = view.config
     games = ", ".join(game.key for game in config.games)
@@ -73,7 +73,7 @@ def head(view: View) -> RenderableType:
     return table
 
 
-def brief(view: View) -> list[str]:
+def brief(view: RunView) -> list[str]:
     """The run in a few short lines, for a terminal that has no room for panes."""
     left, phase = view.seconds_left(view.clock()), view.phase
     done = f" {number(phase.done)}/{number(phase.total)}" if phase.total else ""
@@ -87,7 +87,7 @@ def brief(view: View) -> list[str]:
     return [*lines, *filter(None, (view.alarm or view.notice,))]
 
 
-def foot(view: View, width: int) -> RenderableType:
+def foot(view: RunView, width: int) -> RenderableType:
     """Progress of the run and of its phase."""
     steps, phase = view.config.loop.steps, view.phase
     left = view.seconds_left(view.clock())
@@ -110,7 +110,7 @@ def foot(view: View, width: int) -> RenderableType:
     return table
 
 
-def last_line(view: View, *, has_machine: bool) -> Text | None:
+def last_line(view: RunView, *, has_machine: bool) -> Text | None:
     """Return the line that a person has to read, alarms first; else the machine's."""
     if view.alarm:
         count = f"{view.alarms} alarms, the last: " if view.alarms > 1 else ""
@@ -121,7 +121,7 @@ def last_line(view: View, *, has_machine: bool) -> Text | None:
     return None if has_machine or not view.machine else machine_line(view)
 
 
-def machine_line(view: View) -> Text:
+def machine_line(view: RunView) -> Text:
     """The machine in one line."""
     busy = [f"{bar.name} {bar.percent:.0f} %" for bar in bars(view) if bar.name != "memory"]
     parts = [*busy, f"memory {number(view.machine['device/process_memory_gb'])} GB"]
@@ -136,7 +136,7 @@ class Bar(NamedTuple):
     memory: str = ""
 
 
-def bars(view: View) -> list[Bar]:
+def bars(view: RunView) -> list[Bar]:
     """Processor, memory and every GPU; of a GPU that knows no use, how full its memory is."""
     row = view.machine
     found = [Bar("processor", row["device/cpu_percent"])] if "device/cpu_percent" in row else []
@@ -152,12 +152,12 @@ def bars(view: View) -> list[Bar]:
     return found
 
 
-def machine_lines(view: View) -> int:
+def machine_lines(view: RunView) -> int:
     """Lines that the machine's pane can fill."""
     return len(bars(view)) + len(view.actors)
 
 
-def machine_pane(view: View, width: int, height: int) -> RenderableType:
+def machine_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return bars of processor, memory and GPUs, and a line for each actor."""
     table = grid("left", "left", "right")
     table.columns[0].ratio, table.columns[1].ratio = None, 1
@@ -180,7 +180,7 @@ def machine_pane(view: View, width: int, height: int) -> RenderableType:
     return Group(table, facts)
 
 
-def collection_pane(view: View, width: int, height: int) -> RenderableType:
+def collection_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return figures of playing: speed, waste, and results by opponent."""
     engine, buffer = view.engine, view.buffer
     seconds = view.clock() - view.recent[0].finished if len(view.recent) > 1 else None
@@ -216,7 +216,7 @@ def collection_pane(view: View, width: int, height: int) -> RenderableType:
     return Group(facts, results)
 
 
-def game_pane(view: View, width: int, height: int) -> RenderableType:
+def game_pane(view: RunView, width: int, height: int) -> RenderableType:
     """The last training game: who played, every move, and the board before the last one."""
     game = view.newest_game()
     if game is None:
@@ -242,7 +242,7 @@ def game_pane(view: View, width: int, height: int) -> RenderableType:
     return Group(*lines, *(Text(line, no_wrap=True, overflow="ellipsis") for line in board))
 
 
-def ratings_pane(view: View, width: int, height: int) -> RenderableType:
+def ratings_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Players by strength; share is that of recent games that had them as the opponent."""
     if not view.summary.ratings:
         return _to_come({"ratings": "after the first games", **players_to_come(view.config)})
@@ -266,7 +266,7 @@ def ratings_pane(view: View, width: int, height: int) -> RenderableType:
     return table
 
 
-def learner_pane(view: View, width: int, height: int) -> RenderableType:
+def learner_pane(view: RunView, width: int, height: int) -> RenderableType:
     """The learner's last numbers and how they came about."""
     last = {name: value for row in view.summary.rows[-2:] for name, value in row.items()}
     rest = sorted(name for name in last if name.startswith("learn/"))
@@ -283,7 +283,7 @@ def learner_pane(view: View, width: int, height: int) -> RenderableType:
     return table if names else _to_come(learning_to_come(view.config))
 
 
-def evaluation_pane(view: View, width: int, height: int) -> RenderableType:
+def evaluation_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Exploitability from the first to the newest, and the newest evaluations with intervals."""
     summary, wide = view.summary, width >= 46
     solved = summary.exploitability.values()

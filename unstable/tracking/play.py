@@ -17,7 +17,7 @@ from unstable.config import LLMOracle, RunConfig
 from unstable.tracking.metrics import Row
 from unstable.types import GameResult, GameSpec, Trajectory, Turn
 from unstable.types.metrics import VersusKey, metric_name, part, versus_name
-from unstable.types.tallies import Asked
+from unstable.types.tallies import TermCalls
 
 COUNTS = [
     *("games", "turns", "trained_turns", "tokens", "cut_characters"),
@@ -110,7 +110,7 @@ class PlayTally(NamedTuple):
         number = blake2b(sequence.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         self.sequences.setdefault(env, []).append(int.from_bytes(number, "little"))
 
-    def add_asked(self, asked: Asked) -> None:
+    def add_asked(self, asked: TermCalls) -> None:
         """Take in what reward terms were asked."""
         for term, counts in asked.counts.items():
             for name, count in counts.items():

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from unstable.records.files import json_line, write_whole
 from unstable.records.folder import RunFolder
 from unstable.tracking.lines import repeated
-from unstable.tracking.view import View
+from unstable.tracking.view import RunView
 from unstable.types.processes import ProcessId, Waits
 
 EVERY_S = 1.0
@@ -19,7 +19,7 @@ Ending = Literal["ended", "interrupted", "failed"]
 """How a run came to its end, as `state.json` has it; `running` is what it is before."""
 
 
-def state_of(view: View, waits: Waits) -> dict[str, Any]:
+def state_of(view: RunView, waits: Waits) -> dict[str, Any]:
     """Return the content of `state.json`, but for what the dashboard shows."""
     since = time.time() - time.monotonic()
     return {

@@ -89,7 +89,7 @@ class LastGame(NamedTuple):
 
 
 @dataclass
-class View:
+class RunView:
     """Content of the panes. Another thread reads it: fields are replaced, never changed in place.
 
     Times are in seconds of its clock.
@@ -143,7 +143,7 @@ class View:
         config: RunConfig,
         summary: RunSummary,
         seconds: Callable[[], float],
-    ) -> "View":
+    ) -> "RunView":
         """Return the view that `record` made `seconds` ago; raises `ValueError` for others."""
         now = record.get("now") if isinstance(record, Mapping) else None
         if not isinstance(now, float | int):
@@ -222,5 +222,5 @@ _OWN = {"config", "summary", "clock", "ended", "last_line", "requests"}
 
 
 @cache
-def _adapter() -> TypeAdapter[View]:
-    return TypeAdapter(View)
+def _adapter() -> TypeAdapter[RunView]:
+    return TypeAdapter(RunView)

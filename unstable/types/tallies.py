@@ -51,7 +51,7 @@ class Tally(NamedTuple):
         return mean_interval(values, 0.0, 1.0, z=z)
 
 
-class Asked(NamedTuple):
+class TermCalls(NamedTuple):
     """Questions to reward terms that wait since the last such value, by term.
 
     Asked({"judge": {"calls": 3}}, {"judge": {"seconds": (0.6, 3)}}): sums, with how many they are.
@@ -63,9 +63,9 @@ class Asked(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.counts)
 
-    def plus(self, other: "Asked") -> "Asked":
+    def plus(self, other: "TermCalls") -> "TermCalls":
         """Add what other terms have been asked."""
-        return Asked({**self.counts, **other.counts}, {**self.means, **other.means})
+        return TermCalls({**self.counts, **other.counts}, {**self.means, **other.means})
 
 
 class Least(NamedTuple):

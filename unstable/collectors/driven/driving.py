@@ -11,7 +11,7 @@ from unstable.config.endpoint import read_token
 from unstable.prompts import PromptBuilder
 from unstable.serving.app import application
 from unstable.serving.server import Server
-from unstable.serving.tables import PREFIX, Tables
+from unstable.serving.tables import PREFIX, HostedGames
 from unstable.types import GameResult, GameSpec, SeatSpec
 
 _TOKEN_BYTES = 16
@@ -22,7 +22,7 @@ class Driving:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
-        self.tables: Tables | None = None
+        self.tables: HostedGames | None = None
         self.server: Server | None = None  # at a port of its own
         self._door: Server | None = None  # at the port where games are taken
         self.drivers: list[DriverProcess] = []
@@ -37,7 +37,7 @@ class Driving:
             token: str | None = read_token(listen.token_env, "listen.token_env")
         else:
             token = None if listen.port else secrets.token_urlsafe(_TOKEN_BYTES)
-        self.tables = Tables(token, shared=bool(listen.port))
+        self.tables = HostedGames(token, shared=bool(listen.port))
         served, own = application(self.tables, PREFIX), listen.seats_port
         self.server = await Server(served, listen.host, own, "listen.seats_port").start()
         self.tables.port = self.server.port

@@ -24,7 +24,7 @@ from unstable.engines.base import Told
 from unstable.prompts import PromptBuilder, TokenStrings, read_tool_calls, shorten
 from unstable.serving.replies import Choice, Reply
 from unstable.serving.requests import ApiError, ChatRequest, TextRequest
-from unstable.serving.tables import Posted, Table, Tables
+from unstable.serving.tables import HostedGame, HostedGames, Posted
 from unstable.types import Answer, Completion, GameResult, GameSpec, Observation, SeatSpec, Turn
 from unstable.types.seeds import derive_seed
 
@@ -32,7 +32,7 @@ _LEAST_S = 0.01
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingTurn:
     """A turn as it was asked for, and its answer once it is there."""
 
     seat: int
@@ -42,25 +42,25 @@ class _Asked:
     parts: int = 1  # that were sampled for it
 
 
-class _Play:
+class _DrivenPlay:
     """One game: what its seats were asked and answered so far."""
 
     def __init__(
         self, spec: GameSpec, config: GameConfig, players: Sequence[Player], run_seed: int
     ) -> None:
         self.spec, self.config, self.players, self.run_seed = spec, config, players, run_seed
-        self.asked: list[_Asked] = []  # in the order of their requests
+        self.asked: list[_PendingTurn] = []  # in the order of their requests
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_over = False
         self._running: set[asyncio.Task[Answer]] = set()
 
-    def begin(self, seat: int, chat: list[dict[str, Any]]) -> _Asked:
+    def begin(self, seat: int, chat: list[dict[str, Any]]) -> _PendingTurn:
         """A new turn; raises `ApiError` where the game has had as many as it may."""
         if len(self.asked) >= self.config.max_turns:
             if not self.failed.done():
                 self.failed.set_result(None)
             raise ApiError(409, "the game was cut off: it had too many turns", code="game_over")
-        self.asked.append(_Asked(seat, chat))
+        self.asked.append(_PendingTurn(seat, chat))
         return self.asked[-1]
 
     async def run(self, answering: Coroutine[Any, Any, Answer]) -> Answer:
@@ -104,7 +104,7 @@ class _Play:
 class DrivenSeat:
     """A seat of such a game, as requests ask it."""
 
-    def __init__(self, play: _Play, seat: int, prompts: PromptBuilder | None) -> None:
+    def __init__(self, play: _DrivenPlay, seat: int, prompts: PromptBuilder | None) -> None:
         """`prompts` are the game's, where a local model may sit there."""
         self._play, self._seat = play, seat
         self._player = play.players[seat]
@@ -157,7 +157,7 @@ class DrivenSeat:
             raise ApiError(500, "the seat's player has failed") from error
         raise error
 
-    def _continued(self, request: ChatRequest) -> tuple[_Asked | None, list[int]]:
+    def _continued(self, request: ChatRequest) -> tuple[_PendingTurn | None, list[int]]:
         """The answer that a chat goes on with, and the ids of what comes after it.
 
         That is outputs of tools and nothing else; a chat with more is a turn of its own.
@@ -175,7 +175,9 @@ class DrivenSeat:
             break
         return None, []
 
-    async def _answered(self, request: ChatRequest, asked: _Asked, after: list[int]) -> Answer:
+    async def _answered(
+        self, request: ChatRequest, asked: _PendingTurn, after: list[int]
+    ) -> Answer:
         """The answer; with `after`, that to `asked` made longer."""
         play, index = self._play, self._play.asked.index(asked)
         seed = turn_seed(play.run_seed, play.spec, self._seat, index)
@@ -237,7 +239,7 @@ async def play_driven(
     player: Callable[[SeatSpec], Player],
     prompts: PromptBuilder | None,
     run_seed: int,
-    tables: Tables,
+    tables: HostedGames,
 ) -> GameResult:
     """Have a program play `spec`; returns how it ended.
 
@@ -246,11 +248,11 @@ async def play_driven(
     that the program gives up, and what a player raises.
     """
     began = time.perf_counter()
-    play = _Play(spec, config, players_of(spec, player), run_seed)
+    play = _DrivenPlay(spec, config, players_of(spec, player), run_seed)
     seats = [DrivenSeat(play, seat, prompts) for seat in range(config.seats)]
     told = {"env": config.key, "seed": spec.seed, "purpose": spec.purpose, "args": config.args}
     own = "" if config.driver is None else config.key
-    table = Table(told, seats, own, lambda posted: _check(play, posted))
+    table = HostedGame(told, seats, own, lambda posted: _check(play, posted))
     tables.offer(table)
     try:
         await _taken(table, tables, config)
@@ -261,7 +263,7 @@ async def play_driven(
     return _result(play, posted, time.perf_counter() - began)
 
 
-async def _taken(table: Table, tables: Tables, config: GameConfig) -> None:
+async def _taken(table: HostedGame, tables: HostedGames, config: GameConfig) -> None:
     """Wait until a program takes the game, for as long as programs take any."""
     offered = time.monotonic()
     while not (table.taken.is_set() or table.posted.done()):
@@ -276,7 +278,7 @@ async def _taken(table: Table, tables: Tables, config: GameConfig) -> None:
                 await table.taken.wait()
 
 
-async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:
+async def _posted(table: HostedGame, play: _DrivenPlay, config: GameConfig) -> Posted:
     """Wait for the result of a game that is taken."""
     while True:
         ended: set[asyncio.Future[Any]] = {table.posted, play.failed}
@@ -294,7 +296,7 @@ async def _posted(table: Table, play: _Play, config: GameConfig) -> Posted:
             )
 
 
-def _check(play: _Play, posted: Posted) -> None:
+def _check(play: _DrivenPlay, posted: Posted) -> None:
     """Raise `ValueError` for a result that cannot be."""
     if posted.error is None and not play.turns():
         raise ValueError("the program has posted a result without asking any seat")
@@ -306,7 +308,7 @@ def _check(play: _Play, posted: Posted) -> None:
         )
 
 
-def _result(play: _Play, posted: Posted, seconds: float) -> GameResult:
+def _result(play: _DrivenPlay, posted: Posted, seconds: float) -> GameResult:
     """The game as it is recorded."""
     config, seats = play.config, play.config.seats
     if posted.error is not None:

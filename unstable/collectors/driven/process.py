@@ -9,7 +9,7 @@ import sys
 
 from unstable.config import GameConfig
 from unstable.drivers import TOKEN
-from unstable.serving.tables import Posted, Tables
+from unstable.serving.tables import HostedGames, Posted
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -23,7 +23,7 @@ class DriverProcess:
     """`python -m unstable.drivers` for a game; those that it leaves behind have failed."""
 
     def __init__(
-        self, game: GameConfig, tables: Tables, url: str, token: str, at_once: int
+        self, game: GameConfig, tables: HostedGames, url: str, token: str, at_once: int
     ) -> None:
         self._game, self._tables = game, tables
         self._command = [sys.executable, "-m", "unstable.drivers", f"{game.driver}"]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from unstable.collectors.play import OpeningPlayer, contained, play_game, turn_seed
 from unstable.collectors.players.base import LeftError, Player, Position
 from unstable.collectors.players.model import seed_after_budget
-from unstable.commands.play.casting import PERSON, Served
-from unstable.commands.play.found import Found
+from unstable.commands.play.casting import PERSON, PlayerSource
+from unstable.commands.play.found import FoundGame
 from unstable.commands.play.table import prompted_position
 from unstable.commands.play.terminal import Terminal
 from unstable.config import FixedOpponent, one_line
@@ -31,7 +31,7 @@ from unstable.types import Answer, GameResult, Observation, PlayerId, SampledTok
 OUTCOME = ("outcomes", "payoffs", "forfeit", "raised", "truncated", "reason")
 
 
-class Difference(NamedTuple):
+class ReplayDifference(NamedTuple):
     """What is not as it was: Difference(2, "the action: recorded [4], now [5]")"""
 
     turn: int  # 0-based; as many as there are turns: how it ended
@@ -45,11 +45,11 @@ class Audit:
     By who answered in the record, who answers now: a version is served as an opponent.
     """
 
-    found: Found
-    served: Served
+    found: FoundGame
+    served: PlayerSource
     again: dict[PlayerId, PlayerId]
     terminal: Terminal
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[ReplayDifference] = field(default_factory=list)
     same: int = 0  # turns of local models whose tokens came again
     rounded: list[float] = field(default_factory=list)  # how far off the others were
 
@@ -61,7 +61,7 @@ class Audit:
 
         def failed(error: BaseException) -> None:
             what = one_line(f"the game raised {type(error).__name__}: {error}")
-            self.differences.append(Difference(len(recorded.turns), what))
+            self.differences.append(ReplayDifference(len(recorded.turns), what))
 
         with faults_to(failed), contained():
             # What of an env's errors counted as a forfeit then does so now.
@@ -78,18 +78,20 @@ class Audit:
         for then, now in zip(recorded.turns, played.turns, strict=False):
             if then.invalid != now.invalid:
                 what = "accepted the action" if then.invalid else "refused the action"
-                self.differences.append(Difference(then.index, f"the env has {what} now"))
+                self.differences.append(ReplayDifference(then.index, f"the env has {what} now"))
         if self.differences:
             return
         end = len(recorded.turns)
         if len(played.turns) != end:
             what = f"the game is over after {len(played.turns)} turns, in the record after {end}"
-            self.differences.append(Difference(len(played.turns), what))
+            self.differences.append(ReplayDifference(len(played.turns), what))
             return
         for name in OUTCOME:
             then, now = getattr(recorded, name), getattr(played, name)
             if then != now:
-                self.differences.append(Difference(end, f"{name}: recorded {then}, now {now}"))
+                self.differences.append(
+                    ReplayDifference(end, f"{name}: recorded {then}, now {now}")
+                )
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Act as every seat's player: return the recorded answer, and compare its observation."""
@@ -108,7 +110,7 @@ class Audit:
         return turn.answer
 
     def _differ(self, turn: Turn, what: str) -> None:
-        self.differences.append(Difference(turn.index, what))
+        self.differences.append(ReplayDifference(turn.index, what))
 
     def _unseen(self, observation: Observation, turn: Turn) -> str:
         """How an observation is not the recorded one; empty where it is."""

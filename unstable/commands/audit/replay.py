@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
 from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_game, player_of, served
-from unstable.commands.play.found import Found
+from unstable.commands.play.found import FoundGame
 from unstable.commands.play.play import Sitting, sit, temperature, with_game
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
@@ -33,7 +33,7 @@ class Again(NamedTuple):
     reasons: list[str]
 
 
-def audit(found: Found) -> bool:
+def audit(found: FoundGame) -> bool:
     """Play a recorded game again and show it; whether all is as it was.
 
     Nothing is written. Raises `ConfigError` for a game that is not there any more.
@@ -80,7 +80,7 @@ def _agreement(made: Audit) -> str:
     return line
 
 
-def _again(found: Found) -> Again:
+def _again(found: FoundGame) -> Again:
     """Who of the game's players is asked again."""
     players: dict[PlayerId, PlayerId] = {}
     opponents: list[FixedOpponent] = []
@@ -110,7 +110,7 @@ def _again(found: Found) -> Again:
     return Again(players, opponents, models, reasons)
 
 
-def _no_model(found: Found, player: PlayerId) -> str | None:
+def _no_model(found: FoundGame, player: PlayerId) -> str | None:
     """Why a local model cannot answer again; None where it can."""
     if found.config.actors.engine != "embedded":
         return f"the engine was {found.config.actors.engine}, which repeats up to rounding only"
@@ -141,7 +141,7 @@ class Change(NamedTuple):
     temperature: float | None = None
 
 
-def explore(found: Found, change: Change, fields: Mapping[str, Any], command: str) -> None:
+def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command: str) -> None:
     """Play a recorded game up to a turn, and on from there with another player at one seat.
 
     It is saved as `play` saves. Raises `ConfigError` for a mistake, before a model is loaded.
@@ -191,7 +191,7 @@ def explore(found: Found, change: Change, fields: Mapping[str, Any], command: st
 
 
 def _sits(
-    found: Found, change: Change, is_own: bool, before: PlayerId
+    found: FoundGame, change: Change, is_own: bool, before: PlayerId
 ) -> tuple[PlayerId, FixedOpponent | None]:
     """Who plays on at a seat: the player that the command names, or the one that sat there."""
     word = change.player if is_own else change.opponent

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unstable.collectors.play import PlayerFactory
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.play.table import Asked
+from unstable.commands.play.table import OpponentTurn
 from unstable.commands.prepare import alone
 from unstable.config import (
     CheckpointOpponent,
@@ -109,14 +109,14 @@ def is_local_model(config: RunConfig, player: PlayerId) -> bool:
     return player == BASE or player.version is not None or player.name in adapters
 
 
-class Served(NamedTuple):
+class PlayerSource(NamedTuple):
     """What makes a game's players, and the engine of those that are local models."""
 
     config: RunConfig
     players: PlayerFactory
     engine: Engine | None
 
-    async def probabilities(self, player: PlayerId, asked: Asked) -> list[str]:
+    async def probabilities(self, player: PlayerId, asked: OpponentTurn) -> list[str]:
         """How likely a model was to choose what it did, in lines: its actions, or its tokens."""
         if self.engine is None or asked.answer.sampled is None:
             return [f"{player} is no local model: it has no probabilities."]
@@ -151,13 +151,15 @@ class Served(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncIterator[Served]:
+async def served(
+    config: RunConfig, folder: RunFolder, *, model: bool
+) -> AsyncIterator[PlayerSource]:
     """The players of a resolved config's game, with the model loaded if one of them needs it.
 
     In this process: a game with a person is one game, and its model waits for the person.
     """
     if not model:
-        yield Served(config, PlayerFactory(config, None, None), None)
+        yield PlayerSource(config, PlayerFactory(config, None, None), None)
         return
     import torch
     from transformers.utils.logging import disable_progress_bar
@@ -168,6 +170,6 @@ async def served(config: RunConfig, folder: RunFolder, *, model: bool) -> AsyncI
     torch.set_num_threads(1)  # as in an actor: the same numbers come out
     actor = await LocalActor.start(config, folder, folder.log("engine"))
     try:
-        yield Served(config, actor.collector.players, actor.engine)
+        yield PlayerSource(config, actor.collector.players, actor.engine)
     finally:
         await actor.close()

@@ -10,11 +10,11 @@ from unstable.config import ConfigError, GameConfig, RunConfig, load, nearest
 from unstable.games.check import check_env
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.reading import DamagedError, Skipped
-from unstable.records.scan import Place, read_game_at, scan_games
+from unstable.records.scan import GameLocation, read_game_at, scan_games
 from unstable.types import RecordedGame
 
 
-class Found(NamedTuple):
+class FoundGame(NamedTuple):
     """A recorded game, with the run's folder and config."""
 
     folder: RunFolder
@@ -35,7 +35,7 @@ class Found(NamedTuple):
         return f"{kind} game {spec.game_id} of version {self.result.version}: {spec.env}, {players}"
 
 
-def find(root: Path, game: int, purpose: str | None, version: Version | None) -> Found:
+def find(root: Path, game: int, purpose: str | None, version: Version | None) -> FoundGame:
     """Return a run's game of that number; without a purpose its training game if there is one.
 
     Evaluations of several versions have games of one number. Raises `ConfigError` where there is
@@ -80,12 +80,12 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
     if result.spec.env not in config.game_by_key:
         hint = nearest(result.spec.env, list(config.game_by_key))
         raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")
-    found = Found(folder, config, result)
+    found = FoundGame(folder, config, result)
     check_env(found.game, "games", "its record is in the report: unstable report RUN_DIR")
     return found
 
 
-def _several(places: list[Place]) -> str:
+def _several(places: list[GameLocation]) -> str:
     versions = defaultdict(list)
     for place in places:
         versions[place.file.purpose].append(str(place.file.version))

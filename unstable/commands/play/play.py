@@ -27,7 +27,7 @@ from unstable.commands.play.casting import (
     player_of,
     served,
 )
-from unstable.commands.play.table import Table
+from unstable.commands.play.table import PlayTable
 from unstable.commands.play.terminal import Terminal
 from unstable.commands.prepare import prepare
 from unstable.commands.session import at_work, have_weights, make_folder, run_to_end
@@ -54,7 +54,7 @@ from unstable.records.text import command_line
 from unstable.types import GameResult, GameSpec, SeatSpec, Turn
 
 
-class Choices(NamedTuple):
+class PlayOptions(NamedTuple):
     """What the command line says besides fields of the config; None: nothing."""
 
     game: str | None = None
@@ -67,7 +67,7 @@ def play(
     root: Path | None,
     version: Version | None,
     config: str | None,
-    choices: Choices,
+    choices: PlayOptions,
     fields: Mapping[str, Any],
     *,
     command: str,
@@ -248,7 +248,7 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
     if model:
         terminal.show(f"loading the model {sitting.config.model.name} ...")
     async with served(sitting.config.with_ledgers(folder.endpoint), folder, model=model) as found:
-        table = Table(terminal, sitting.spec, sitting.own, found.probabilities)
+        table = PlayTable(terminal, sitting.spec, sitting.own, found.probabilities)
         terminal.show(_beginning(sitting, table))
         players = [
             table.seated(
@@ -270,7 +270,7 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
         raise asyncio.CancelledError
 
 
-def _beginning(sitting: Sitting, table: Table) -> str:
+def _beginning(sitting: Sitting, table: PlayTable) -> str:
     """The game and who sits where."""
     places = range(len(sitting.spec.seats))
     seats = ", ".join(f"{table.name(seat)} at seat {seat}" for seat in places)

@@ -30,7 +30,7 @@ Type an action as the rules say. Brackets of a listed action may be left out.
 !quit   end the game and save it; so do Ctrl-D and Ctrl-C"""
 
 
-class Asked(NamedTuple):
+class OpponentTurn(NamedTuple):
     """Another player's last turn."""
 
     answer: Answer
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     position: str  # as a compact prompt has it
 
 
-class Table:
+class PlayTable:
     """The person's seat, if there is one, and the others as they are seen from it.
 
     `probabilities` gives in lines how likely each action was for a model.
@@ -49,11 +49,11 @@ class Table:
         terminal: Terminal,
         spec: GameSpec,
         own: int | None,
-        probabilities: Callable[[PlayerId, Asked], Awaitable[list[str]]],
+        probabilities: Callable[[PlayerId, OpponentTurn], Awaitable[list[str]]],
     ) -> None:
         self._terminal, self._spec, self._own = terminal, spec, own
         self._probabilities = probabilities
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, OpponentTurn] = {}
         self._events: list[str] = []
         self._rules = ""
         self._doubtful = ""  # an action that is not listed, which was asked about
@@ -63,7 +63,7 @@ class Table:
 
     def seated(self, seat: int, player: Player | None) -> Player:
         """Who plays at a seat as it is seen here; None is the person."""
-        return self if player is None else _Other(self, player, seat)
+        return self if player is None else _OtherPlayer(self, player, seat)
 
     def name(self, seat: int) -> str:
         """Who sits there."""
@@ -136,7 +136,7 @@ class Table:
             found += await self._probabilities(self._spec.seats[seat].player, asked)
         return found
 
-    def _why(self, seat: int, asked: Asked) -> list[str]:
+    def _why(self, seat: int, asked: OpponentTurn) -> list[str]:
         answer, who = asked.answer, f"{self.name(seat)} (seat {seat})"
         prompted = prompted_position(answer, asked.position)
         if answer.text == answer.action:
@@ -167,7 +167,7 @@ class Table:
             raise LeftError(self.failure) from error
         finally:
             notice.cancel()
-        self._asked[seat] = Asked(answer, moves, observation.position)
+        self._asked[seat] = OpponentTurn(answer, moves, observation.position)
         if self._own is None and observation.board:
             self._terminal.show(f"\n{observation.board}")
             if prompted := prompted_position(answer, observation.position):
@@ -198,10 +198,10 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Other:
+class _OtherPlayer:
     """Any other player, whose turns the person sees."""
 
-    table: Table
+    table: PlayTable
     player: Player
     seat: int
 

@@ -182,7 +182,7 @@ def check_actions(name: str, *spaces: Any) -> None:
             )
 
 
-class _Pickler(pickle.Pickler):
+class _EnvPickler(pickle.Pickler):
     """Envs with their state: by themselves those of `EzPickle` are made anew, not yet begun."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -201,5 +201,5 @@ def _fill(env: Any, state: dict[str, Any]) -> None:
 
 def _copy(env: Any) -> Any:
     file = io.BytesIO()
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
+    _EnvPickler(file, pickle.HIGHEST_PROTOCOL).dump(env)
     return pickle.loads(file.getvalue())

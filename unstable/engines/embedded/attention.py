@@ -2,7 +2,7 @@
 
 It is registered with transformers as an attention implementation, the public hook that every model
 with the functional attention interface calls. All tokens of a forward lie in one row, [1, T]; a
-`Step` says which slot and position each of them is.
+`ForwardPlan` says which slot and position each of them is.
 
 Shapes: T tokens, S slots, B segments that attend together, C tokens of the longest of them, K
 key-value heads, G queries per such head, H = K G, D head size, M positions that a slot has room
@@ -27,7 +27,7 @@ _SPARSE = 4  # slots per single token from which on the tokens' slots are gather
 _ROOM = 128  # positions by which the cache grows
 
 
-class _Rule(NamedTuple):
+class _AttentionRule(NamedTuple):
     """A layer's way to turn products of queries and keys into weights."""
 
     scaling: float
@@ -36,7 +36,7 @@ class _Rule(NamedTuple):
     sinks: Tensor | None  # [K, G], scores of a key without a value
 
 
-class _View(NamedTuple):
+class _WindowView(NamedTuple):
     """The first position that anybody sees through a window, and what is added from it on."""
 
     first: int
@@ -50,9 +50,9 @@ class _Seen:
         self.length = length
         self._positions = positions  # of the tokens, [..., 1]
         self._first = first  # the lowest of them
-        self._views: dict[int | None, _View] = {}
+        self._views: dict[int | None, _WindowView] = {}
 
-    def through(self, window: int | None) -> _View:
+    def through(self, window: int | None) -> _WindowView:
         """The bias [..., M] from the first position on; layers of equal windows share it."""
         if window not in self._views:
             first = 0 if window is None else max(0, self._first + 1 - window)
@@ -60,7 +60,7 @@ class _Seen:
             hidden = places > self._positions
             if window is not None:
                 hidden |= places <= self._positions - window
-            self._views[window] = _View(first, _bias(hidden))
+            self._views[window] = _WindowView(first, _bias(hidden))
         return self._views[window]
 
 
@@ -72,7 +72,7 @@ class _Block:
         self.seen = _Seen(torch.arange(start, stop)[:, None], start, stop)
 
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule, future: Tensor
+        self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule, future: Tensor
     ) -> Tensor:
         """Causal attention of the block's tokens [C, K, G, D]; `future` hides later ones."""
         count, _, groups, _ = queries.shape
@@ -104,7 +104,7 @@ class _Singles:
         lowest, highest = int(positions_B.min()), int(positions_B.max())
         self.seen = _Seen(limits[:, None, None, None], lowest, highest + 1)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule) -> Tensor:
         """Mixed values of the tokens among [T, K, G, D], as batched products over the range."""
         slots = slice(self.first, self.first + len(self.sources))
         first, bias = self.seen.through(rule.window)
@@ -129,7 +129,7 @@ class _Short:
         lowest, length = int(starts_B.min()), int((starts_B + sizes_B).max())
         self.seen = _Seen(positions[:, None, None, :, None], lowest, length)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _Rule) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule) -> Tensor:
         """Mixed values of the tokens among [T, K, G, D], in the order of `offsets`."""
         rows = queries[self.sources].permute(0, 2, 3, 1, 4)  # [B, K, G, C, D]
         size = rows.shape[2:4]
@@ -142,7 +142,7 @@ class _Short:
         return mixed.permute(0, 3, 1, 2, 4).flatten(0, 1)[self.real]
 
 
-class Step:
+class ForwardPlan:
     """The plan of one forward: where each packed token belongs and what it attends to.
 
     Segment r of R is the positions [starts_R, stops_R) of slot slots_R.
@@ -215,7 +215,7 @@ class SlotCache:
     def attend(
         self,
         layer: int,
-        step: Step,
+        step: ForwardPlan,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -233,7 +233,7 @@ class SlotCache:
         queries = query[0].transpose(0, 1).unflatten(1, (keys.shape[1], -1))  # [T, K, G, D]
         if sinks is not None:
             sinks = sinks.float().unflatten(0, queries.shape[1:3])
-        rule = _Rule(scaling, self._windows.get(layer), cap, sinks)
+        rule = _AttentionRule(scaling, self._windows.get(layer), cap, sinks)
         mixed = queries.new_empty((*queries.shape[:3], values.shape[-1]))
         for block in step.blocks:
             rows = slice(block.offset, block.offset + block.stop - block.start)
@@ -316,13 +316,13 @@ def _bias(hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
-def _scaled(scores: Tensor, rule: _Rule) -> Tensor:
+def _scaled(scores: Tensor, rule: _AttentionRule) -> Tensor:
     """Scores in fp32, in place, before any is hidden."""
     scores.mul_(rule.scaling)
     return scores if rule.cap is None else scores.div_(rule.cap).tanh_().mul_(rule.cap)
 
 
-def _weights(scores: Tensor, rule: _Rule, axes: int) -> Tensor:
+def _weights(scores: Tensor, rule: _AttentionRule, axes: int) -> Tensor:
     """Softmax over the last of the axes [..., K, G, (C,) M], `axes` of them after G.
 
     A sink takes its part of what is given out (https://arxiv.org/abs/2309.17453).
@@ -340,7 +340,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    slot_step: Step,
+    slot_step: ForwardPlan,
     slot_cache: SlotCache,
     scaling: float | None = None,
     softcap: float | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
-from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.slots import Ints, SlotPlacement, SlotTable
 from unstable.engines.embedded.whole import BASE
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class CohortForward:
             )
 
     def logits(
-        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
         """One forward for each cohort."""
         del placements  # all of them begin at 0

@@ -27,9 +27,9 @@ from unstable.engines.base import (
 )
 from unstable.engines.embedded.forward import make_forward
 from unstable.engines.embedded.lora import GroupedLora
-from unstable.engines.embedded.requests import Request, Running
+from unstable.engines.embedded.requests import EngineRequest, Running
 from unstable.engines.embedded.sampling import restrict, sample, score, top_logprobs, uniforms
-from unstable.engines.embedded.slots import Ints, Placement
+from unstable.engines.embedded.slots import Ints, SlotPlacement
 from unstable.engines.scoring import check_scoring, next_token, score_all
 from unstable.models.base import load_model, stop_token_ids
 from unstable.models.shape import read_shape
@@ -71,7 +71,7 @@ class EmbeddedEngine:
             model, self._lora, max_requests, self._max_length, packed=packed
         )
         self._table = self._forward.table
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[EngineRequest] = deque()
         self._running = Running(max_requests, self._max_length)
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -133,7 +133,7 @@ class EmbeddedEngine:
             raise self._failure
         if asked.adapter not in self._lora:
             raise ValueError(f"adapter {asked.adapter!r} is not there; add it first")
-        request = Request(
+        request = EngineRequest(
             asked=asked,
             prompt_ids=np.frombuffer(array("q", asked.prompt_ids), dtype=np.int64),
             answer=asyncio.get_running_loop().create_future(),
@@ -171,7 +171,7 @@ class EmbeddedEngine:
         self._forward.close()
 
     @property
-    def _in_flight(self) -> list[Request]:
+    def _in_flight(self) -> list[EngineRequest]:
         return [*self._waiting, *self._running.requests.values()]
 
     async def _serve(self) -> None:
@@ -199,7 +199,7 @@ class EmbeddedEngine:
         self._running.requests.clear()
         self._running.told.clear()
 
-    def _withdraw(self, request: Request) -> None:
+    def _withdraw(self, request: EngineRequest) -> None:
         if request in self._waiting:
             self._waiting.remove(request)
         elif self._running.requests.get(request.slot) is request:
@@ -246,9 +246,9 @@ class EmbeddedEngine:
         self._counts["prefill_seconds"] += seconds * (1 - decoded)
         self._counts["decode_seconds"] += seconds * decoded
 
-    def _admit(self) -> list[Placement]:
+    def _admit(self) -> list[SlotPlacement]:
         """Start waiting requests, in the order of their arrival, while slots and the step allow."""
-        placements: list[Placement] = []
+        placements: list[SlotPlacement] = []
         tokens = cached = 0
         while self._waiting and tokens < _STEP_TOKENS:
             request = self._waiting[0]

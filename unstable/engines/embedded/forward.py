@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from unstable.engines.embedded.cohort_forward import CohortForward
 from unstable.engines.embedded.lora import GroupedLora
 from unstable.engines.embedded.slot_forward import SlotForward
-from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.slots import Ints, SlotPlacement, SlotTable
 from unstable.models.support import support_of
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Forward(Protocol):
     table: SlotTable
 
     def logits(
-        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
         """Logits [R, V] after the last of each slot's ids, of slots sorted by version.
 

@@ -15,7 +15,7 @@ _SEED_BITS = 64
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Request:
+class EngineRequest:
     """A request that waits or runs."""
 
     asked: SamplingRequest
@@ -30,7 +30,7 @@ class Running:
     """All requests that run, by slot, and what a step needs of them all as arrays."""
 
     def __init__(self, num_slots: int, max_length: int) -> None:
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, EngineRequest] = {}
         self.told: dict[int, Told] = {}  # of those that are to be told of their tokens
         self.weights = np.zeros(num_slots, dtype=np.int64)  # numbers, as `Version` has them
         self.loras = np.zeros(num_slots, dtype=np.int64)
@@ -40,7 +40,7 @@ class Running:
         self.ends = np.zeros(num_slots, dtype=np.int64)  # the last place of an answer
         self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by place
 
-    def add(self, request: Request, version: Version) -> None:
+    def add(self, request: EngineRequest, version: Version) -> None:
         slot, asked = request.slot, request.asked
         self.requests[slot] = request
         if asked.told is not None:

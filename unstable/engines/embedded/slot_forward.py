@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from unstable.engines.embedded.attention import ATTENTION, SlotCache, Step
+from unstable.engines.embedded.attention import ATTENTION, ForwardPlan, SlotCache
 from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
-from unstable.engines.embedded.slots import Ints, Placement, SlotTable
+from unstable.engines.embedded.slots import Ints, SlotPlacement, SlotTable
 from unstable.engines.embedded.whole import BASE
 
 _PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
@@ -37,7 +37,7 @@ class SlotForward:
             raise ValueError(str(error)) from None
 
     def logits(
-        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[Placement]
+        self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
         """A forward over what is not computed yet of each slot; of each whole version one more."""
         table = self.table
@@ -45,7 +45,7 @@ class SlotForward:
         found = []
         for weights, start, stop in stretches(weights_R):
             slots = slots_R[start:stop]
-            step = Step(
+            step = ForwardPlan(
                 slots,
                 table.computed[slots],
                 table.length[slots],
@@ -61,7 +61,7 @@ class SlotForward:
         """Give the model its own attention back."""
         self._model.set_attn_implementation(self._own_attention)
 
-    def _forward(self, ids_T: Tensor, step: Step, weights: int, loras_R: Ints) -> Tensor:
+    def _forward(self, ids_T: Tensor, step: ForwardPlan, weights: int, loras_R: Ints) -> Tensor:
         self._cache.reserve(step.length)
         self._lora.group(weights, loras_R, step.last.numpy() + 1)
         output = self._model(
@@ -90,7 +90,7 @@ class SlotForward:
         expected = torch.stack(own).float()
         self._model.set_attn_implementation(ATTENTION)
         stops = np.array(lengths)
-        step = Step(np.arange(len(stops)), np.zeros_like(stops), stops)
+        step = ForwardPlan(np.arange(len(stops)), np.zeros_like(stops), stops)
         loras = np.full_like(stops, NO_LORA)
         actual = self._forward(torch.cat(ids), step, BASE, loras).float()
         if self._cache.num_layers == 0:

@@ -24,7 +24,7 @@ class Copy(NamedTuple):
     stop: int
 
 
-class Placement(NamedTuple):
+class SlotPlacement(NamedTuple):
     """A request's slot: positions below `start` are copied or there, the rest is to compute.
 
     `before` copies what is there already; it must run before the next forward writes anything.
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     after: Copy | None
 
 
-class _Entry(NamedTuple):
+class _CacheEntry(NamedTuple):
     """The ids of a slot as bytes, to find it by. Entries of equal ids are in order of age."""
 
     ids: bytes
@@ -64,11 +64,11 @@ class SlotTable:
         self.length = np.zeros(num_slots, dtype=np.int64)
         self.computed = np.zeros(num_slots, dtype=np.int64)
         self._idle = OrderedDict.fromkeys(range(num_slots))  # the one used least recently first
-        self._lists: dict[str | None, list[_Entry]] = {}
-        self._entries: list[tuple[str | None, _Entry] | None] = [None] * num_slots
+        self._lists: dict[str | None, list[_CacheEntry]] = {}
+        self._entries: list[tuple[str | None, _CacheEntry] | None] = [None] * num_slots
         self._age = 0
 
-    def place(self, ids: Ints, adapter: str | None) -> Placement | None:
+    def place(self, ids: Ints, adapter: str | None) -> SlotPlacement | None:
         """Give a prompt the slot to compute it in, or None while every slot is busy.
 
         The last id is always computed: its logits are what sampling starts from.
@@ -88,7 +88,7 @@ class SlotTable:
         self.ids[target, : len(ids)] = ids
         self.length[target] = len(ids)
         self.computed[target] = ready
-        return Placement(
+        return SlotPlacement(
             target,
             start,
             before=Copy(source, target, kept, ready) if ready > kept else None,
@@ -146,7 +146,7 @@ class SlotTable:
             entries = self._lists[known[0]]
             del entries[bisect_left(entries, known[1])]
         self._age += 1
-        entry = _Entry(key, self._age, slot)
+        entry = _CacheEntry(key, self._age, slot)
         insort(self._lists.setdefault(adapter, []), entry)
         self._entries[slot] = adapter, entry
 

@@ -27,7 +27,7 @@ from unstable.engines.scoring import check_scoring, score_all
 from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.loras import Loras
 from unstable.engines.vllm.versions import ScratchFolder, Versions, Weights
-from unstable.engines.vllm.whole import WholeVersions
+from unstable.engines.vllm.whole import WholeVersionFiles
 from unstable.models.adapters import lora_ranks
 from unstable.models.base import model_path, named_stop_token_ids, resolve_dtype
 from unstable.models.shape import read_shape
@@ -58,7 +58,7 @@ class VLLMEngine:
         from vllm import __version_tuple__  # not before `start_core` has set what vLLM reads
 
         config = self._llm.vllm_config
-        kind = WholeVersions if settings.max_rank is None else Loras
+        kind = WholeVersionFiles if settings.max_rank is None else Loras
         self._versions: Versions = kind(self._llm, settings, self._folder.path)
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._is_on_cpu = config.device_config.device_type == "cpu"

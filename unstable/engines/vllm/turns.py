@@ -11,7 +11,7 @@ SHARE = 10
 """A version that others wait for keeps its turn for so many times what an exchange takes."""
 
 
-class Turns:
+class VersionTurns:
     """Requests of one version run together; those of others wait until these have ended.
 
     A version is the folder of its weights, None the base. A turn goes to the version that has

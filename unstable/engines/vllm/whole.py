@@ -15,7 +15,7 @@ from unstable.config.plugins import faults_to
 from unstable.engines.adapters import misfit
 from unstable.engines.base import EngineDiedError
 from unstable.engines.vllm.core import VLLMSettings
-from unstable.engines.vllm.turns import Turns
+from unstable.engines.vllm.turns import VersionTurns
 from unstable.engines.vllm.versions import Weights
 from unstable.engines.vllm.worker import Extension
 from unstable.models.adapters import WHOLE_FILE
@@ -23,7 +23,7 @@ from unstable.models.shape import on_meta
 from unstable.types import Adapter
 
 
-class WholeVersions:
+class WholeVersionFiles:
     """Whole models of an engine, as files below `root` in the engine's precision.
 
     The prefix cache has each version's prompts under a name of its own, so that they outlast other
@@ -39,7 +39,7 @@ class WholeVersions:
         self._numbers = count(1)
         self._served: dict[str, Path] = {}
         self._names: set[str] = set()  # these, and those that are just being written
-        self._turns = Turns(self._put)
+        self._turns = VersionTurns(self._put)
         self.requests = 0
         self.hits = 0
 

@@ -4,7 +4,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, always
+from unstable.games.info import Compact, Expert, GameInfo, RuleQuestion, SmallTree, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -20,7 +20,7 @@ _LINES = {
 _OTHER = {"X": "O", "O": "X"}
 
 
-class _Move(NamedTuple):
+class _Cell(NamedTuple):
     mark: str
     cell: int
 
@@ -36,7 +36,7 @@ def action_values(env: Any, *, wild: bool = False) -> dict[str, float]:
     return {_text(move, wild): float((value > 0) - (value < 0)) for move, value in values.items()}
 
 
-def _text(move: _Move, wild: bool) -> str:
+def _text(move: _Cell, wild: bool) -> str:
     """A move as the env takes it; in the wild game a seat may place either mark."""
     return f"[{move.mark} {move.cell}]" if wild else f"[{move.cell}]"
 
@@ -44,15 +44,15 @@ def _text(move: _Move, wild: bool) -> str:
 def reason(env: Any, action: str) -> str:
     """A line completed or blocked, a double threat, or the place taken."""
     board = _board(env)
-    move = _Move(_marks(board, wild=False)[0], int(action.strip("[]")))
+    move = _Cell(_marks(board, wild=False)[0], int(action.strip("[]")))
     mark, cell = move
     other = _OTHER[mark]
     if line := _completed(board, move):
         return f"{mark} in {cell} completes the {line} and wins."
-    if line := _completed(board, _Move(other, cell)):
+    if line := _completed(board, _Cell(other, cell)):
         return f"{mark} in {cell} blocks {other}, which would complete the {line}."
     after = _after(board, move)
-    threats = [at for at in _empty(after) if _completed(after, _Move(mark, at))]
+    threats = [at for at in _empty(after) if _completed(after, _Cell(mark, at))]
     if len(threats) > 1:
         places = " and ".join(map(str, threats))
         return f"{mark} in {cell} threatens to complete a line at {places} at once."
@@ -66,7 +66,7 @@ def wild_reason(env: Any, action: str) -> str:
     """A line completed, or the value of what is left to the next seat."""
     board = _board(env)
     mark, cell = action.strip("[]").split()
-    move = _Move(mark, int(cell))
+    move = _Cell(mark, int(cell))
     if line := _completed(board, move):
         return f"{mark} in {cell} completes the {line} and wins."
     value = _value(_after(board, move), wild=True)
@@ -74,18 +74,18 @@ def wild_reason(env: Any, action: str) -> str:
     return f"After {mark} in {cell}, with perfect play {outcome if value else 'nobody wins'}."
 
 
-def _best(board: Board, wild: bool) -> dict[_Move, float]:
+def _best(board: Board, wild: bool) -> dict[_Cell, float]:
     action_values = _values(board, wild)
     best = [move for move, value in action_values.items() if value == max(action_values.values())]
     return dict.fromkeys(best, 1 / len(best))
 
 
-def _values(board: Board, wild: bool) -> dict[_Move, int]:
+def _values(board: Board, wild: bool) -> dict[_Cell, int]:
     """Value of each legal move, as `_value` has it."""
     return {
         move: -_value(_after(board, move), wild)
         for cell in _empty(board)
-        for move in (_Move(mark, cell) for mark in _marks(board, wild))
+        for move in (_Cell(mark, cell) for mark in _marks(board, wild))
     }
 
 
@@ -95,7 +95,7 @@ def _value(board: Board, wild: bool) -> int:
     if any(board[a] and board[a] == board[b] == board[c] for a, b, c in _LINES.values()):
         return -1 - len(_empty(board))
     marks = _marks(board, wild)
-    after = (_after(board, _Move(mark, cell)) for cell in _empty(board) for mark in marks)
+    after = (_after(board, _Cell(mark, cell)) for cell in _empty(board) for mark in marks)
     return max((-_value(board, wild) for board in after), default=0)
 
 
@@ -112,11 +112,11 @@ def _empty(board: Board) -> list[int]:
     return [cell for cell, mark in enumerate(board) if not mark]
 
 
-def _after(board: Board, move: _Move) -> Board:
+def _after(board: Board, move: _Cell) -> Board:
     return (*board[: move.cell], move.mark, *board[move.cell + 1 :])
 
 
-def _completed(board: Board, move: _Move) -> str:
+def _completed(board: Board, move: _Cell) -> str:
     """The first line that a move completes, or nothing."""
     after = _after(board, move)
     lines = (name for name, line in _LINES.items() if move.cell in line)
@@ -179,11 +179,11 @@ def what_completes(rng: Random) -> tuple[str, list[str]]:
 
 
 QUESTIONS = (
-    Question(
+    RuleQuestion(
         "TicTacToe, cells row by row and then a mark: the mark if it has three in a row, else -.",
         who_has_three,
     ),
-    Question(
+    RuleQuestion(
         "TicTacToe, cells row by row and then a mark: an empty cell that would give the mark "
         "three in a row, or - if there is none.",
         what_completes,

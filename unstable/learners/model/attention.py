@@ -39,7 +39,7 @@ def attend(
     each head that takes part in the softmax and has no value (https://arxiv.org/abs/2508.10925).
     """
     sinks_H = None if s_aux is None else s_aux.float()
-    rule = Rule(scaling, attention_mask, softcap, sinks_H)
+    rule = LayerAttention(scaling, attention_mask, softcap, sinks_H)
     if query.is_cuda and not rule.alters_scores and query.dtype is torch.bfloat16:
         return _attend_varlen(query, key, value, rule, segments), None
     # On a CPU, fp32 is no slower than bfloat16 for segments of this size, and it sums up the
@@ -57,7 +57,7 @@ def _window(*, local_size: int | None = None, **_: object) -> int | None:
     return local_size
 
 
-class Rule(NamedTuple):
+class LayerAttention(NamedTuple):
     """The attention of a layer: window, cap, scale and sinks."""
 
     scaling: float
@@ -72,7 +72,7 @@ class Rule(NamedTuple):
 
 
 def _attend_shapes(
-    query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, rule: Rule, segments: Segments
+    query_THD: Tensor, key_TGD: Tensor, value_TGD: Tensor, rule: LayerAttention, segments: Segments
 ) -> Tensor:
     """Attention of the segments of each shape at once, [T, H, D]."""
     queries = query_THD.split([s.num_segments * s.num_queries for s in segments.shapes])
@@ -98,7 +98,7 @@ def _attend_shapes(
 
 
 def _attend_plainly(
-    query_SHQD: Tensor, key_SGKD: Tensor, value_SGKD: Tensor, rule: Rule, mask_QK: Tensor
+    query_SHQD: Tensor, key_SGKD: Tensor, value_SGKD: Tensor, rule: LayerAttention, mask_QK: Tensor
 ) -> Tensor:
     """Attention whose scores are bounded or have sinks, which no kernel computes: [S, H, Q, D]."""
     groups = key_SGKD.shape[1]
@@ -120,7 +120,7 @@ def _keys(heads_TGD: Tensor, segments: Segments) -> Tensor:
 
 
 def _attend_varlen(
-    query: Tensor, key: Tensor, value: Tensor, rule: Rule, segments: Segments
+    query: Tensor, key: Tensor, value: Tensor, rule: LayerAttention, segments: Segments
 ) -> Tensor:
     keys_KGD, values_KGD = (_keys(heads[0].transpose(0, 1), segments) for heads in (key, value))
     options: dict[str, Any] = {"enable_gqa": True} if _SHARES_HEADS else {}

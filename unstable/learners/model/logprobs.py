@@ -14,7 +14,7 @@ CHUNK_ROWS = 256
 """Rows whose logits are held at a time: 50 MB in fp32 at 49k words."""
 
 
-class Aim(NamedTuple):
+class DivergenceTarget(NamedTuple):
     """Another policy's distributions q, which the policy's own p are compared with; a constant.
 
     reverse: KL(p || q). forward: KL(q || p). jsd: the generalised Jensen-Shannon divergence
@@ -27,7 +27,7 @@ class Aim(NamedTuple):
     beta: float = 0.5
     head: Head | None = None  # None: the policy's, which is then not trained
 
-    def rows(self, rows: slice | Tensor) -> "Aim":
+    def rows(self, rows: slice | Tensor) -> "DivergenceTarget":
         """Return the target of some rows."""
         return self._replace(hidden_ND=self.hidden_ND[rows])
 
@@ -48,7 +48,7 @@ def selected_logprobs(
     chunk_rows: int = CHUNK_ROWS,
     *,
     entropy: bool = False,
-    aims: Mapping[str, Aim] | None = None,
+    aims: Mapping[str, DivergenceTarget] | None = None,
 ) -> Selected:
     """Logprobs of the targets, entropies, and divergences from where the aims' states lead.
 
@@ -79,7 +79,7 @@ class _Rest(NamedTuple):
     temperatures_N: Tensor
     chunk_rows: int
     entropy: bool  # whether entropies have a gradient
-    aims: tuple[Aim, ...]
+    aims: tuple[DivergenceTarget, ...]
 
     def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "_Chunk"]]:
         """Yield a few rows at a time; an empty chunk if no rows exist."""
@@ -169,7 +169,7 @@ class _Chunk:
         hidden_ND: Tensor,
         targets_N: Tensor,
         temperatures_N: Tensor,
-        aims: list[Aim],
+        aims: list[DivergenceTarget],
     ) -> None:
         self.hidden_ND = hidden_ND
         self._head, self._targets_N, self._temperatures_N = head, targets_N, temperatures_N
@@ -231,7 +231,7 @@ class _Chunk:
 
 
 def _divergence(
-    logprobs_NV: Tensor, p_NV: Tensor, other_NV: Tensor, aim: Aim
+    logprobs_NV: Tensor, p_NV: Tensor, other_NV: Tensor, aim: DivergenceTarget
 ) -> tuple[Tensor, Tensor]:
     """Divergences [N] of p from an aim's q, whose logarithms are `other_NV`, and their slopes.
 

@@ -155,7 +155,9 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
     """
     assert all(sample.prompt_ids for sample in samples)
     # The last token predicts nothing that is scored, so it is no input.
-    tree = _Tree([sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared)
+    tree = _PrefixTree(
+        [sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared
+    )
     scored = Scored.of(samples, tree.starts_S)
     return Pack(
         ids_T=torch.from_numpy(tree.ids_T),
@@ -207,7 +209,7 @@ def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
     ]
 
 
-class _Tree:
+class _PrefixTree:
     """Sequences merged where they begin alike, laid out segment after segment."""
 
     def __init__(self, inputs: list[list[int]], min_shared: int) -> None:

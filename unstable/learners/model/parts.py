@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 
-class Part(nn.Parameter):
+class ParameterShard(nn.Parameter):
     """This rank's rows of the parameter `of`; of few rows a rank may have none."""
 
     of: DTensor
@@ -26,7 +26,7 @@ def gathered_whole(parameter: nn.Parameter, values: Tensor) -> Tensor:
     All ranks call it; rank 0 gets the result, the others an empty tensor. For a parameter that each
     rank holds whole the values are returned unchanged.
     """
-    if not isinstance(parameter, Part):
+    if not isinstance(parameter, ParameterShard):
         return values
     of = parameter.of
     whole = DTensor.from_local(
@@ -37,7 +37,7 @@ def gathered_whole(parameter: nn.Parameter, values: Tensor) -> Tensor:
 
 def own_part(parameter: nn.Parameter, values: Tensor) -> Tensor:
     """This rank's part of values of the whole."""
-    if not isinstance(parameter, Part):
+    if not isinstance(parameter, ParameterShard):
         return values
     mesh = parameter.of.device_mesh
     chunks, index = values.chunk(mesh.size()), mesh.get_local_rank()
@@ -46,4 +46,4 @@ def own_part(parameter: nn.Parameter, values: Tensor) -> Tensor:
 
 def are_parts(parameters: Sequence[nn.Parameter]) -> bool:
     """Return whether ranks shard the parameters; otherwise each holds all of them."""
-    return any(isinstance(each, Part) for each in parameters)
+    return any(isinstance(each, ParameterShard) for each in parameters)

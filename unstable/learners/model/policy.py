@@ -16,7 +16,7 @@ from unstable.config import ConfigError
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.checks import check_padded
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim, selected_logprobs
+from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
@@ -141,7 +141,11 @@ class Policy(nn.Module):
             layer.compile(dynamic=True)
 
     def forward(
-        self, inputs: Inputs, *, entropy: bool = False, aims: Mapping[str, Aim] | None = None
+        self,
+        inputs: Inputs,
+        *,
+        entropy: bool = False,
+        aims: Mapping[str, DivergenceTarget] | None = None,
     ) -> Scores:
         """Score the samples' tokens, wherever the inputs lie.
 

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from unstable.config import ConfigError
-from unstable.learners.model.parts import Part, gathered_whole, own_part
+from unstable.learners.model.parts import ParameterShard, gathered_whole, own_part
 from unstable.types import Adapter
 
 
@@ -175,7 +175,11 @@ class TrainedCopy:
 
 def _copy(parameter: nn.Parameter) -> nn.Parameter:
     values = parameter.detach().clone()
-    return Part(values, parameter.of) if isinstance(parameter, Part) else nn.Parameter(values)
+    return (
+        ParameterShard(values, parameter.of)
+        if isinstance(parameter, ParameterShard)
+        else nn.Parameter(values)
+    )
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:

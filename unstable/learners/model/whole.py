@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from unstable.learners.model.parts import Part, gathered_whole, own_part
+from unstable.learners.model.parts import ParameterShard, gathered_whole, own_part
 from unstable.learners.model.trained import Trained, exported, fitting_tensors
 from unstable.models.adapters import weight_places
 from unstable.types import Adapter
@@ -29,7 +29,9 @@ class TrainedWhole(Trained):
         self._masters = [
             nn.Parameter(parameter.detach().float()) for parameter in self._computed_with
         ]
-        self._own: list[Part] = []  # where ranks share the model out, in the memory of FSDP
+        self._own: list[
+            ParameterShard
+        ] = []  # where ranks share the model out, in the memory of FSDP
         self._spread: Sequence[FSDPModule] = ()
         self._rounded_from: list[int] = []  # versions of the masters that copies are of
         self.put(self._masters)
@@ -83,7 +85,7 @@ class TrainedWhole(Trained):
         self._spread = modules
         for index, parameter in enumerate(self._computed_with):
             assert isinstance(parameter, DTensor)
-            self._own.append(Part(parameter.to_local().detach(), parameter))
+            self._own.append(ParameterShard(parameter.to_local().detach(), parameter))
             parameter.register_post_accumulate_grad_hook(self._receiver(index))
         self._masters = [*self._own]
 
@@ -116,7 +118,7 @@ class TrainedWhole(Trained):
     @torch.no_grad()
     def load(self, weights: Adapter) -> None:
         shapes = {
-            key: (values.of if isinstance(values, Part) else values).shape
+            key: (values.of if isinstance(values, ParameterShard) else values).shape
             for key, values in zip(self._places, self._values, strict=True)
         }
         tensors = fitting_tensors(weights, shapes)

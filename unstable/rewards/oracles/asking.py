@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from unstable.config import ConfigError, JudgeConfig, one_line
 from unstable.config.plugins import faults_to
-from unstable.rewards.oracles.base import Oracle, OracleError, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleError, OracleQuestion, ValueOrError
 from unstable.rewards.oracles.cache import Cache, digest
 from unstable.rewards.oracles.calling import Caller
 from unstable.rewards.oracles.telling import seat_of
@@ -46,10 +46,10 @@ Found = float | None | Failure
 """An answer as those who wait for it get it."""
 
 
-class _Waiting:
+class _PendingQuestion:
     """A question that is to be answered, and a future for each that waits for that."""
 
-    def __init__(self, question: Question, key: str | None) -> None:
+    def __init__(self, question: OracleQuestion, key: str | None) -> None:
         self.question = question
         self.key = key
         self.futures: list[asyncio.Future[Found]] = []
@@ -83,9 +83,9 @@ class Asking:
         kept = config.cache != "none" and not (config.cache == "auto" and is_function)
         self._cache = Cache(cache) if kept else None
         self._settings: str | None = None
-        self._queue: list[_Waiting] = []
-        self._open: dict[str, _Waiting] = {}  # by what is asked
-        self._batches: dict[asyncio.Task[None], list[_Waiting]] = {}
+        self._queue: list[_PendingQuestion] = []
+        self._open: dict[str, _PendingQuestion] = {}  # by what is asked
+        self._batches: dict[asyncio.Task[None], list[_PendingQuestion]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
@@ -135,7 +135,7 @@ class Asking:
         await asyncio.gather(*self._batches, return_exceptions=True)
         await self.oracle.close()
 
-    def _find(self, question: Question) -> asyncio.Future[Found] | Found:
+    def _find(self, question: OracleQuestion) -> asyncio.Future[Found] | Found:
         """The answer that is known, or a future of it."""
         waiting, key = None, self._key(question)
         if key is not None and self._cache is not None:
@@ -147,7 +147,7 @@ class Asking:
             waiting = self._open.get(key)
             self.oracle.counts.count("hits", waiting is not None)
         if waiting is None:
-            waiting = _Waiting(question, key)
+            waiting = _PendingQuestion(question, key)
             self._queue.append(waiting)
             if key is not None:
                 self._open[key] = waiting
@@ -156,12 +156,12 @@ class Asking:
         waiting.futures.append(future)
         return future
 
-    def _close(self, waiting: _Waiting) -> None:
+    def _close(self, waiting: _PendingQuestion) -> None:
         """Nobody else is to wait for it."""
         if waiting.key is not None and self._open.get(waiting.key) is waiting:
             del self._open[waiting.key]
 
-    def _key(self, question: Question) -> str | None:
+    def _key(self, question: OracleQuestion) -> str | None:
         if self._cache is None:
             return None
         if self._settings is None:
@@ -194,7 +194,7 @@ class Asking:
         if self._queue:
             self._begin()
 
-    async def _answer(self, batch: list[_Waiting]) -> None:
+    async def _answer(self, batch: list[_PendingQuestion]) -> None:
         """Answer questions together, and let those know that wait."""
         faults: list[BaseException] = []
         answers: Sequence[ValueOrError] = []
@@ -246,7 +246,7 @@ class Pending:
         self,
         asking: Asking,
         role: tuple[str, int],
-        questions: Sequence[Question],
+        questions: Sequence[OracleQuestion],
         answers: Sequence[asyncio.Future[Found] | Found],
     ) -> None:
         self._asking = asking

@@ -22,7 +22,7 @@ class OracleError(Exception):
         self.pause_s = pause_s
 
 
-class Question(NamedTuple):
+class OracleQuestion(NamedTuple):
     """What an oracle is asked at a time.
 
     `content` is exactly what it is told, as plain values; a function, which may look at all of the
@@ -35,7 +35,7 @@ class Question(NamedTuple):
     flipped: bool = False
 
 
-class Counts:
+class OracleCounts:
     """What a term has been asked since the last `take`."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class Counts:
         return taken
 
 
-class Call(Protocol):
+class OracleCaller(Protocol):
     """Makes a call as the term's config says: few at a time, each in its time, and again."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call returns; raises what the last one raised."""
 
 
-class Reply(NamedTuple):
+class OracleReply(NamedTuple):
     """What a model says, and the tokens that were put through for it."""
 
     text: str
@@ -87,7 +87,7 @@ class ChatEngine(Protocol):
         temperature: float,
         max_tokens: int,
         seed: int,
-    ) -> Reply:
+    ) -> OracleReply:
         """The answer to a chat; `adapter` is the field of the config that names its folder."""
 
 
@@ -103,7 +103,7 @@ class Oracle:
         """
         self.name = name
         self.field = field
-        self.counts = Counts()
+        self.counts = OracleCounts()
         self.at_once = at_once
         self.batch = batch
 
@@ -114,14 +114,16 @@ class Oracle:
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
-    ) -> Sequence[Question]:
+    ) -> Sequence[OracleQuestion]:
         """What is asked about a turn or a seat of a game, which may be a branch of `result`.
 
         The value is the mean of the answers; without any question there is none.
         """
         raise NotImplementedError
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         """An answer to each question; raises where none of them has one."""
         raise NotImplementedError
 

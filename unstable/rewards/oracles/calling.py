@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from unstable.config.plugins import faults_to
 from unstable.config.remote import backoff
-from unstable.rewards.oracles.base import Counts
+from unstable.rewards.oracles.base import OracleCounts
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
@@ -20,7 +20,7 @@ class Caller:
     """Makes a term's calls, and counts them."""
 
     def __init__(
-        self, name: str, *, at_once: int, timeout: float, retries: int, counts: Counts
+        self, name: str, *, at_once: int, timeout: float, retries: int, counts: OracleCounts
     ) -> None:
         """`timeout` is for a call alone, in seconds: waiting for its turn does not count."""
         self._name = name

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleCaller, OracleQuestion, ValueOrError
 from unstable.rewards.oracles.telling import item
 from unstable.types import GameResult, Turn
 
@@ -34,10 +34,12 @@ class FunctionOracle(Oracle):
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
-    ) -> Sequence[Question]:
-        return [Question(item(game, judged) if self._kept else None, game, judged)]
+    ) -> Sequence[OracleQuestion]:
+        return [OracleQuestion(item(game, judged) if self._kept else None, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         games, judged = [q.game for q in questions], [q.judged for q in questions]
         if not self._together:
             return [await call(lambda: self._function(games[0], judged[0], **self._args))]

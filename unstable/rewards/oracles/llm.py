@@ -16,12 +16,12 @@ from typing import Any
 from unstable.config import LLMOracle, shown
 from unstable.config.endpoint import chat_parameters
 from unstable.rewards.oracles.base import (
-    Call,
     ChatEngine,
     Oracle,
+    OracleCaller,
     OracleError,
-    Question,
-    Reply,
+    OracleQuestion,
+    OracleReply,
     ValueOrError,
 )
 from unstable.rewards.oracles.cache import files_of
@@ -83,22 +83,24 @@ class LLM(Oracle):
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
-    ) -> Sequence[Question]:
+    ) -> Sequence[OracleQuestion]:
         config, most = self._config, self._config.max_characters
         words = places(game, judged, most)
         if config.mode == "absolute":
             asked = filled(config.template or ABSOLUTE, words)
-            return [Question({"asked": asked}, game, judged)]
+            return [OracleQuestion({"asked": asked}, game, judged)]
         assert isinstance(judged, int), "`Rewards` says so"
         own = transcript(game, judged, most)
         found = []
         for peer, seat in _peers(result, game, judged):
             pair = sorted([own, transcript(peer, seat, most)])
             content = {"env": words["env"], "rules": words["rules"], "pair": pair}
-            found.append(Question(content, game, judged, flipped=own != pair[0]))
+            found.append(OracleQuestion(content, game, judged, flipped=own != pair[0]))
         return found
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         decide = self._grade if self._config.mode == "absolute" else self._compare
         return [await decide(question.content, call) for question in questions]
 
@@ -114,7 +116,7 @@ class LLM(Oracle):
         if self._service is not None:
             await self._service.close()
 
-    async def _grade(self, content: Any, call: Call) -> float:
+    async def _grade(self, content: Any, call: OracleCaller) -> float:
         """The mean of the verdicts on one play."""
         low, high = self._config.scale
         form = (
@@ -131,7 +133,7 @@ class LLM(Oracle):
         votes = await self._votes([[asked]] * self._config.votes, read, call)
         return self._mean([vote for (vote,) in votes])
 
-    async def _compare(self, content: Any, call: Call) -> float:
+    async def _compare(self, content: Any, call: OracleCaller) -> float:
         """How the first of a pair did against the second: 1 won, 0.5 tied, 0 lost; of all votes."""
         first, second = content["pair"]
         if first == second:
@@ -162,7 +164,9 @@ class LLM(Oracle):
             self.counts.add("vote_agreement", most / len(votes))
         return math.fsum(votes) / len(votes)
 
-    async def _votes(self, votes: list[list[str]], read: Any, call: Call) -> list[list[float]]:
+    async def _votes(
+        self, votes: list[list[str]], read: Any, call: OracleCaller
+    ) -> list[list[float]]:
         """The verdict on each text of each vote."""
 
         async def verdict(text: str, vote: int, order: int) -> float:
@@ -202,7 +206,7 @@ class LLM(Oracle):
         self.counts.count("reply_tokens", reply.reply_tokens)
         return reply.text
 
-    async def _endpoint_reply(self, messages: list[dict[str, str]]) -> Reply:
+    async def _endpoint_reply(self, messages: list[dict[str, str]]) -> OracleReply:
         assert self._service is not None
         config = self._config
         named = chat_parameters(config.max_tokens, config.sampling_temperature, config.extra)
@@ -215,7 +219,7 @@ class LLM(Oracle):
             self._service.complain(f"sent no answer but {shown(reply)}")
         tokens = usage if isinstance(usage, dict) else {}
         spent = (tokens.get(name) for name in ("prompt_tokens", "completion_tokens"))
-        return Reply(text, *(each if type(each) is int and each > 0 else 0 for each in spent))
+        return OracleReply(text, *(each if type(each) is int and each > 0 else 0 for each in spent))
 
     def _verdict(self, reply: str) -> str:
         found = re.findall(r"\[\[([^\[\]]*)\]\]", reply)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from unstable.config import ConfigError, RewardModelOracle, shown
-from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleCaller, OracleQuestion, ValueOrError
 from unstable.rewards.oracles.cache import files_of
 from unstable.rewards.oracles.telling import filled, places
 from unstable.types import GameResult, Turn
@@ -38,7 +38,7 @@ class RewardModel(Oracle):
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
-    ) -> Sequence[Question]:
+    ) -> Sequence[OracleQuestion]:
         most = 8 * self._config.max_tokens  # characters, of which a token has few
         words = places(game, judged, most)
         content: Any = {"chat": [words["observation"], words["answer"]]}
@@ -46,9 +46,11 @@ class RewardModel(Oracle):
             content = {"text": filled(self._config.template, words)}
         elif not isinstance(judged, Turn):
             content = {"chat": [words["rules"], words["transcript"]]}
-        return [Question(content, game, judged)]
+        return [OracleQuestion(content, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
         thread, contents = self._thread, [question.content for question in questions]

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstable.config import TeacherOracle, shown
-from unstable.rewards.oracles.base import Call, Oracle, Question, ValueOrError
+from unstable.rewards.oracles.base import Oracle, OracleCaller, OracleQuestion, ValueOrError
 from unstable.rewards.oracles.service import Service
 from unstable.types import GameResult, SampledTokens, Turn
 
 
-class Teacher(Oracle):
+class LogprobTeacher(Oracle):
     """Asks for the log-probabilities of a prompt's tokens (`echo`), as vLLM's completions give.
 
     The model has the policy's tokenizer: an error says so where it has another. Of a turn that no
@@ -35,13 +35,15 @@ class Teacher(Oracle):
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
-    ) -> Sequence[Question]:
+    ) -> Sequence[OracleQuestion]:
         if not isinstance(judged, Turn) or (sampled := judged.answer.sampled) is None:
             return []
         own = {"ids": [*sampled.prompt_ids, *sampled.token_ids], "own": math.fsum(sampled.logprobs)}
-        return [Question(own, game, judged)]
+        return [OracleQuestion(own, game, judged)]
 
-    async def answer(self, questions: Sequence[Question], call: Call) -> Sequence[ValueOrError]:
+    async def answer(
+        self, questions: Sequence[OracleQuestion], call: OracleCaller
+    ) -> Sequence[ValueOrError]:
         (question,) = questions
         assert isinstance(question.judged, Turn) and question.judged.answer.sampled is not None
         answer, sampled = question.judged.answer, question.judged.answer.sampled

@@ -12,7 +12,7 @@ from unstable.planning.machine import Machine, this_machine
 from unstable.records.text import command_line
 from unstable.studies.league.config import read_league
 from unstable.studies.league.members import League, LeagueFolder, Runner, league_of
-from unstable.studies.league.population import Turn
+from unstable.studies.league.population import MemberTurn
 from unstable.studies.league.summary import TurnSummary, as_records, summaries, summary_table
 from unstable.studies.several import carry_out, parts, runs_at_once
 
@@ -90,7 +90,7 @@ def largest(league: League) -> dict[str, RunConfig]:
     """
     found = {}
     for name, base in league.bases.items():
-        count = len(league.met(Turn(name, league.config.generations)))
+        count = len(league.met(MemberTurn(name, league.config.generations)))
         draw = league.config.members[name].shares
         found[name] = base.updated(
             {

@@ -15,7 +15,7 @@ from unstable.records.reading import Skipped
 from unstable.records.text import command_line, percent
 from unstable.studies.league.config import LeagueConfig, read_league
 from unstable.studies.league.population import (
-    Turn,
+    MemberTurn,
     begins_anew,
     met,
     needed,
@@ -64,7 +64,7 @@ class League(NamedTuple):
 
     folder: LeagueFolder
     config: LeagueConfig
-    turns: list[Turn]
+    turns: list[MemberTurn]
     bases: dict[str, RunConfig]
 
     @property
@@ -81,21 +81,21 @@ class League(NamedTuple):
         """The same as lines of the league's folder."""
         return [{"member": name, "digest": each} for name, each in self.digests().items()]
 
-    def met(self, turn: Turn) -> list[Turn]:
+    def met(self, turn: MemberTurn) -> list[MemberTurn]:
         """The frozen versions that a run meets."""
         return met(self.config, turn, self.turns)
 
-    def before(self, turn: Turn) -> Turn | None:
+    def before(self, turn: MemberTurn) -> MemberTurn | None:
         """The member's turn in the generation before, if it has had one."""
-        last = Turn(turn.member, turn.generation - 1)
+        last = MemberTurn(turn.member, turn.generation - 1)
         return last if last in self.turns else None
 
-    def version(self, turn: Turn) -> Path:
+    def version(self, turn: MemberTurn) -> Path:
         """Where the version that a turn ends with lies."""
         run = self.folder.run(turn.name)
         return run.checkpoint(max(run.versions(), default=self.config.updates)).resolve()
 
-    def fields(self, turn: Turn) -> dict[str, Any]:
+    def fields(self, turn: MemberTurn) -> dict[str, Any]:
         """The fields of a turn's run, by dotted path."""
         versions, last = self.met(turn), self.before(turn)
         known = [results(self.folder.run(each.name)) for each in self._since_the_start(turn)]
@@ -130,20 +130,20 @@ class League(NamedTuple):
         going_on = {"model.init": start, "learner.state": start, "learner.updates_before": before}
         return {**fields, **going_on}
 
-    def job(self, turn: Turn) -> TrainJob:
+    def job(self, turn: MemberTurn) -> TrainJob:
         """A turn's run, which is given what the runs before it have come to as it begins."""
         run, updates = self.folder.run(turn.name), self.config.updates
         return TrainJob(run, turn.name, updates, partial(self.words, turn))
 
-    def words(self, turn: Turn) -> list[str]:
+    def words(self, turn: MemberTurn) -> list[str]:
         """The command, without the first word, that makes a turn's run."""
         return train_words(self.config.config, self.fields(turn))
 
-    def command(self, turn: Turn) -> str:
+    def command(self, turn: MemberTurn) -> str:
         """The whole command."""
         return command_line("unstable", *self.words(turn))
 
-    def _since_the_start(self, turn: Turn) -> list[Turn]:
+    def _since_the_start(self, turn: MemberTurn) -> list[MemberTurn]:
         """The member's turns before this one, the newest first, back to where it began anew."""
         found, last = [], self.before(turn)
         while last is not None:

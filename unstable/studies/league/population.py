@@ -19,7 +19,7 @@ LEAST_WEIGHT = 1e-3
 """Of a version, where the mean is 1: none is never met."""
 
 
-class Turn(NamedTuple):
+class MemberTurn(NamedTuple):
     """A member's training in a generation, and the version that it ends with: Turn("main", 1)"""
 
     member: str
@@ -31,23 +31,25 @@ class Turn(NamedTuple):
         return f"{self.member}-{self.generation}"
 
 
-def turns(league: LeagueConfig) -> list[Turn]:
+def turns(league: LeagueConfig) -> list[MemberTurn]:
     """All turns in order. A member that would have nobody to meet sits a generation out."""
-    found: list[Turn] = []
+    found: list[MemberTurn] = []
     for generation in range(1, league.generations + 1):
         for name, member in league.members.items():
-            turn = Turn(name, generation)
+            turn = MemberTurn(name, generation)
             draw = member.shares
             if draw.self + draw.past or met(league, turn, found):
                 found.append(turn)
     return found
 
 
-def needed(league: LeagueConfig, turn: Turn, all_turns: Sequence[Turn]) -> list[Turn]:
+def needed(
+    league: LeagueConfig, turn: MemberTurn, all_turns: Sequence[MemberTurn]
+) -> list[MemberTurn]:
     """The turns that have to be over before one."""
     order = {name: place for place, name in enumerate(league.members)}
 
-    def is_before(other: Turn) -> bool:
+    def is_before(other: MemberTurn) -> bool:
         if other.generation != turn.generation:
             return other.generation < turn.generation
         return league.turns == "alternate" and order[other.member] < order[turn.member]
@@ -55,7 +57,9 @@ def needed(league: LeagueConfig, turn: Turn, all_turns: Sequence[Turn]) -> list[
     return [other for other in all_turns if is_before(other)]
 
 
-def met(league: LeagueConfig, turn: Turn, all_turns: Sequence[Turn]) -> list[Turn]:
+def met(
+    league: LeagueConfig, turn: MemberTurn, all_turns: Sequence[MemberTurn]
+) -> list[MemberTurn]:
     """The frozen versions that a turn's run meets, the oldest first."""
     frozen = needed(league, turn, all_turns)
     if league.members[turn.member].role == "exploiter":
@@ -66,7 +70,7 @@ def met(league: LeagueConfig, turn: Turn, all_turns: Sequence[Turn]) -> list[Tur
     return [each for each in frozen if each in own[each.member][-most:]]
 
 
-def newest(versions: Sequence[Turn]) -> list[Turn]:
+def newest(versions: Sequence[MemberTurn]) -> list[MemberTurn]:
     """The newest version of each member."""
     return [*{each.member: each for each in versions}.values()]
 

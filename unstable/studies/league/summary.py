@@ -8,7 +8,7 @@ from unstable.records.reading import read_rows
 from unstable.records.tables import Table
 from unstable.records.text import NONE, fixed, interval, percent
 from unstable.studies.league.members import League, Results, began_anew, results
-from unstable.studies.league.population import Turn
+from unstable.studies.league.population import MemberTurn
 from unstable.studies.several import state_of
 from unstable.types.metrics import ExploitKey
 from unstable.types.tallies import Least, Tally, added, least_score
@@ -17,7 +17,7 @@ from unstable.types.tallies import Least, Tally, added, least_score
 class TurnSummary(NamedTuple):
     """A member in a generation."""
 
-    turn: Turn
+    turn: MemberTurn
     state: str  # waiting, running, done, failed
     is_anew: bool  # it began from the start
     weights: dict[str, float]  # of the frozen versions that it met
@@ -36,7 +36,7 @@ def summaries(league: League) -> list[TurnSummary]:
     return [_summary(league, turn, failures.get(turn.name, "")) for turn in league.turns]
 
 
-def _summary(league: League, turn: Turn, line: str) -> TurnSummary:
+def _summary(league: League, turn: MemberTurn, line: str) -> TurnSummary:
     run, versions = league.folder.run(turn.name), league.met(turn)
     known = results(run) if run.config.is_file() else Results({}, {})
     fixed_opponents = load(str(run.config)).opponents.fixed if run.config.is_file() else []

@@ -13,7 +13,7 @@ from unstable.studies.sweep.report import Outcome, arrival
 from unstable.studies.sweep.trials import Sweep, Trial
 
 
-class Runner(Runs):
+class SweepRunner(Runs):
     """The trials, and which of them go on from a rung. `changed` is called as a run ends."""
 
     def __init__(

@@ -16,7 +16,7 @@ from unstable.report.page import plot_library, write_page
 from unstable.studies.several import carry_out, parts, runs_at_once
 from unstable.studies.sweep.config import read_sweep
 from unstable.studies.sweep.report import COLUMNS, Result, as_record, cells, results, sweep_page
-from unstable.studies.sweep.runner import Runner, outcomes
+from unstable.studies.sweep.runner import SweepRunner, outcomes
 from unstable.studies.sweep.trials import Sweep, SweepFolder, check_trials, measure_of, trials_of
 
 
@@ -93,7 +93,7 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         _print(sweep, _write(sweep))
         print(f"report: {folder.report}")
 
-    make = partial(Runner, sweep, parts(machine, count), changed)
+    make = partial(SweepRunner, sweep, parts(machine, count), changed)
     carry_out(make, folder, size=f"{sweep.size}, {count} at a time", show=show_all, retry=retry)
 
 

@@ -40,7 +40,7 @@ SIDE_BY_SIDE = 32
 """Games at once where no local model plays."""
 
 
-class Plan(BaseModel):
+class TournamentPlan(BaseModel):
     """What is written down before the first game, and what was found after the last one."""
 
     design: Design
@@ -49,7 +49,7 @@ class Plan(BaseModel):
     found: dict[str, Any] | None = None
 
 
-class Options(NamedTuple):
+class TournamentOptions(NamedTuple):
     """What the command line says besides players and fields of the config; None: nothing."""
 
     config: str | None = None
@@ -62,7 +62,10 @@ class Options(NamedTuple):
 
 
 def tournament(
-    words: Sequence[str], options: Options, fields: Mapping[str, Any], command: str | None = None
+    words: Sequence[str],
+    options: TournamentOptions,
+    fields: Mapping[str, Any],
+    command: str | None = None,
 ) -> dict[str, Any]:
     """Play a tournament of the players that the words name; prints and returns what is found.
 
@@ -95,7 +98,7 @@ def tournament(
         )
     names = "-".join(game.key.rpartition(":")[2] for game in ready.config.games)
     folder = make_folder(ready.config, called=f"tournament-{names}")
-    plan = Plan(design=design, players=players, forfeits=options.forfeits)
+    plan = TournamentPlan(design=design, players=players, forfeits=options.forfeits)
     _write(folder, plan)
     write_environment(folder, command)
     return _played(folder, ready, plan)
@@ -112,7 +115,7 @@ def resume(root: Path) -> dict[str, Any]:
     if not folder.tournament.is_file():
         raise ConfigError(f"{place} holds no tournament.json; give a tournament's folder")
     try:
-        plan = Plan.model_validate_json(folder.tournament.read_bytes())
+        plan = TournamentPlan.model_validate_json(folder.tournament.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(
@@ -154,11 +157,11 @@ def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
     return _Ready(resolved.config, resolved)
 
 
-def _write(folder: RunFolder, plan: Plan) -> None:
+def _write(folder: RunFolder, plan: TournamentPlan) -> None:
     write_whole(folder.tournament, json_line(plan.model_dump(mode="json")))
 
 
-def _played(folder: RunFolder, ready: _Ready, plan: Plan) -> dict[str, Any]:
+def _played(folder: RunFolder, ready: _Ready, plan: TournamentPlan) -> dict[str, Any]:
     """Play what is left, and tell what all of it amounts to."""
     with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
         results, found = _on_file(folder, ready.config, plan.design)
