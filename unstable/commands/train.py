@@ -19,6 +19,7 @@ from unstable.loop.context import Context, Interrupt, sleeping
 from unstable.loop.state import RunState, restore
 from unstable.loop.train import train as run_loop
 from unstable.models.weights import ready_weights
+from unstable.planning.plan import Plan
 from unstable.planning.usage import DeviceProbe
 from unstable.prompts import load_style
 from unstable.records.folder import RunFolder
@@ -71,61 +72,83 @@ def go_on(
 
     By play, or `offline` on recorded games. Shows what came out of it unless nothing was made.
     """
-    config, interrupt = resolved.config, Interrupt()
-
-    async def main() -> str:
-        from unstable.runtime.processes import processes  # Ray takes a second
-
-        started = processes(
-            config, resolved.plan, folder, tracker.phase, tracker.waits, tracker.print
-        )
-        async with started as (actors, learner, joined):
-            context = Context(
-                config=config,
-                folder=folder,
-                actors=actors,
-                learner=learner,
-                joined=joined,
-                tracker=tracker,
-                rewards=Rewards(config.buffer.rewards, config.judges),
-                exact_games=exact_games(config),
-                interrupt=interrupt,
-                offline=offline,
-            )
-            if state is not None:
-                async with sleeping(actors, config):
-                    await learner.load(state.version)
-                await restore(context, state)
-            return await loop(context)
-
-    ending: Ending = "failed"
-    reason, shown = "", True
     with ended_by_sigterm(), logging_to(folder, "loop"):
-        sinks = own_sinks(config, callbacks)
+        sinks = own_sinks(resolved.config, callbacks)
         tracker = Tracker(
-            config,
+            resolved.config,
             folder,
             device=resolved.machine.summary,
             usage=DeviceProbe().read,
             sinks=sinks,
         )
-        tracker.view.requests = {g.key: load_style(g.prompt).request for g in config.games}
+        tracker.view.requests = {g.key: load_style(g.prompt).request for g in resolved.config.games}
         with contextlib.closing(tracker):
-            try:
-                with tracker.refreshing(), failures_logged(folder, "loop"):
-                    ready_weights(config.model, tracker.phase)  # once, before many ask
-                    reason = run_to_end(main(), tracker.print, interrupt)
-                ending = "ended"
-            except (ConfigError, KeyboardInterrupt) as stop:
-                ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
-                reason, shown = str(stop), bool(folder.versions())
-                raise
-            except RunFailedError as error:
-                reason = str(error)
-                raise
-            finally:
-                if shown:
-                    tracker.finish(one_line(reason), ending)
-                    wanted = config.tracking.report
-                    report = report_at_end(folder, tracker.print) if wanted else None
-                    tracker.end(one_line(reason) or ending, report)
+            _run(resolved, folder, tracker, state, offline, loop)
+
+
+def _run(
+    resolved: Resolved,
+    folder: RunFolder,
+    tracker: Tracker,
+    state: RunState | None,
+    offline: OfflineData | None,
+    loop: Loop,
+) -> None:
+    interrupt = Interrupt()
+    ending: Ending = "failed"
+    reason, shown = "", True
+    try:
+        with tracker.refreshing(), failures_logged(folder, "loop"):
+            ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
+            training = _train(
+                resolved.config, resolved.plan, folder, tracker, interrupt, state, offline, loop
+            )
+            reason = run_to_end(training, tracker.print, interrupt)
+        ending = "ended"
+    except (ConfigError, KeyboardInterrupt) as stop:
+        ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
+        reason, shown = str(stop), bool(folder.versions())
+        raise
+    except RunFailedError as error:
+        reason = str(error)
+        raise
+    finally:
+        if shown:
+            tracker.finish(one_line(reason), ending)
+            wanted = resolved.config.tracking.report
+            tracker.end(
+                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
+            )
+
+
+async def _train(
+    config: RunConfig,
+    plan: Plan,
+    folder: RunFolder,
+    tracker: Tracker,
+    interrupt: Interrupt,
+    state: RunState | None,
+    offline: OfflineData | None,
+    loop: Loop,
+) -> str:
+    from unstable.runtime.processes import processes  # Ray takes a second
+
+    started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
+    async with started as (actors, learner, joined):
+        context = Context(
+            config=config,
+            folder=folder,
+            actors=actors,
+            learner=learner,
+            joined=joined,
+            tracker=tracker,
+            rewards=Rewards(config.buffer.rewards, config.judges),
+            exact_games=exact_games(config),
+            interrupt=interrupt,
+            offline=offline,
+        )
+        if state is not None:
+            async with sleeping(actors, config):
+                await learner.load(state.version)
+            await restore(context, state)
+        return await loop(context)

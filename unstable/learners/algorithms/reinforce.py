@@ -1,8 +1,7 @@
 """REINFORCE with a baseline for each role and truncated importance weights.
 
-Williams 1992, https://doi.org/10.1007/BF00992696; for self-play of language models: SPIRAL,
-https://arxiv.org/abs/2506.24119. Truncated weights: Ionides 2008,
-https://doi.org/10.1198/106186008X320456.
+Williams 1992, https://doi.org/10.1007/BF00992696; for self-play: SPIRAL,
+https://arxiv.org/abs/2506.24119; weights: Ionides 2008, https://doi.org/10.1198/106186008X320456.
 """
 
 from typing import Any
