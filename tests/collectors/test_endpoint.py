@@ -175,9 +175,7 @@ async def test_a_lasting_fault(server: Server, tmp_path: Path, reply: Reply, err
 
 async def test_an_empty_answer_is_a_forfeit(server: Server, tmp_path: Path) -> None:
     server.replies = [says(None)]
-    (result,) = [
-        each async for each in collector(server, tmp_path).play([spec(("remote", "random"))])
-    ]
+    (result,) = [e async for e in collector(server, tmp_path).play([spec(("remote", "random"))])]
     assert isinstance(result, GameResult) and result.forfeit == 0
 
 

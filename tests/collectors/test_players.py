@@ -20,9 +20,7 @@ from unstable.types import GameSpec, PlayerId, SeatSpec
 
 
 def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec:
-    seats = tuple(
-        SeatSpec(player=PlayerId.parse(player), temperature=0.7, group_id=1) for player in players
-    )
+    seats = tuple(SeatSpec(player=PlayerId.parse(p), temperature=0.7, group_id=1) for p in players)
     return GameSpec(game_id=game_id, purpose="train", env=env, seed=11, seats=seats)
 
 

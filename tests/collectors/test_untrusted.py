@@ -126,9 +126,7 @@ async def test_an_action_is_cut_and_counted():
     turn = result.turns[0]
     assert len(turn.answer.action) == len(turn.answer.text) == MAX_CHARACTERS
     assert turn.answer.cut_characters >= 110 and len(turn.answer.observation) < 10_000
-    assert (
-        max(len(each.answer.observation) for each in result.turns) < MAX_EVENTS + 2 * MAX_CHARACTERS
-    )
+    assert max(len(e.answer.observation) for e in result.turns) < MAX_EVENTS + 2 * MAX_CHARACTERS
     game_body(result)
 
 

@@ -139,9 +139,7 @@ READERS: dict[str, list[Reader]] = {
 
 def files(folder: RunFolder) -> list[Path]:
     found = [folder.root / name for name in READERS if (folder.root / name).is_file()]
-    return (
-        found + [file.path for file in folder.game_files()] + [p for _, p in folder.sample_files()]
-    )
+    return found + [f.path for f in folder.game_files()] + [p for _, p in folder.sample_files()]
 
 
 def read_all(folder: RunFolder, paths: Iterable[Path]) -> None:

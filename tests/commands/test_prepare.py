@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.machines import QWEN, machine
+from tests.helpers.machines import LARGE, SMALL, machine
 from tests.helpers.models import random_adapter
 from tests.helpers.rows import each_row
 from unstable.commands import evaluate, prepare
@@ -19,8 +19,6 @@ from unstable.planning.machine import LOOPBACK, Machine, Placement
 from unstable.planning.plan import plan
 from unstable.records.folder import RunFolder
 
-SMALL = {"model.name": "smollm2-135m"}
-LARGE = {"model.name": str(QWEN)}
 OF_NO_MACHINE = {
     *("games.0.events", "games.0.parser", "groups.size", "sampling.moves", "tracking.dashboard"),
     *("learner.micro_batch_size", "sampling.thoughts.tags"),

@@ -341,9 +341,7 @@ async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Pa
     """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)
-    dealt = [
-        spec for _ in range(4) for spec in context.schedule.draw(0, context.current, context.past)
-    ]
+    dealt = [s for _ in range(4) for s in context.schedule.draw(0, context.current, context.past)]
     context.in_flight = {spec.game_id: spec for spec in dealt}
     await evaluate(context, context.version)
     assert len(played(context.folder, "eval")) == 12 > len(dealt)

@@ -48,9 +48,7 @@ def adapter(name: str, seed: int, rank: int = 4) -> Adapter:
     made = probe_adapters(SHAPE, MODEL.lora.model_copy(update={"rank": rank}))[seed % 2]
     if seed < 2:
         return Adapter(name=name, weights=made.weights, config=made.config)
-    tensors = {
-        key: value.roll(seed, dims=1).contiguous() for key, value in load(made.weights).items()
-    }
+    tensors = {k: value.roll(seed, dims=1).contiguous() for k, value in load(made.weights).items()}
     return Adapter(name=name, weights=save(tensors), config=made.config)
 
 

@@ -198,9 +198,7 @@ def test_a_guess_shows_all_what_the_word_was_and_an_operative_nothing_else() -> 
         game.step("[qqqq 1]")
         assert game.seat == 3
         board = game.observe().board.splitlines()[1:]
-        assert [line.split() for line in board] == [
-            [each, key[each]] if each == word else [each] for each in key
-        ]
+        assert [line.split() for line in board] == [[e, key[e]] if e == word else [e] for e in key]
 
 
 def test_the_roles_of_secret_mafia_are_shown_to_whose_they_are() -> None:

@@ -6,6 +6,8 @@ from unstable.planning.machine import GPU, Machine, this_machine
 
 QWEN = Path(__file__).parent.parent / "data/qwen3-1.7b"
 """The config of Qwen3-1.7B, without weights."""
+SMALL = {"model.name": "smollm2-135m"}
+LARGE = {"model.name": str(QWEN)}
 VERSIONS = {**this_machine().packages, "torch": "2.13.0", "vllm": "0.32.0"}
 
 

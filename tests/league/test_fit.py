@@ -58,6 +58,13 @@ def of(found: RatingFit) -> dict[str, float]:
     return {each.player: each.points.mean for each in found.strengths}
 
 
+def hold(found: Fit, rise: float) -> list[bool]:
+    """Of each version, whether its interval holds its true strength."""
+    points = {each.player: each.points for each in found.strengths if each.player != "random"}
+    true = {player: rise * int(player.partition("@")[2]) * POINTS for player in points}
+    return [points[each].low <= true[each] <= points[each].high for each in points]
+
+
 @pytest.mark.parametrize("world", [davidson, trueskill])
 @pytest.mark.parametrize("draws", [0.1, 0.58])
 @pytest.mark.parametrize("rise", [0.0, 0.3, 0.6])  # of 2 in TrueSkill's unit about 0.6
@@ -65,11 +72,7 @@ def of(found: RatingFit) -> dict[str, float]:
 def test_intervals_hold_the_true_strengths(world, draws, rise, games):
     hits = []
     for seed in range(20):
-        found = fit(pool(rise, games, draws, world, seed), anchor="random")
-        for each in found.strengths:
-            if each.player != "random":
-                true = rise * int(each.player.partition("@")[2]) * POINTS
-                hits.append(each.points.low <= true <= each.points.high)
+        hits += hold(fit(pool(rise, games, draws, world, seed), anchor="random"), rise)
     assert 0.90 <= np.mean(hits) <= 0.98
 
 
@@ -80,10 +83,7 @@ def test_intervals_hold_on_a_long_ladder_too(rise: float, games: int) -> None:
     hits, last = [], []
     for seed in range(40):
         found = fit(pool(rise, games, 0.1, davidson, seed, 50), anchor="random")
-        for each in found.strengths:
-            if each.player != "random":
-                true = rise * int(each.player.partition("@")[2]) * POINTS
-                hits.append(each.points.low <= true <= each.points.high)
+        hits += hold(found, rise)
         last.append(of(found)["main@49"] / (rise * 49 * POINTS))
     assert 0.90 <= np.mean(hits) <= 0.98
     assert np.mean(last) == pytest.approx(1, abs=0.2)

@@ -335,9 +335,7 @@ def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
 
 def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parent.parent.parent / "docs/matchmaking.md").read_text()
-    first, own, several = (
-        yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.S)
-    )
+    first, own, several = (yaml.safe_load(e) for e in re.findall(r"```yaml\n(.*?)```", text, re.S))
     made = parse(first).opponents
     assert made.pinned == [0, "best"] and [each.weight for each in made.fixed] == [1, 2]
     hard = normal([(1 - p) ** 2 for p in SCORES])

@@ -116,9 +116,7 @@ class StandInActor:
     async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult]:
         for spec in specs:
             players = [seat.player for seat in spec.seats]
-            first, second = (
-                0.5 if player.version is None else self.weights[player]["win"] for player in players
-            )
+            first, second = (0.5 if p.version is None else self.weights[p]["win"] for p in players)
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
             yield replace(game([player.name for player in players], outcomes), spec=spec)

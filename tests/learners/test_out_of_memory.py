@@ -103,9 +103,7 @@ def test_scores_and_imitation_fit_as_well(model):
     for one, other in zip(expected, halved.logprobs(tokens_of(unlike_samples())), strict=True):
         assert other == pytest.approx(one, abs=1e-5)
     assert len(failed) == 2
-    losses = [
-        each.imitate(tokens_of(unlike_samples())).metrics["learn/loss"] for each in (whole, halved)
-    ]
+    losses = [e.imitate(tokens_of(unlike_samples())).metrics["learn/loss"] for e in (whole, halved)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 

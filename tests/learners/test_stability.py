@@ -28,9 +28,7 @@ from unstable.records.folder import RunFolder
 from unstable.types import PlayerId
 
 NO_CRITIC = {"name": "ppo", "critic": None}
-PREFERENCES = {name: {"pairs": "position"} for name in ("dpo", "ipo", "slic", "simpo")} | {
-    "kto": {}
-}
+PREFERENCES = {n: {"pairs": "position"} for n in ("dpo", "ipo", "slic", "simpo")} | {"kto": {}}
 """Algorithms that learn preferences, as they find some in `mixed_batch`."""
 
 

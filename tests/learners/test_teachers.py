@@ -283,9 +283,7 @@ def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
             for index in range(2)
         ]
         for sample in made:
-            moves = tuple(
-                Move(each.token_ids, share) for each, share in zip(asked, shares, strict=True)
-            )
+            moves = tuple(Move(e.token_ids, share) for e, share in zip(asked, shares, strict=True))
             force_setattr(sample.tokens, "moves", moves)
         learner.update(make_batch(made, version))
     chances = np.exp([sum(each) for each in learner.logprobs(asked)])

@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.machines import QWEN, machine
+from tests.helpers.machines import LARGE, SMALL, machine
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, load, parse
 from unstable.engines.kinds import NEEDS
 from unstable.planning.machine import Machine, Placement, together
 from unstable.planning.plan import Plan, plan
-
-LARGE = {"model.name": str(QWEN)}
-SMALL = {"model.name": "smollm2-135m"}
 
 
 def planned(options: dict[str, Any], *nodes: Machine, learner: bool = True) -> Plan:

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.machines import QWEN, VERSIONS, machine
+from tests.helpers.machines import LARGE, QWEN, SMALL, VERSIONS, machine
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
 from unstable.cli import parse_options
@@ -27,8 +27,6 @@ from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = {"model.name": "smollm2-135m"}
-LARGE = {"model.name": str(QWEN)}
 
 
 def planned(here: Machine, options: dict[str, Any]) -> Plan:

@@ -176,9 +176,7 @@ async def test_games_of_a_real_actor_are_read_back(begin: Begin) -> None:
         tracking={"top_logprobs": 2},
     )
     await publish_start(context)
-    specs = [
-        spec for _ in range(12) for spec in context.schedule.draw(0, context.current, context.past)
-    ]
+    specs = [s for _ in range(12) for s in context.schedule.draw(0, context.current, context.past)]
     played: list[GameResult] = []
     rewards = Rewards(context.config.buffer.rewards)
     async for result in context.actors[0].play(specs):

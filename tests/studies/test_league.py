@@ -61,9 +61,7 @@ def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None
     assert first["opponents.fixed"] == [] and "model.init" not in first
     own = (tmp_path / "out/members/main/generation-1/checkpoints/000002").resolve()
     assert second["model.init"] == second["learner.state"] == str(own)
-    assert [each["name"] for each in second["opponents.fixed"]] == [
-        *("main-1", "exploiter-1", "scout-1")
-    ]
+    assert [e["name"] for e in second["opponents.fixed"]] == [*("main-1", "exploiter-1", "scout-1")]
     assert second["opponents.fixed"][0]["path"] == str(own)
     assert second["eval.opponents"] == ["random", "expert", "main-1", "exploiter-1", "scout-1"]
     exploiter = league.fields(MemberTurn("exploiter", 3))
