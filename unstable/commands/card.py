@@ -69,13 +69,14 @@ def model_card(run: Run, export: Export) -> str:
 
 def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
     """The card of a start for self-play; `counts` are examples by use."""
-    command = (run.environment and run.environment.command) or "unstable sft"
+    begun = None if run.environment is None else run.environment.command
+    command = one_line(begun or "unstable sft")
     rows = [row for row in run.rows if row["version"] == version]
     row = next(row for row in rows if HELD_OUT_LOSS in row)
     examples = ", ".join(f"{count} {use}" for use, count in counts.items())
     parts = [
         "# A warm start for self-play",
-        f"A LoRA in bfloat16, made by `{one_line(command)}`. `base.json` names the base model.\n"
+        f"A LoRA in bfloat16, made by `{command}`. `base.json` names the base model.\n"
         f"Examples: {examples}. Epoch {row[EPOCH]}, step {version}, held-out loss "
         f"{number(row[HELD_OUT_LOSS])} nats a token.",
         _scores(run, version),
