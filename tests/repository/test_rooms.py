@@ -66,7 +66,7 @@ ALLOWED = {
     "solving": Allowed(set(), BASE | {"processes", "games", "collectors"}),
     "learners": Allowed(MODEL, BASE | {"models"}),
     "datasets": Allowed(set(), BASE | {"prompts", "games", "records"}),
-    "tracking": Allowed({"rich", "wandb", "tensorboard"}, BASE | {"records"}),
+    "tracking": Allowed({"rich", "wandb", "tensorboard", "psutil"}, BASE | {"records"}),
     "loop": Allowed(set(), BASE | {"records", "league", "buffers", "datasets", "tracking"}),
     "runtime": Allowed(
         {"ray", "torch", "psutil"},
