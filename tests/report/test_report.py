@@ -206,9 +206,7 @@ def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[s
 def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
     other = replace(run, name="other", config=run.config.model_copy(update={"seed": 9}))
     (chosen, *_) = config_tables([run, other])
-    rows = {
-        row[0]: (row[1:], mark) for row, mark in zip(chosen["rows"], chosen["marked"], strict=True)
-    }
+    rows = {row[0]: (row[1:], mark) for row, mark in zip(chosen.rows, chosen.marked, strict=True)}
     assert rows["seed"] == (["0", "9", "0"], True)
     assert rows["loop.steps"] == (["3", "3", "8"], False)
 

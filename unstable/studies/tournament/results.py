@@ -62,7 +62,7 @@ def standings(
             {
                 **{"player": one, "opponent": other, **against[one, other]._asdict()},
                 "score": against[one, other].score()._asdict(),
-                "payoff": _payoff(payoffs.get((one, other)), len(config.games)),
+                "payoff": _payoff_record(payoffs.get((one, other)), len(config.games)),
             }
             for one in names
             for other in names
@@ -86,7 +86,7 @@ def standings(
     return found
 
 
-def _payoff(found: Any, envs: int) -> dict[str, Any] | None:
+def _payoff_record(found: Payoff | None, envs: int) -> dict[str, Any] | None:
     """Of one env: pay-offs of several have no unit in common."""
     if found is None or envs > 1:
         return None
