@@ -17,6 +17,7 @@ from unstable.config import ConfigError, RunConfig, RunFailedError, parse
 from unstable.planning.plan import Plan
 from unstable.records import logs
 from unstable.records.folder import RunFolder
+from unstable.runtime import processes
 from unstable.runtime.cluster import in_time
 
 
@@ -34,12 +35,12 @@ def test_a_run_never_gets_a_folder_that_is_taken(
 def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
     versions: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def mistaken(config: RunConfig, plan: Plan, folder: RunFolder, *_: Any) -> str:
+    def mistaken(config: RunConfig, plan: Plan, folder: RunFolder, *_: Any) -> NoReturn:
         for version in range(versions):
             folder.checkpoint(version).mkdir(parents=True)
         raise ConfigError("an opponent's file is not there")
 
-    monkeypatch.setattr(train, "_train", mistaken)
+    monkeypatch.setattr(processes, "processes", mistaken)
     run_dir = tmp_path / "run"
     data = {
         "model": {"name": str(tiny_folder), "init": "fresh"},
@@ -76,10 +77,10 @@ def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def interrupted(*_: Any) -> str:
+    def interrupted(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_train", interrupted)
+    monkeypatch.setattr(processes, "processes", interrupted)
     run_dir = tmp_path / "run"
     data = {
         "model": {"name": str(tiny_folder), "init": "fresh"},
@@ -94,7 +95,7 @@ def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
 def test_a_run_leaves_the_callers_logging_as_it_was(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def loud(*_: Any) -> str:
+    def loud(*_: Any) -> NoReturn:
         logging.getLogger("unstable.commands.train").info("ours")
         logging.getLogger("mine").warning("the caller's")
         raise RuntimeError("on purpose")
@@ -107,7 +108,7 @@ def test_a_run_leaves_the_callers_logging_as_it_was(
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    monkeypatch.setattr(train, "_train", loud)
+    monkeypatch.setattr(processes, "processes", loud)
     monkeypatch.setattr(logs, "_takes_over", False)  # as another test's command line may have left
     run_dir = tmp_path / "run"
     data = {
