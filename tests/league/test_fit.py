@@ -58,7 +58,7 @@ def of(found: RatingFit) -> dict[str, float]:
     return {each.player: each.points.mean for each in found.strengths}
 
 
-def hold(found: Fit, rise: float) -> list[bool]:
+def hold(found: RatingFit, rise: float) -> list[bool]:
     """Of each version, whether its interval holds its true strength."""
     points = {each.player: each.points for each in found.strengths if each.player != "random"}
     true = {player: rise * int(player.partition("@")[2]) * POINTS for player in points}

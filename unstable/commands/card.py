@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel
 
-from unstable.config import escape_control, one_line
+from unstable.config import escape_control
 from unstable.loop.sft import EPOCH, HELD_OUT_LOSS
 from unstable.records.tables import evaluations, facts
 from unstable.records.text import markdown_table, number
@@ -70,7 +70,8 @@ def model_card(run: Run, export: Export) -> str:
 def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
     """The card of a start for self-play; `counts` are examples by use."""
     begun = None if run.environment is None else run.environment.command
-    command = one_line(begun or "unstable sft")
+    # In the text it is one line of what is printable.
+    command = "".join(c if c.isprintable() else " " for c in begun or "unstable sft")
     rows = [row for row in run.rows if row["version"] == version]
     row = next(row for row in rows if HELD_OUT_LOSS in row)
     examples = ", ".join(f"{count} {use}" for use, count in counts.items())
