@@ -404,7 +404,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(section, message, remedy):
 
 def test_the_page_shows_configs_that_read(tmp_path):
     text = (Path(__file__).parent.parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
-    for title in ("## Preferences", "## What keeps self-play stable"):
+    for title in ("## Preferences", "## Regularization and stability"):
         block = text.partition(title)[2].split("```")[1]
         (tmp_path / f"{title}.yaml").write_text(block, encoding="utf-8")
     preferences = load(str(tmp_path / "## Preferences.yaml"))

@@ -436,7 +436,7 @@ def test_the_24_gb_config_runs_as_each_row_of_the_page_says(cards, arguments, ac
     assert actors == f"{len(chosen.actors)}, {each}{chosen.games_in_flight} games"
     checkpointing = "checkpointing" if chosen.gradient_checkpointing else "no checkpointing"
     them = "them" if each else "it"
-    beside = {"off": "", "split": f" beside {them}", "sleep": " by turns"}[chosen.share]
+    beside = {"off": "", "split": f" beside {them}", "sleep": " alternating"}[chosen.share]
     assert learner == f"{len(chosen.learners)}{beside}, {checkpointing}"
 
 
