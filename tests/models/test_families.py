@@ -196,6 +196,8 @@ def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path
 
 
 def test_the_page_names_each_family_with_its_path() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.M)
+    page = PAGE.read_text(encoding="utf-8")
+    lists = re.findall(r"^- \*\*(packed|padded), [^:]*:\*\*(.*?)(?=^- |\Z)", page, re.M | re.S)
+    rows = [(kind, path) for path, text in lists for kind in re.findall(r"`(\w+)`", text)]
     paths = {kind: support_of(AutoConfig.for_model(kind)).path for kind in FAMILIES}
-    assert dict(rows) == paths
+    assert len(rows) == len(paths) and dict(rows) == paths
