@@ -10,7 +10,7 @@ import random
 import re
 from pathlib import Path
 
-from unstable.games import Compact, GameInfo, RuleQuestion, SmallTree
+from unstable.games import Compact, GameInfo, Question, SmallTree
 from unstable.games.environment import Environment, EnvStep
 from unstable.types import Observation
 
@@ -44,7 +44,7 @@ class KuhnChats(Environment):
         self.info = GameInfo(
             name="KuhnChats",
             compact=Compact(brief=blocks[0], position=lambda env: _text(env.chat)),
-            questions=(RuleQuestion(blocks[-1], card), RuleQuestion(blocks[-1], move)),
+            questions=(Question(blocks[-1], card), Question(blocks[-1], move)),
             small_tree=SmallTree(is_open=False),
         )
 

@@ -284,7 +284,7 @@ def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Pa
     with zipfile.ZipFile(path) as archive:
         card = archive.read("README.md").decode("utf-8")
         base = json.loads(archive.read("base.json"))
-    assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö\\u0007'`." in card
+    assert "made by `unstable sft --config own.yaml --games.0.name 'two lines ö '`." in card
     assert "| Nim-v0 | random, greedy | " in card and "| Nim-v0 | random | " in card
     assert base == describe_base(config.model, ["Nim-v0"])
 

@@ -22,7 +22,7 @@ from unstable.datasets.world import constant_texts, question_examples, random_pl
 from unstable.games.catalog.nim import what_is_left
 from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
 from unstable.games.game import Game
-from unstable.games.info import RuleQuestion
+from unstable.games.info import Question
 from unstable.games.services import game_questions, prompt_style
 from unstable.models import tiny
 from unstable.models.base import load_model, load_tokenizer, named_stop_token_ids
@@ -108,7 +108,7 @@ def test_questions_stand_under_prompts_that_play_never_has():
 def test_a_question_that_is_drawn_with_other_answers_has_all_of_them():
     """As where they depend on what its seat does not see."""
     prompts = PromptBuilder(tiny.make_tokenizer([]), prompt_style(NIM), {}, 4096)
-    question = RuleQuestion("Which?", lambda rng: ("a card", [rng.choice("JQK")]))
+    question = Question("Which?", lambda rng: ("a card", [rng.choice("JQK")]))
     examples = question_examples(question, prompts, 30, random.Random(0))
     assert len(examples) == 30 and all(each is examples[0] for each in examples)
     answers = {prompts.decode(ids) for ids in examples[0].answers}

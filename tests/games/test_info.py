@@ -14,7 +14,7 @@ from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.commands.prepare import check_games
 from unstable.config import GameConfig, RunConfig
-from unstable.games import Compact, Expert, GameInfo, RuleQuestion, SmallTree
+from unstable.games import Compact, Expert, GameInfo, Question, SmallTree
 from unstable.games.catalog.table import GAMES, info_of
 from unstable.games.check import check_game
 from unstable.games.game import Game
@@ -45,12 +45,12 @@ INFO = GameInfo(
     legal_moves=left,
     expert=Expert(lambda env: {"[3]": 1.0}, lambda env, action: "The most."),
     compact=Compact("Count up. Answer with 1, 2 or 3.", position),
-    questions=(RuleQuestion("What is one more?", lambda rng: ("1", ["2"])),),
+    questions=(Question("What is one more?", lambda rng: ("1", ["2"])),),
 )
 POKER = GameInfo(name="Dice", small_tree=SmallTree(is_open=False), compact=INFO.compact)
 WRONG = INFO.expert
 ASTRAY = GameInfo(compact=Compact("Count.", lambda env: env.nothing))
-SILENT = GameInfo(questions=(RuleQuestion("What?", lambda rng: ("1", [])),))
+SILENT = GameInfo(questions=(Question("What?", lambda rng: ("1", [])),))
 COUNT = GameConfig(env=COUNT_UP, info=f"{__name__}:INFO")
 
 

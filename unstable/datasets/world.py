@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unstable.config import ConfigError, GameConfig
 from unstable.datasets.sources import random_turns
 from unstable.games.game import Game
-from unstable.games.info import RuleQuestion
+from unstable.games.info import Question
 from unstable.games.services import game_questions, lists_legal_moves, prompt_style
 from unstable.prompts import PromptBuilder, PromptStyle, write_answer
 from unstable.types.seeds import derive_seed
@@ -62,7 +62,7 @@ def random_play(
 
 
 def question_examples(
-    question: RuleQuestion, prompts: PromptBuilder, number: int, rng: random.Random
+    question: Question, prompts: PromptBuilder, number: int, rng: random.Random
 ) -> list[SyntheticExample]:
     """`number` questions of a kind, each with all answers that were right whenever it was drawn.
 

@@ -20,7 +20,7 @@ from unstable.config.plugins import (
 )
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
-from unstable.games.info import RuleQuestion
+from unstable.games.info import Question
 from unstable.games.screen import FormError, action_form, fitting_seats, screen
 from unstable.games.services import (
     compact,
@@ -241,7 +241,7 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
         _try(f"{place} questions.{index}.draw", partial(_drawn, question), wanted)
 
 
-def _drawn(question: RuleQuestion) -> list[str]:
+def _drawn(question: Question) -> list[str]:
     """A question's text and its right answers, of a fixed draw."""
     asked, answers = question.draw(random.Random(0))
     return [asked, *answers] if answers else []

@@ -49,7 +49,7 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class RuleQuestion:
+class Question:
     """A question about the rules of a game, which play never asks: how a small model gets to see.
 
     Question(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
@@ -124,4 +124,4 @@ class GameInfo:
     action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, if all play perfectly after it."""
     compact: Compact | None = None
-    questions: tuple[RuleQuestion, ...] = ()
+    questions: tuple[Question, ...] = ()

@@ -4,7 +4,7 @@ from unstable.config import ConfigError, GameConfig, shown
 from unstable.config.plugins import load_target, registered
 from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
-from unstable.games.info import Compact, GameInfo, RuleBot, RuleQuestion
+from unstable.games.info import Compact, GameInfo, Question, RuleBot
 from unstable.games.textarena import TextArenaEnvironment, env_class
 from unstable.prompts import CHAT, PromptStyle, load_style
 
@@ -81,7 +81,7 @@ def compact(config: GameConfig, env: Environment) -> Compact | None:
     return found if found is not None and found.fits(env.raw) else None
 
 
-def game_questions(config: GameConfig) -> tuple[RuleQuestion, ...]:
+def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Questions about the game's rules; they read positions as the style `compact` puts them."""
     env = make_environment(config)
     return () if compact(config, env) is None else env.info.questions

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from unstable.games.bridges.named import in_line, line
-from unstable.games.info import RuleQuestion
+from unstable.games.info import Question
 
 Seen = Callable[[Any, int], str]
 """What a seat sees in a state of OpenSpiel's."""
@@ -21,18 +21,18 @@ _MOST = 64  # entries that are asked for
 _CHANGED = 0.7  # of the questions about a move, those about what it changes, where it changes some
 
 
-def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[RuleQuestion, ...]:
+def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:
     """Questions about the game; those on tensors only where it has them."""
     asked = QuestionSampler(game, seen, names)
     kinds = [
-        RuleQuestion(f"{name}: the marked action of a position.", asked.named),
-        RuleQuestion(f"{name}: what an action leads to.", asked.end),
-        RuleQuestion(f"{name}: what the first seat gets in the end.", asked.final),
+        Question(f"{name}: the marked action of a position.", asked.named),
+        Question(f"{name}: what an action leads to.", asked.end),
+        Question(f"{name}: what the first seat gets in the end.", asked.final),
     ]
     if asked.has_tensor:
         kinds += [
-            RuleQuestion(f"{name}: a number of the position.", asked.entry),
-            RuleQuestion(f"{name}: a number after an action.", asked.change),
+            Question(f"{name}: a number of the position.", asked.entry),
+            Question(f"{name}: a number after an action.", asked.change),
         ]
     return tuple(kinds)
 

@@ -13,7 +13,7 @@ from typing import Any
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
 from unstable.games import questions
-from unstable.games.info import Compact, Expert, GameInfo, Payoffs, RuleQuestion, SmallTree
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # how often the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
@@ -165,9 +165,9 @@ def brief(goal: str) -> str:
 
 _BRIEF = brief("chips of all rounds add up")
 QUESTIONS = (
-    RuleQuestion("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
-    RuleQuestion(_BRIEF, which_card),
-    RuleQuestion(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
+    Question("Kuhn poker, two cards: the one that wins the showdown.", which_wins),
+    Question(_BRIEF, which_card),
+    Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
 )
 ONE_ROUND = SmallTree(
     is_open=False, fits=lambda env: env.max_rounds == 1, variants="args.max_rounds = 1"

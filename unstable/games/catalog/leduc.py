@@ -21,7 +21,7 @@ from textarena import ObservationType
 from unstable.games import questions
 from unstable.games.catalog.kuhn import ONE_ROUND, chips
 from unstable.games.chance import draw
-from unstable.games.info import Compact, Expert, GameInfo, Payoffs, RuleQuestion
+from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
@@ -291,10 +291,10 @@ INFO = GameInfo(
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
     questions=(
-        RuleQuestion(
+        Question(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.", which_wins
         ),
-        RuleQuestion(_BRIEF, which_hand),
-        RuleQuestion(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
+        Question(_BRIEF, which_hand),
+        Question(_BRIEF, lambda rng: questions.named_move(_line(rng), rng)),
     ),
 )

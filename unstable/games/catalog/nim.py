@@ -5,7 +5,7 @@ from operator import xor
 from random import Random
 from typing import Any
 
-from unstable.games.info import Compact, Expert, GameInfo, RuleQuestion, SmallTree, always
+from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, always
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -71,9 +71,7 @@ def _sizes(piles: list[int]) -> str:
 
 
 QUESTIONS = (
-    RuleQuestion(
-        "Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left
-    ),
+    Question("Nim, sizes of the piles and then a take: the sizes that it leaves.", what_is_left),
 )
 COMPACT = Compact(
     "Nim: whoever takes the last object of all wins. The numbers are the sizes of pile 0, pile 1 "

@@ -4,7 +4,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Expert, GameInfo, RuleQuestion, SmallTree, always
+from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, always
 
 Board = tuple[str, ...]  # nine cells, row by row: "O", "X" or ""
 _LINES = {
@@ -179,11 +179,11 @@ def what_completes(rng: Random) -> tuple[str, list[str]]:
 
 
 QUESTIONS = (
-    RuleQuestion(
+    Question(
         "TicTacToe, cells row by row and then a mark: the mark if it has three in a row, else -.",
         who_has_three,
     ),
-    RuleQuestion(
+    Question(
         "TicTacToe, cells row by row and then a mark: an empty cell that would give the mark "
         "three in a row, or - if there is none.",
         what_completes,
