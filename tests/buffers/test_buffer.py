@@ -29,7 +29,8 @@ def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
     batch = buffer.draw(version=0)
     assert batch is not None
     assert sample_games(batch) == [0, 0, 1, 1, 2, 2]
-    assert buffer.size == 2 and buffer.draw(version=0) is None
+    assert buffer.size == 2
+    assert buffer.draw(version=0) is None
 
 
 def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
@@ -57,7 +58,8 @@ def test_a_full_buffer_loses_its_oldest_group_and_still_fills_a_batch() -> None:
     buffer = Buffer(capacity=128, batch_size=128, max_staleness=0)
     for game_id in range(100):
         add(buffer, game_id, turns=5)  # three samples each
-    assert buffer.size >= 128 and buffer.draw(version=0) is not None
+    assert buffer.size >= 128
+    assert buffer.draw(version=0) is not None
 
 
 def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:

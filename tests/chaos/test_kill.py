@@ -97,6 +97,7 @@ def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, 
     assert process.exitcode == 0, (tmp_path / "whole.txt").read_text()
     folder, kills = killed_again_and_again(tiny_folder, tmp_path / "run", mode)
     assert kills == KILLS
+
     assert [row["version"] for row in rows(folder)] == [*range(STEPS + 1)]
     ids, wholes = moves_of(finished(folder)), moves_of(finished(whole))
     trained = trained_on(folder)

@@ -79,6 +79,7 @@ def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
     for opponent in ("random", "random, greedy", "past", "past, greedy"):
         line = rf"version 2 · Nim-v0 against {opponent}: score [^·]+ · \d+ won"
         assert re.search(line, judged.stdout), judged.stdout
+
     assert "exploitability of version 2 · Nim-v0: " in judged.stdout
     assert "26 decisions by 17 prompts" in judged.stdout
     with locally():
@@ -138,6 +139,7 @@ def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path
     config = yaml.safe_load(new.config.read_text())
     assert config["model"]["init"] == config["learner"]["state"]
     assert config["model"]["init"].endswith("origin/checkpoints/000001")
+
     options = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
     with locally():
         learned = in_process(trained, "exploit", "forked@1", *options)
@@ -146,6 +148,7 @@ def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path
     assert weights(RunFolder(trained / "learned"), 0) == weights(new, 1)
     bound = r"learned · Nim-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
     assert re.search(bound, learned.stdout), learned.stdout
+
     shutil.rmtree(origin.checkpoint(1))
     with locally():
         later = in_process(trained, "train", "--resume", "forked", "--steps", "2")

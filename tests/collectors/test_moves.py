@@ -63,7 +63,8 @@ async def test_which_move_was_made_is_found_by_its_tokens() -> None:
 async def test_moves_are_on_file_of_trained_turns_where_they_were_kept() -> None:
     for moves in ("legal", "expert"):
         for result in await games(moves):
-            assert read_game("here", game_record(result, [], 0, None)).turns == result.turns
+            line = game_record(result, [], 0, None)
+            assert read_game("here", line).turns == result.turns
     for result in await games("none"):
         assert all(kept(turn) == [] for turn in result.turns)
         assert b'"moves"' not in game_body(result)

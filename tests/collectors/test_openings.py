@@ -267,7 +267,8 @@ def assert_not_counted(result: GameResult, folder: Path) -> None:
     assert tracker.view.forfeits() is None
     tracker.end_update(0)
     (row,) = lines(folder / "metrics.jsonl")
-    assert row["collect/games"] == 1 and row["collect/turns"] == len(result.turns)
+    assert row["collect/games"] == 1
+    assert row["collect/turns"] == len(result.turns)
     for name in ("trained_turns", "forfeits", "draws", "versus/self/games"):
         assert row[f"collect/{name}"] == 0
     assert row[f"collect/outcome/{result.spec.env}/0"] is None
@@ -366,7 +367,8 @@ async def test_the_start_opens_games_to_the_end_of_the_run(begin: Begin, mode: s
         eval={"every": 4, "games": 2, "opponents": ["base"]},
     )
     assert await train(context) == "all updates made"
-    assert 0 in context.folder.versions() and 1 not in context.folder.versions()
+    assert 0 in context.folder.versions()
+    assert 1 not in context.folder.versions()
     games = {record["game"]: record for record in played(context.folder)}
     assert {record["opening"] for record in games.values()} == {0, 1, 2, 3}
     late = [r for r in games.values() if r["version"] >= 3 and r["opening"]]

@@ -50,7 +50,8 @@ def test_what_would_run_is_printed(
 def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert examine(load("default"), [machine()], check) == 0
     printed = capsys.readouterr().out
-    assert "no GPU" in printed and "on the processor, embedded engine" in printed
+    assert "no GPU" in printed
+    assert "on the processor, embedded engine" in printed
 
 
 @each_row(
@@ -161,7 +162,8 @@ def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) 
     )
     done = ran([sys.executable, "-c", code, *arguments])
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "actors   3 on " in done.stdout and "would make 5 updates" in done.stdout
+    assert "actors   3 on " in done.stdout
+    assert "would make 5 updates" in done.stdout
     assert "heavy set()" in done.stdout
 
 

@@ -74,6 +74,7 @@ def test_a_runs_games_are_judged_and_only_once(
     assert all({"each", "length"} == set(found[place]) for place in turns)
     (row,) = re.findall(r"worth +(\d+) .* 1\.00 .*", capsys.readouterr().out)
     assert int(row) == len(seats)
+
     assert run(command) == 0
     assert server.asked == asked
     assert read_judged(path) == found
@@ -132,7 +133,8 @@ def test_a_correlation_and_its_interval() -> None:
     # r = 1 / sqrt(3) of 28 pairs: tanh(atanh(r) ± 1.96 / 5).
     first = [1.0, -1.0, 1.0, -1.0] * 7
     found = correlation(first, [1.0, -1.0, 1.0, 1.0] * 7)
-    assert found is not None and found.mean == pytest.approx(0.5774, abs=1e-4)
+    assert found is not None
+    assert found.mean == pytest.approx(0.5774, abs=1e-4)
     assert found.low == pytest.approx(0.2604, abs=1e-4)
     assert found.high == pytest.approx(0.7820, abs=1e-4)
     assert correlation(first, first) == (1.0, 1.0, 1.0)

@@ -230,7 +230,8 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
     assert both.counts.groups > alone.counts.groups
     groups = list(both.groups(range(len(both.sizes)), window=5))
     assert len({group[0].group_id for group in groups}) == len(groups) == both.counts.groups
-    assert len({each.game_id for group in groups for each in group}) == both.counts.games
+    games = {each.game_id for group in groups for each in group}
+    assert len(games) == both.counts.games
     assert groups[: len(alone.sizes)] == list(alone.groups(range(len(alone.sizes)), window=50))
 
 

@@ -128,7 +128,8 @@ def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_pa
     arguments = ["play", "--config", str(config), "--opponent", "bot"]
     with PseudoTerminal(tmp_path, 80, 24, *arguments) as screen:
         screen.until("your action> ")
-        assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in screen.says("4\n")
+        played = screen.says("4\n")
+        assert r"bot (seat 1) plays \u001b]0;owned\u0007\u001b[2J[0]" in played
         assert "control characters; type it again" in screen.says("\x1b[A\n")
         assert r"\u001b[2J" in screen.says("!why\n")
         assert all(cell_len(line) <= 80 for line in screen.lines)

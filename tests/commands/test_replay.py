@@ -264,11 +264,13 @@ def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixtur
     shown = capfd.readouterr().out
     assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
     assert "The same: " in shown and "of models" not in shown
+
     text = copied.config.read_text()
     copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
     assert run(["replay", "run", "2", *EVAL]) == 0
     shown = capfd.readouterr().out
     assert "base: the engine was vllm, which repeats up to rounding only" in shown
+
     copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
     assert run(["replay", "run", "2", *EVAL]) == 0
     assert "base: model.name = './gone': no such folder" in capfd.readouterr().out

@@ -125,7 +125,8 @@ def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_p
 
 
 def test_mistakes_are_one_line(tmp_path):
-    refused("world.out = .* exists", make_world, small(tmp_path))
+    taken = small(tmp_path)
+    refused("world.out = .* exists", make_world, taken)
     refused("world.hidden = 20 is no multiple", make_world, small(tmp_path / "new", hidden=20))
     silent = GameConfig(env="TwentyQuestions-v0", seats=1)
     with pytest.raises(ConfigError):

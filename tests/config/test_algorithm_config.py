@@ -80,7 +80,8 @@ def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
         algorithm = {"name": name, "reward_clip": reward_clip}
         return parse({"learner": {"algorithm": algorithm}}).learner.algorithm.reward_clip
 
-    assert bounds(None) is None and bounds([-1, 0.5]) == (-1.0, 0.5)
+    assert bounds(None) is None
+    assert bounds([-1, 0.5]) == (-1.0, 0.5)
     said = line_of(bounds, [1, -1])
     assert said == (
         "learner.algorithm.reward_clip = [1.0, -1.0] leaves all rewards equal; "

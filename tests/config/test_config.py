@@ -84,7 +84,8 @@ def test_overrides_reach_every_depth() -> None:
     assert [game.env for game in config.games] == ["Nim-v0", "SimpleTak-v0"]
     assert config.games[0].args == {"piles": [1, 2]}
     assert [opponent.key for opponent in config.opponents.fixed] == ["random", "expert"]
-    assert config.model.name == "7" and config.tracking.dashboard == "off"
+    assert config.model.name == "7"
+    assert config.tracking.dashboard == "off"
     assert config.eval.opponents == ["base"]
 
 
@@ -226,7 +227,8 @@ def test_every_value_is_documented() -> None:
         for name, f in zip((n for n, _ in fields_of(kind)), kind.model_fields.values(), strict=True)
         if isinstance(f.default, BaseModel)
     }
-    assert silent - sections - {name for name in silent if name.endswith(".kind")} == set()
+    discriminators = {name for name in silent if name.endswith(".kind")}
+    assert silent - sections - discriminators == set()
 
 
 @settings(deadline=None)

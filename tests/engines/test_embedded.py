@@ -49,6 +49,7 @@ async def test_logprobs_are_those_of_a_plain_forward(family: str) -> None:
         asked.append((long, "main@1", 1.0, await ask(engine, long, adapter="main@1")))
         stats = engine.stats()
     assert_each_is_exact(asked, plain, "main@2")
+
     assert stats["cached_prompt_tokens"] > 0.3 * stats["prompt_tokens"]
     assert stats["requests"] == len(asked)
     assert stats["sampled_tokens"] == sum(len(answer.token_ids) for *_, answer in asked)
@@ -104,6 +105,7 @@ async def test_a_request_samples_the_same_alone_and_in_a_crowd(family: str) -> N
         asks = {"max_tokens": len(answer.token_ids), "seed": 100 * (index // 3) + index % 3}
         async with serving(model, adapters, max_requests=1) as engine:
             alone = await ask(engine, prompt_ids, adapter=name, temperature=temperature, **asks)
+
         assert alone.token_ids == answer.token_ids
         np.testing.assert_allclose(alone.logprobs, answer.logprobs, atol=1e-4)
 
@@ -123,6 +125,7 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert_exact(model, RULES, answer)
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*RULES, *answer.token_ids]])).logits[0]
+
     assert logits[len(RULES) - 1 : -1].argmax(-1).tolist() == answer.token_ids
 
 
@@ -184,6 +187,7 @@ def test_the_chance_of_a_token_is_splitmix64_of_seed_and_place() -> None:
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     published += [4593380528125082431, 16408922859458223821]
     places = np.array([3, 0, 1, 2, 4])
+
     chances = uniforms(np.full(5, 1234567, dtype=np.uint64), places)
     assert chances.tolist() == [(published[place] >> 11) / 2**53 for place in places]
 
@@ -212,6 +216,7 @@ async def test_requests_for_allowed_tokens_and_others_share_a_batch(family: str)
         chosen = [allowed.index(token) for token in answer.token_ids]
         likely = expected[range(len(chosen)), chosen].tolist()
         assert answer.logprobs == pytest.approx(likely, abs=1e-4)
+
     assert len({token for answer in answers[1::2] for token in answer.token_ids}) > 1
 
 
@@ -335,6 +340,7 @@ async def test_a_failed_forward_fails_all_requests_at_once_and_later(family: str
     async with serving(model, [_scaled(adapter, float("nan"))]) as engine:
         asked = (ask(engine, RULES, adapter=name) for name in (None, adapter.name))
         answers = await asyncio.gather(*asked, return_exceptions=True)
+
         assert [type(answer) for answer in answers] == [EngineDiedError] * 2
         with pytest.raises(EngineDiedError, match="FloatingPointError: .*not finite"):
             await ask(engine, RULES)

@@ -64,6 +64,7 @@ def lora_of(model: PreTrainedModel, name: str, seed: int) -> Adapter:
             for sizes in ((RANK, inputs), (outputs, RANK))
         )
         pairs[layer] = (a, b)
+
     return make_lora(name, pairs, rank=RANK, alpha=2 * RANK)
 
 

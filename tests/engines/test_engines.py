@@ -49,8 +49,10 @@ def served(adapters: AdapterStore, adapter: Adapter):
 
 async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     model = {"name": str(tiny_folder), "dtype": "float32"}
-    config = parse({"model": model, "actors": {"engine": "embedded", "games_in_flight": 2}})
+    actors = {"engine": "embedded", "games_in_flight": 2}
+    config = parse({"model": model, "actors": actors})
     engine, tokenizer = await make_engine(config, tmp_path / "log")
+
     ids = tokenizer.encode("go")
     answer = await engine.generate(asking(ids, max_tokens=3))
     assert len(answer.token_ids) == len(answer.logprobs) > 0
@@ -124,6 +126,7 @@ def probe_case(noise: float, effects: Sequence[float] = (1.0, -1.5)) -> list[str
         for name in names
         for logprobs in [[changed[name] - 5 + noise, changed[name] - 5 - noise]]
     ]
+
     scores = {name: [[changed[name] - 5] * 2 for _ in answers] for name in names}
     return check_probe(answers, scores, BOUNDS["bfloat16"])
 
@@ -151,6 +154,7 @@ def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path, monkeypatch):
     assert read_adapter(stored.folder, "main@0").config == adapter.config
     written = load_file(stored.folder / "adapter_model.safetensors")
     expected = {key: value.bfloat16() for key, value in load(adapter.weights).items()}
+
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[key], expected[key]) for key in expected)
     assert adapters.find("main@0") is stored
@@ -234,6 +238,7 @@ def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monk
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     variables = os.environ | {"TMPDIR": str(tmp_path)}
     owner = subprocess.Popen([sys.executable, "-c", code], env=variables, **pipes)
+
     folder = Path(owner.stdout.readline().strip())
     first = ScratchFolder("adapters-")
     assert sorted(tmp_path.iterdir()) == sorted([folder, first.path])

@@ -128,8 +128,10 @@ def swapped(env: CoinPoker) -> list[int]:
 def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
     own: dict[str, Any]
     own = {name: f"{__name__}:{name}" for name in ("moves_of_the_raw", "pays_one", "swapped")}
+
     named = {"legal_moves": own["moves_of_the_raw"], "payoffs": own["pays_one"]}
     game = coin_game("heads", **named, seating=own["swapped"], payoff_scale=4.0)
+
     assert game.observe().seat == game.seat == 1 and game.legal_moves() == ["[bet]"]
     game.step("[bet]")
     assert game.legal_moves() == ["[fold]"]
@@ -145,6 +147,7 @@ def test_it_is_checked_and_solved_as_any_game() -> None:
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
     found = assess(tree, uniform(tree), forfeits=True)
+
     assert found.values == pytest.approx((0.25, -0.25))
     assert found.best == pytest.approx((0.5 * 1.5, 0.0))
     assert found.exploitability == pytest.approx(0.375)

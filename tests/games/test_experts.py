@@ -156,6 +156,7 @@ def test_the_expert_of_kuhn_poker_sees_its_own_card_alone():
 
 
 async def test_the_expert_plays_the_mix():
+
     game = kuhn_game("", 0, 2)
     observation, player = game.observe(), ExpertPlayer()
     played = [(await player.act(observation, game, seed)).action for seed in range(600)]

@@ -93,7 +93,8 @@ def test_a_seat_sees_each_thing_once_and_only_the_last_board():
         "Player 1 placed their symbol (X) in cell 0.",
         "Player 0 placed their symbol (O) in cell 1.",
     ]
-    assert " X | O | 2 " in observation.board and observation.notice == ""
+    assert " X | O | 2 " in observation.board
+    assert observation.notice == ""
     assert played.observe() == observation
 
 

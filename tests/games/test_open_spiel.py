@@ -134,6 +134,7 @@ def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> Non
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
+
     for seed in range(3):
         check_played(name, seed)
 
@@ -234,6 +235,7 @@ async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) 
     games = [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]
     rows = await learned_from(tmp_path, games=games, eval=KUHN_RUN["eval"])
     key = "exploit/open_spiel:kuhn_poker/high"
+
     assert all(0 < row[key] <= 2 for row in rows)
 
 

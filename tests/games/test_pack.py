@@ -312,7 +312,8 @@ def test_a_negotiation_pays_what_the_trades_were_worth_to_each() -> None:
                 for who, sign in ((1 - seat, 1), (seat, -1)):
                     worth = take * values[who][other] - give * values[who][mine]
                     gained[who] += sign * worth
-        assert game.payoffs == gained and game.outcomes == [gain / 2650 for gain in gained]
+        assert game.payoffs == gained
+        assert game.outcomes == [gain / 2650 for gain in gained]
         paid.add(tuple(gained))
     assert len(paid) > 3 and (0, 0) in paid
 
@@ -446,7 +447,8 @@ def test_a_team_of_codenames_that_never_guesses_beats_random() -> None:
         game, chance = begin(GAMES["Codenames-v0"], seed), random.Random(seed)
         own = with_teams(GAMES["Codenames-v0"].config).teams[seed % 2]
         while not game.done:
-            game.step("nothing" if game.seat in own else chance.choice(game.legal_moves()))
+            action = "nothing" if game.seat in own else chance.choice(game.legal_moves())
+            game.step(action)
         won += game.outcomes[own[0]] == 1
     assert won >= 16
 

@@ -184,6 +184,7 @@ def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Pa
     tracker = make_tracker(tmp_path)
     shown: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
     paying = dataclasses.replace(make_score(1), env="Leduc", **shown)
+
     tracker.log_evaluation([paying, make_score(1)])
     tracker.end_update(1)
     tracker.finish("all updates made")

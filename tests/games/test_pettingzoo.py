@@ -296,6 +296,7 @@ def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
     names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
     trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
     found = [assess(tree, uniform(tree), forfeits=False) for tree in trees]
+
     assert found[0].values == pytest.approx(found[1].values, abs=1e-9)
     assert found[0].best == pytest.approx(found[1].best, abs=1e-9)
     assert not can_be_solved(config_of("connect_four_v3"))

@@ -69,7 +69,8 @@ def test_what_extends_a_known_game_is_served_alike(info: GameInfo) -> None:
 def test_the_nearest_known_game_counts() -> None:
     """Kuhn poker as we play it extends TextArena's, which has no expert."""
     (parent,) = KuhnPoker.__bases__
-    assert info_of(parent).expert is None and info_of(KuhnPoker).expert is not None
+    assert info_of(parent).expert is None
+    assert info_of(KuhnPoker).expert is not None
     assert info_of(type("House", (KuhnPoker,), {})) is info_of(KuhnPoker)
     assert info_of(type("House", (parent,), {})) is info_of(parent)
 

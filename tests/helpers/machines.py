@@ -23,4 +23,5 @@ def machine(cards: int = 0, gigabytes: float = 24.0, **changes: object) -> Machi
         **{"bfloat16": True, "packages": VERSIONS, "torch_cuda": "13.0", "gpus": gpus},
         **({"driver": "580.82.07", "driver_cuda": "13.0"} if cards else {}),
     }
+
     return Machine(**(values | changes))  # type: ignore[arg-type]

@@ -45,6 +45,7 @@ def tiny_model(
     }
     config = LlamaConfig(**sizes, eos_token_id=0, bos_token_id=None, pad_token_id=0)
     config._attn_implementation = attention
+
     torch.manual_seed(seed)
     return LlamaForCausalLM(config).float().eval().requires_grad_(False)
 

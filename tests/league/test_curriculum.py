@@ -192,9 +192,11 @@ def test_a_run_plays_less_of_what_teaches_nothing(begin, mode, capsys):
     assert rows[0]["curriculum/probability/tied"] == 0.5
     found = [rows[-1][f"curriculum/probability/{env}"] for env in ("tied", "TicTacToe-v0")]
     assert found == pytest.approx([0.1, 0.9]), "0.8 by the rule, half of 0.2 by weight"
+
     assert rows[-1]["curriculum/spread/tied"] == 0 < rows[-1]["curriculum/spread/TicTacToe-v0"]
     drawn = {row["env"]: row for row in ratings([context.folder.root], 1.0, as_json=True)["drawn"]}
     assert drawn["TicTacToe-v0"]["drawn"] > drawn["tied"]["drawn"] > 0
+
     capsys.readouterr()
     ratings([context.folder.root], 1.0)
     assert "Envs drawn" in capsys.readouterr().out

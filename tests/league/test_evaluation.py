@@ -52,6 +52,7 @@ def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> 
         assert (one.env, one.seed) == (other.env, other.seed)
         assert [seat.player for seat in one.seats] == [seat.player for seat in other.seats]
         assert {seat.temperature for seat in other.seats} == {0.0}
+
     results = [
         replace(game(), spec=spec, outcomes=[1.0, -1.0] if spec in greedy else [0, 0])
         for spec in specs
@@ -120,7 +121,8 @@ def test_scores_count_forfeits_apart() -> None:
     ]
     (score,) = evaluation_scores(2, results)
     assert (score.wins, score.draws, score.losses, score.forfeits) == (3, 1, 1, 1)
-    assert score.score == pytest.approx(0.7) and score.legal_moves == pytest.approx(0.9)
+    assert score.score == pytest.approx(0.7)
+    assert score.legal_moves == pytest.approx(0.9)
     assert score.low < 0.7 < score.high
 
 
@@ -218,6 +220,7 @@ def played(
         for i, action in enumerate(actions)
         for who in [players[i % 2]]
     ]
+
     result = game(players, (1.0, -1.0), purpose="eval", **changes)  # type: ignore[arg-type]
     return replace(result, turns=turns)
 

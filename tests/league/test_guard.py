@@ -325,11 +325,14 @@ def test_a_rollback_needs_an_evaluation_and_comes_at_the_next_update() -> None:
     watch = guard(action=["rollback"])
     for version, share in enumerate([0.6, 0.8, 0.6, 0.1, 0.1, 0.1]):
         watch.score([score(version, share)])
-    assert watch.check(6, row()) == [] and watch.take_actions(6) == ["rollback"]
-    assert watch.best == 1 and watch.take_actions(7) == []
+    assert watch.check(6, row()) == []
+    assert watch.take_actions(6) == ["rollback"]
+    assert watch.best == 1
+    assert watch.take_actions(7) == []
     watch = guard(action=["rollback", "learning_rate"])
     alarms(watch, failing()[:7])
-    assert watch.take_actions(7) == ["learning_rate"] and watch.needed == frozenset()
+    assert watch.take_actions(7) == ["learning_rate"]
+    assert watch.needed == frozenset()
 
 
 def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
@@ -448,13 +451,16 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     before, after = read_rows(tmp_path / "metrics.jsonl")
     assert before["guard/alarms"] == 0 and after["guard/alarms"] == 1
     assert after["guard/alarm/truncation"] == pytest.approx((0.01 + 0.01 + 0.5) / 3)
-    assert after["guard/rolled_back_to"] == 4 and after["guard/draw/past"] == 0.5
+    assert after["guard/rolled_back_to"] == 4
+    assert after["guard/draw/past"] == 0.5
     assert sum("guard" in record.message for record in caplog.records) == 2
     tracker.finish("all updates made")
     shown = printed(tracker)
-    assert line in shown and "back to the weights of version 4" in shown
+    assert line in shown
+    assert "back to the weights of version 4" in shown
     assert re.search(r"^alarm: truncation +7 +0\.173$", shown, re.MULTILINE)
     assert re.search(r"^action: rollback +7 *$", shown, re.MULTILINE)
+
     names = [name for name in after if name.startswith("guard/")]
     assert len(names) > 5 and None not in map(metric, names)
 

@@ -56,6 +56,7 @@ class StandInLearner:
             self.weights = NOISE
         metrics: dict[str, float | None] = {"learn/loss": 0.0}
         metrics["learn/entropy"] = self.weights["entropy"]
+
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
@@ -119,7 +120,8 @@ class StandInActor:
             first, second = (0.5 if p.version is None else self.weights[p]["win"] for p in players)
             lot = derive_seed(7, spec.purpose, spec.game_id) / 2**64
             outcomes = (1.0, -1.0) if lot < (1 + first - second) / 2 else (-1.0, 1.0)
-            yield replace(game([player.name for player in players], outcomes), spec=spec)
+            result = game([player.name for player in players], outcomes)
+            yield replace(result, spec=spec)
 
     async def present(self) -> None:
         pass

@@ -94,9 +94,11 @@ def test_the_mean_over_all_games_is_the_true_gradient_whatever_q_says(model, kin
     batch = FlatBatch(make_batch([s for i, each in enumerate(GAMES) for s in game(i, *each)]))
     estimate = learner.critic.estimate(batch, batch.turn_rewards_S, learner.scorer)
     assert estimate.values_S.std() > 0.1
+
     first_A = logprobs(learner, [1, 2]).sum(1)
     second = {first: logprobs(learner, [1, 2, 3, first % 11]).sum(1) for first in LEGAL}
     assert 0.005 < first_A[LEGAL].exp().sum() < 0.9
+
     advantages = iter(estimate.advantages_S.tolist())
     truth, surrogate = torch.zeros(()), torch.zeros(())
     for first, after in GAMES:
@@ -133,6 +135,7 @@ def test_an_updates_gradient_is_that_of_the_expected_reward(model, gradients) ->
             zip(ANSWERS, rewards, sampled_AT, strict=True)
         )
     ]
+
     learner.update(make_batch(samples))
     torch.testing.assert_close(gradients[0][: len(expected)], expected, atol=1e-5, rtol=1e-4)
     assert expected.abs().max() > 1e-2

@@ -78,7 +78,8 @@ def test_baseline_by_hand():
     assert baseline.values == {("a", 0): 0.75, ("a", 1): -0.5}
     second = baseline_advantages(baseline, [(1.0, ("a", 0), 2), (1.0, ("b", 0), 3)])
     assert second.tolist() == [0.25, 1.0]
-    assert baseline.values[("a", 0)] == 0.875 and baseline.values[("b", 0)] == 0.5
+    assert baseline.values[("a", 0)] == 0.875
+    assert baseline.values[("b", 0)] == 0.5
 
 
 def test_baseline_survives_its_state():
@@ -155,9 +156,11 @@ def test_rounding_is_no_deviation_and_a_trajectory_counts_once():
     # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
     samples = [make_sample([1], [2], 0.1, game_id=game, group_id=4) for game in (0, 0, 0, 1)]
     samples += [make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5)]
+
     batch = FlatBatch(make_batch(samples))
     assert batch.mean_T(batch.rewards_S).tolist() == [0.1, 0.1, 0.7]
-    assert batch.groups_T == [4, 4, 5] and batch.trajectories_S.tolist() == [0, 0, 0, 1, 2]
+    assert batch.groups_T == [4, 4, 5]
+    assert batch.trajectories_S.tolist() == [0, 0, 0, 1, 2]
 
 
 def test_each_sample_has_what_its_trajectory_says():
@@ -168,7 +171,8 @@ def test_each_sample_has_what_its_trajectory_says():
         make_sample([1], [3], game_id=4, env="b", group_id=7),  # of the first one's group
     ]
     batch = FlatBatch(make_batch(samples))
-    assert batch.envs_T == ["b", "b", "a"] and batch.envs_S == ["b", "b", "a", "a"]
+    assert batch.envs_T == ["b", "b", "a"]
+    assert batch.envs_S == ["b", "b", "a", "a"]
     assert batch.roles_S == [("b", 0), ("b", 0), ("a", 1), ("a", 1)]
     owners = [(owner.game_id, owner.forfeit) for owner in batch.owners_S]
     assert owners == [(3, False), (4, False), (2, True), (2, True)]
@@ -177,6 +181,7 @@ def test_each_sample_has_what_its_trajectory_says():
     assert batch.rewards_S.tolist() == [0.5, 1.0, 1.0, 1.0]
     behaviour = [logprobs.tolist() for logprobs in batch.behaviour_logprobs]
     assert behaviour == [[-0.5], [-1.0], [-1.0, -1.0], [-1.0]]
+
     assert [tokens.prompt_ids for tokens in batch.token_samples] == [[1], [1], [1, 4], [1, 5]]
 
 

@@ -43,6 +43,7 @@ def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, alg
         makers.clear()
         batches = [make_batch(unlike_samples(9), version) for version in (0, 1)]
         metrics = [without_speed(learner.update(batch)) for batch in batches]
+
         scores = learner.logprobs(tokens_of(unlike_samples(9)))
         found.append((metrics, scores, gradients.copy(), trained(learner)))
         assert all(name.startswith("ahead") for name in makers) == ahead and len(makers) > 10

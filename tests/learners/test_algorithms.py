@@ -95,7 +95,8 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
     learner = make_learner(model, algorithm={"name": name})
     before = trained(learner)
     update = learner.update(make_groups(won=[0.1] * 4))
-    assert update.advantages == [0.0] * 16 and update.metrics["learn/tied_groups"] == 2
+    assert update.advantages == [0.0] * 16
+    assert update.metrics["learn/tied_groups"] == 2
     alone = [make_sample([1, 2], [3], reward=float(i), group_id=i, game_id=i) for i in range(2)]
     update = learner.update(make_batch(alone, 1))
     assert update.advantages == [0.0] * 2
@@ -122,7 +123,8 @@ def test_bounds_come_before_any_kl(model):
     algorithm["reward_clip"] = [-1e-3, 1e-3]
     learner = make_learner(model, algorithm=algorithm)
     learner.update(make_groups(0))
-    assert abs(learner.update(make_groups(1)).metrics["learn/reward_shaped_mean"]) > 0.01
+    shaped = learner.update(make_groups(1)).metrics
+    assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
 
 
 def test_old_logprobs_are_those_before_the_first_step(model):
@@ -138,10 +140,12 @@ def test_old_logprobs_are_those_before_the_first_step(model):
 
 def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
     for importance in ("mask", "sequence_mask"):
-        learner = make_learner(model, algorithm={"name": "grpo", "importance": importance})
+        algorithm = {"name": "grpo", "importance": importance}
+        learner = make_learner(model, algorithm=algorithm)
         before = trained(learner)
         samples = [make_sample([1, 2], [3], reward=i, game_id=i, logprobs=[-9.0]) for i in range(4)]
-        assert learner.update(make_batch(samples)).metrics["learn/importance_masked"] == 1.0
+        update = learner.update(make_batch(samples))
+        assert update.metrics["learn/importance_masked"] == 1.0
         assert torch.equal(trained(learner), before)
 
 
@@ -174,6 +178,7 @@ def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, nam
 def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
     algorithm = {"name": "grpo", "importance_cap": 1.1}
     learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
+
     batch = make_groups()
     expected = capped_share(learner, batch, 1.1)
     assert learner.update(batch).metrics["learn/importance_capped"] == pytest.approx(expected)

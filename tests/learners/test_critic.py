@@ -183,7 +183,8 @@ def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorith
             for read in critic.read(tokens_of(batch.samples))
         ]
     values = values_of(learner, batch)
-    assert values.std() > 1e-4 and values.tolist() == pytest.approx(expected, abs=1e-5)
+    assert values.std() > 1e-4
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
@@ -193,7 +194,8 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
     for version in range(2):
         # Alone in its env, so that its normalised advantage is 0; the value is not right yet.
         update = learner.update(make_batch([make_sample([1, 2, 3], [4], 2.0)], version))
-        assert update.advantages == [0.0] and update.metrics["learn/value_loss"] > 0
+        assert update.advantages == [0.0]
+        assert update.metrics["learn/value_loss"] > 0
     assert torch.equal(trained(learner), before)
     assert (critic_parameters(learner) != untrained).float().mean() > 0.5
 
@@ -204,6 +206,7 @@ def test_values_become_discounted_returns(model, algorithm):
     critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, decay: 0.5}
     options = {"learning_rate": 1e-4, "epochs": 20, "updates": 8}
     learner = make_learner(model, algorithm=algorithm | {"critic": critic}, **options)
+
     won = {"terminal": {"outcome": Reward(2.0, 2.0)}}
     for version in range(8):
         same = {"version": version, "moves": (Move([4]),), **won}
@@ -211,11 +214,13 @@ def test_values_become_discounted_returns(model, algorithm):
             make_sample([1, 2 + 3 * turn, 3 + turn], [4], 0.0, turn=turn, **same)
             for turn in range(3)
         ]
+
         metrics = learner.update(make_batch(samples, version)).metrics
     values = values_of(learner, make_batch(samples, 8))
     assert values.tolist() == pytest.approx([0.5, 1.0, 2.0], abs=0.1)
     assert metrics["learn/value_mean"] == pytest.approx(3.5 / 3, abs=0.1)
-    assert metrics["learn/value_loss"] < 0.01 and metrics["learn/explained_variance"] > 0.95
+    assert metrics["learn/value_loss"] < 0.01
+    assert metrics["learn/explained_variance"] > 0.95
 
 
 def test_a_critic_begins_at_0_and_its_lora_at_the_policys(model):

@@ -75,6 +75,7 @@ def assert_alike(kind, path, own_attention, plain_attention):
         policy(policy.inputs(SAMPLES)).logprobs_N,
         torch.cat([plain_logprobs(plain, each) for each in SAMPLES]),
     )
+
     assert logprobs.std() > 0.1
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
     own, others = (
@@ -110,7 +111,8 @@ def test_rows_by_hand():
     rows = pad_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1])])
     assert rows.ids_SL.tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
     assert rows.mask_SL.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert rows.predictors_N.tolist() == [2, 3, 5] and rows.targets_N.tolist() == [8, 9, 1]
+    assert rows.predictors_N.tolist() == [2, 3, 5]
+    assert rows.targets_N.tolist() == [8, 9, 1]
     assert (rows.samples_N.tolist(), rows.states_S.tolist()) == ([0, 0, 1], [2, 5])
 
 
@@ -180,6 +182,7 @@ def test_a_router_can_be_named_and_experts_cannot():
 @pytest.mark.parametrize("kind", PADDED)
 def test_padded_families_equal_their_own_forward(kind):
     policy = assert_alike(kind, "padded", None, None)
+
     logprobs = policy(policy.inputs(SAMPLES)).logprobs_N
     policy.recompute_activations()
     again = policy(policy.inputs(SAMPLES)).logprobs_N

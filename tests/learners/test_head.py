@@ -38,6 +38,7 @@ def figures(hidden: Tensor, head: Head, chunk_rows: int = 2) -> Sequence[Tensor]
     found = selected_logprobs(
         hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims
     )
+
     return found.logprobs_N, found.entropies_N, *found.divergences.values()
 
 
@@ -76,10 +77,12 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
 def test_figures_and_gradients_are_the_plain_ones(
     scale: float, bias: bool, softcap: float | None, trained: bool, chunk_rows: int
 ) -> None:
+
     given = [HIDDEN, WEIGHT, *([BIAS] if bias else [])]
     inputs = [each.clone().requires_grad_(i == 0 or trained) for i, each in enumerate(given)]
     head = Head(inputs[1], inputs[2] if bias else None, scale, softcap)
     found, expected = figures(inputs[0], head, chunk_rows), plain_figures(inputs[0], head)
+
     torch.testing.assert_close(found, expected)
     wanted = inputs if trained else inputs[:1]
     weights = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
@@ -88,6 +91,7 @@ def test_figures_and_gradients_are_the_plain_ones(
     for pair in [*zip(*sums, strict=True), together]:  # each alone, and all
         gradients = (torch.autograd.grad(each, wanted, retain_graph=True) for each in pair)
         torch.testing.assert_close(*gradients)
+
     assert torch.autograd.gradcheck(
         lambda hidden, *rest: figures(
             hidden, Head(rest[0], rest[1] if bias else None, scale, softcap)

@@ -89,7 +89,8 @@ def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_pa
     played.turns = [
         turn(0, 0, "main@0", sampled=replace(unscored, segments=(first, inserted, last)))
     ]
-    tokens = read_game("a line", game_record(played, [], 0, None)).turns[0].answer.sampled
+    record = game_record(played, [], 0, None)
+    tokens = read_game("a line", record).turns[0].answer.sampled
     assert tokens is not None
     made = make_sample([1], [2], reward=0.5)
     made = made._replace(sample=replace(made.sample, tokens=tokens))
@@ -111,6 +112,7 @@ def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_pa
 def test_metrics_say_what_was_trained_on(model):
     rewards = {"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)}
     cut: dict[str, Any] = {"finish_reason": "length", "rewards": rewards}
+
     batch = make_batch(
         [
             make_sample([1, 2], [3], 1.0, seat=0, game_id=1, group_id=1, prompt_cut=7),
@@ -118,6 +120,7 @@ def test_metrics_say_what_was_trained_on(model):
             make_sample([1], [4, 5, 6], game_id=2, group_id=3, outcome=1.0, **cut),
         ]
     )
+
     update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
     metrics = update.metrics
     assert update.version == 1
@@ -131,6 +134,7 @@ def test_metrics_say_what_was_trained_on(model):
         | {"staleness_mean": 2 / 3, "staleness_max": 2}
         | {"baseline/env/0": (1 - 0.95**2) * 1.25, "baseline/env/1": 0.0}
     )
+
     for name, value in expected.items():
         assert metrics[f"learn/{name}"] == pytest.approx(value), name
     assert all(value is None or type(value) is float for value in metrics.values())
@@ -143,6 +147,7 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
         for each in tokens_of(mixed_batch(0).samples)
         for own in [plain_logprobs(plain, each).tolist()]
     ]
+
     # Several steps, so that later ones see other weights: the mismatch is that of the first.
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
     metrics = learner.update(make_batch(samples)).metrics
@@ -196,6 +201,7 @@ def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["000000"]
     names = sorted(path.name for path in (tmp_path / "000000").iterdir())
     assert names == ["adapter_config.json", "adapter_model.safetensors", "learner.pt"]
+
     with pytest.raises(FileExistsError, match="000000"):
         learner.save(tmp_path / "000000")
 
@@ -233,6 +239,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     said = line_of(other.load, tmp_path / "000001")
     file = tmp_path / "000001" / STATE_FILE
     assert said.startswith(f"{file}: format = 3 is not the one")
+
     assert other.version == 0 and torch.equal(trained(other), before)
 
 
@@ -393,7 +400,9 @@ def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(mod
 def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     samples = tokens_of(mixed_batch(0).samples)
-    update = make_learner(model, adapter=adapter, micro_batch_size=size).imitate(samples)
+    learner = make_learner(model, adapter=adapter, micro_batch_size=size)
+    update = learner.imitate(samples)
+
     plain = plain_policy(model)
     TrainedLora(plain).load(adapter)
     parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
@@ -430,7 +439,8 @@ def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end
     spoilt = [replace(each, temperature=math.nan) for each in tokens_of(mixed_batch(0).samples)]
     for version in (1, 2):
         update = learner.imitate(spoilt)
-        assert update.version == version and update.metrics["learn/skipped_steps"] == 1
+        assert update.version == version
+        assert update.metrics["learn/skipped_steps"] == 1
     assert torch.equal(trained(learner), before)
     with pytest.raises(FloatingPointError, match="3 updates in a row"):
         learner.imitate(spoilt)
@@ -455,6 +465,7 @@ def test_metrics_are_reported_for_each_role_too(model):
         for game in range(4)
         for seat, role in enumerate(roles)
     ]
+
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=2)
     metrics = learner.update(make_batch(samples)).metrics
     for seat in (0, 1):

@@ -72,6 +72,7 @@ def test_the_steps_loss_without_a_trace(model: ModelConfig, algorithm: dict[str,
     trained = update.metrics["learn/rft_kept"] if algorithm["name"] == "rft" else 12
     assert 0 < loss.tokens == (16 if trained == 12 else 8)
     assert without_speed(update) == without_speed(plain)
+
     assert same(state(learner), state(other))
 
 

@@ -160,6 +160,7 @@ def test_a_person_is_shown_it(tmp_path):
     tracker.log_learner(Update(version=3, metrics=metrics, advantages=[]))
     tracker.end_update(3)
     assert "micro-batches were halved 2 times" in " ".join(printed(tracker).split())
+
     assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
 
 

@@ -86,7 +86,8 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 
 def tokens(logprobs):
     """Of an optimizer step that is this micro-batch; pairs count alike, and so do answers."""
-    weights = {"advantages_N": SIGNS, "normalizers_N": 2 * tensor([3, 3, 3, 4, 4, 4, 4])}
+    lengths = tensor([3, 3, 3, 4, 4, 4, 4])
+    weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
     return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)
 
 

@@ -243,6 +243,7 @@ def test_the_reference_of_a_resumed_run_is_the_start(model, tmp_path):
 
 
 def test_a_reference_that_moves_forgets_what_was_preferred(model):
+
     learner = make_learner(model, algorithm={"name": "dpo", "reference": {"every": 1}})
     learner.update(games_of(0))
     assert learner.update(games_of(1)).metrics["learn/pair_margin"] == 0

@@ -137,6 +137,7 @@ def whole_updates(ranks, model, batches, folder=None, **options):
     metrics = [without_speed(learner.update(batch)) for batch in batches]
     held = sum(each.numel() for each in learner.optimizer.parameters)
     snapshot = learner.snapshot()
+
     if ranks.index:
         return None, None, metrics, held
     moments = snapshot.state["optimizer"]["adamw"]["state"]
@@ -452,6 +453,7 @@ def test_a_run_with_two_ranks(tiny_folder, here):
         "--loop.mode sync --model.dtype float32 --init fresh --sampling.max_tokens 4 "
         "--learner.batch_size 16 --learner.micro_batch_size 8 --eval.every 0"
     ).split()
+
     assert run(["train", *arguments]) == 0
     rows = [json.loads(row) for row in (here / "run/metrics.jsonl").read_text().splitlines()]
     assert [row["version"] for row in rows] == [0, 1, 2]

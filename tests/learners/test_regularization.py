@@ -60,6 +60,7 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
     # The definitions, over whole answers, know nothing of tokens.
     cost = (own_A.exp() * (kl * (own_A - aims_A) + entropy * own_A)).sum()
     expected = gradient(cost, plain)
+
     policy, tokens = scored(1, 2, old)
     loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, kl, entropy), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
@@ -80,6 +81,7 @@ def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
     likely = 1 / own.detach().exp()
     tokens = make_tokens(own, torch.arange(5), reference=aims, normalizers_N=likely)
     value = regularized(no_loss(tokens), tokens, Coefficients(0.0, 1.0, 0.0), 2.0).value
+
     kl, reverse = (own.exp() * (own - aims)).sum(), (aims.exp() * (aims - own)).sum()
     assert value.item() == pytest.approx(kl.item())
     found, forward, backward = (
@@ -99,7 +101,8 @@ def test_move_loss_by_hand():
     logprobs = torch.log(torch.tensor([0.5, 0.4, 0.3])).requires_grad_()
     old = torch.log(torch.tensor([0.25, 0.8, 0.3]))
     costs = torch.tensor([1.0, 2.0, 3.0]).requires_grad_()
-    loss = move_loss(costs, logprobs, old, torch.tensor([0, 0, 0]), cap=1.5, normalizer=10)
+    turns = torch.tensor([0, 0, 0])
+    loss = move_loss(costs, logprobs, old, turns, cap=1.5, normalizer=10)
     loss.backward()
     # Prefixes are 1, 2 and 1 times as likely as they were; the second is capped.
     assert loss.item() == pytest.approx((1 + 1.5 * 2 + 3) / 10)
@@ -255,6 +258,7 @@ KL = [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
 
 def test_the_opponents_kl_by_hand():
     to_go = opponents_kl(rounds(TURNS), np.array(KL), per_turn=False)
+
     expected = [7 - 60, 6 - 40, 4 - 40, 70 - 7, 60 - 6, 40, 0.75, 0.25]
     assert to_go.tolist() == pytest.approx(expected)
     own = opponents_kl(rounds(TURNS), np.array(KL), per_turn=True)
@@ -285,6 +289,7 @@ def test_a_group_compares_the_sum_of_the_opponents_kl_too():
     old, reference = [torch.tensor([each]) for each in KL], [torch.zeros(1)] * len(KL)
     section = settings(name="rloo", kl_reward=1.0, kl_opponents=True)
     shaped = shaped_rewards(batch, section, 1.0, old, reference, per_turn=False)
+
     # What a seat pays from its first turn on, and gains by the other's turns after that.
     assert batch.mean_T(shaped) == pytest.approx([1 - 7 + 60, 1 - 70 + 7, 0.25])
 

@@ -208,7 +208,8 @@ async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pass through the model has used stays with the process until its cache is emptied."""
-    local = LocalLearner(config_of(model, actors={"share_gpu": share}), RunFolder(tmp_path))
+    config = config_of(model, actors={"share_gpu": share})
+    local = LocalLearner(config, RunFolder(tmp_path))
     cached: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", cached.clear)
     local.learner.policy.register_forward_hook(lambda *_: cached.append("activations"))

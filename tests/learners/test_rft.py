@@ -89,6 +89,7 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, gradien
     algorithm = RFT | {"aggregation": aggregation}
     for size in (8, 1):
         alone = make_learner(model, algorithm=algorithm, micro_batch_size=size).update(kept)
+
         assert alone.metrics["learn/loss"] == pytest.approx(update.metrics["learn/loss"])
         torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
 
@@ -115,7 +116,8 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     before = trained(learner)
     for version in range(4):  # more than max_bad_updates: there is nothing bad about it
         update = learner.update(make_games(version, won=0.0))
-        assert update.version == version + 1 and update.advantages == [0.0] * 8
+        assert update.version == version + 1
+        assert update.advantages == [0.0] * 8
         expected = {"rft_kept": 0, "rft_skipped": version + 1, "optimizer_steps": 0, "samples": 8}
         expected["tokens_per_second"] = 0  # none was put through
         for name, value in expected.items():
@@ -125,7 +127,8 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     again = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     again.load(tmp_path / "000004")
     metrics = again.update(make_games(4)).metrics
-    assert metrics["learn/rft_skipped"] == 4 and metrics["learn/optimizer_steps"] == 4
+    assert metrics["learn/rft_skipped"] == 4
+    assert metrics["learn/optimizer_steps"] == 4
     assert not torch.equal(trained(again), before)
 
 

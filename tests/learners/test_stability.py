@@ -61,6 +61,7 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
     algorithm = config.learner.algorithm
     found = (algorithm.critic, algorithm.baseline_decay, algorithm.normalize)
     assert found == (None, 0.95, "center")
+
     (tmp_path / "config.yaml").write_text(dump(config), encoding="utf-8")
     assert load(str(tmp_path / "config.yaml")) == config
     assert load("default", {"learner.algorithm.name": "ppo"}).learner.algorithm.critic is not None
@@ -210,7 +211,9 @@ def test_steps_end_once_the_policy_is_too_far(model):
     metrics = make_learner(model, **options).update(mixed_batch()).metrics
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
     for limit in (1e-6, metrics["learn/kl_old"] / 4, 1e6):
-        found = make_learner(model, max_kl=limit, **options).update(mixed_batch()).metrics
+        learner = make_learner(model, max_kl=limit, **options)
+        found = learner.update(mixed_batch()).metrics
+
         made = found["learn/optimizer_steps"]
         assert found["learn/epochs_made"] == made / 2
         assert (found["learn/kl_old"] > limit) == (made < 8)
@@ -293,7 +296,8 @@ def test_the_largest_atoms_by_hand():
     assert kept(turns, 1.0) == [[0], [1], [2], [3], [4]]
     # By their means: 1.25, .5 and .5.
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
-    assert kept(games, 0.3) == [[0, 1]] and kept(games, 0.5) == [[0, 1], [2]]
+    assert kept(games, 0.3) == [[0, 1]]
+    assert kept(games, 0.5) == [[0, 1], [2]]
     assert top_advantage_atoms([], advantages, 0.5) == []
 
 
@@ -332,7 +336,8 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
 def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
     runs = {}
     for old in ("learner", "engine"):
-        learner = make_learner(model, algorithm=NO_CRITIC | {"old_logprobs": old}, epochs=2)
+        algorithm = NO_CRITIC | {"old_logprobs": old}
+        learner = make_learner(model, algorithm=algorithm, epochs=2)
         own = np.concatenate(learner.logprobs(tokens_of(mixed_batch().samples)))
         forwards = count_forwards(learner.policy.layers[0])
         runs[old] = learner.update(mixed_batch()).metrics, len(forwards)

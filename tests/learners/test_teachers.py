@@ -128,6 +128,7 @@ def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
         chance = words_TV.gather(1, tokens).sum().exp()
         cost += chance * plain_divergence(words_TV, others_TV.detach(), divergence, 0.5).sum()
     expected = gradient(cost, plain)
+
     policy, tokens = scored(1, 2, old, {"teacher": divergence})
     loss = regularized(no_loss(tokens), tokens, Coefficients(0.0, 0.0, 0.0, teacher=1.0), 1e6)
     assert loss.value.item() == pytest.approx(cost.item(), abs=1e-5)
@@ -163,7 +164,8 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher,
     learner = make_learner(
         model, adapter=adapter, algorithm={"name": "distill", "teacher": given}, batch_size=16
     )
-    assert learner.update(mixed()).metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
+    metrics = learner.update(mixed()).metrics
+    assert metrics["learn/kl_teacher"] == pytest.approx(0, abs=1e-6)
     assert gradients[0].abs().max() < 1e-6
 
 
@@ -309,6 +311,7 @@ def test_moves_are_kept_where_the_expert_teaches(teacher):
     def kept(**algorithm):
         return parse({"learner": {"algorithm": {"name": "distill"} | algorithm}}).moves_kept
 
-    assert kept() == "expert" and kept(teacher={"adapter": teacher}) == "none"
+    assert kept() == "expert"
+    assert kept(teacher={"adapter": teacher}) == "none"
     with pytest.raises(ConfigError, match=r"sampling.moves = 'legal', but .* needs 'expert'"):
         parse({"learner": {"algorithm": {"name": "distill"}}, "sampling": {"moves": "legal"}})

@@ -72,7 +72,8 @@ def plain_gradient(model, samples, rewards):
 @pytest.mark.parametrize("tied", TIED)
 def test_every_weight_has_the_gradient_of_a_plain_forward(folders, gradients, tied):
     for size in (8, 1):
-        make_learner(whole(folders[tied]), micro_batch_size=size).imitate(tokens_of(made()))
+        learner = make_learner(whole(folders[tied]), micro_batch_size=size)
+        learner.imitate(tokens_of(made()))
     model = plain(folders[tied])
     expected = plain_gradient(model, tokens_of(made()), [1.0] * 8)
     assert (expected != 0).float().mean() > 0.9
@@ -147,6 +148,7 @@ def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
     assert files == ["average", "learner.pt", "model.safetensors"]
     assert read_adapter(tmp_path / "000001", "main@1") == saved
     assert straight.save(tmp_path / "a").weights == again.save(tmp_path / "b").weights
+
     names = {name: each.shape for name, each in plain(folders[tied]).named_parameters()}
     assert {name: each.shape for name, each in load(saved.weights).items()} == names
 

@@ -62,6 +62,7 @@ def test_dashboard_summary_and_report_say_the_same(
     assert least.compared >= min(pool_size, 2) and least.games >= 8
     assert {name: row[name] for name in worst_metrics(found)} == worst_metrics(found)
     assert RunSummary.read(context.folder, Skipped()).worst == context.tracker.view.summary.worst
+
     (run,) = read_runs([context.folder.root])
     assert [table["rows"][0] for table in _tables(run) if table["title"].startswith("Worst")] == [
         ["main", interval(*least.score), least.opponent, *map(str, least[2:])]

@@ -71,6 +71,7 @@ def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) ->
     weights = torch.linspace(-1, 2, len(expected))
     (expected * weights).sum().backward()
     trained = [each for each in reference.parameters() if each.requires_grad]
+
     config = ModelConfig(name=str(folder), dtype="float32", adapter=LORA)
     policy = load_policy(config, LearnerConfig(), 0, adapter, ALONE)
     found = policy(policy.inputs(samples)).logprobs_N

@@ -168,6 +168,7 @@ def test_broken_files_are_one_line(content, file, model, folder):
         (folder / file).unlink()
     else:
         (folder / file).write_bytes(content)
+
     for config in (as_start(model, folder), as_opponent(model, folder)):
         refused(file, check, config)
 
@@ -204,7 +205,8 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert cli.run(["model", "tiny"]) == 0
     Path("tiny").symlink_to(capsys.readouterr().out.strip())
-    assert AutoPeftModelForCausalLM.from_pretrained("lora").peft_config["default"].r == 4
+    loaded = AutoPeftModelForCausalLM.from_pretrained("lora")
+    assert loaded.peft_config["default"].r == 4
 
 
 def test_a_base_that_is_not_there_has_no_folder():

@@ -165,6 +165,7 @@ def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None
     assert line.startswith(
         f"{tiny_folder}: llama, packed; 0 M parameters in float32; 2 layers of 32"
     )
+
     bare = tmp_path / "bare"
     shutil.copytree(tiny_folder, bare)
     dated = bare / "chat_template.jinja"
@@ -175,4 +176,5 @@ def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None
     line = model_line(ModelConfig(name=str(bare)), "x")
     assert "; 9 tensors of its files are not used, such as model.layers.1.input_layernorm" in line
     assert "has no chat template, the plain one" in line
+
     assert "gemma3_text" in model_line(ModelConfig(name="gemma3-270m"), "bfloat16")

@@ -127,7 +127,8 @@ def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
     model = saved(tmp_path, tokenizer)
-    assert named_stop_token_ids(model, load_tokenizer(model)) >= {tokenizer.eos_token_id, 1}
+    ids = named_stop_token_ids(model, load_tokenizer(model))
+    assert ids >= {tokenizer.eos_token_id, 1}
     built = PromptBuilder(load_tokenizer(model), load_style("answer"), {}, 4096)
     assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
 

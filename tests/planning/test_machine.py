@@ -124,6 +124,7 @@ def nvml(**fails: Exception) -> ModuleType:
     for name, answer in answers.items():
         setattr(module, f"nvml{name}", lambda *_, answer=answer: answer)
     vars(module)["NVMLError"] = NVMLError
+
     for name, error in fails.items():
         setattr(module, name, lambda *_, error=error: fail(error))
     return module

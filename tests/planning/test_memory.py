@@ -191,6 +191,7 @@ def test_logits_take_what_the_learner_was_seen_to_take() -> None:
     command = [sys.executable, "-c", LOGITS]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run(command, env=os.environ | given_back, **options)
+
     for exact_kl, line in zip((False, True), done.stdout.splitlines(), strict=True):
         estimate = logits_bytes(QWEN_SHAPE, exact_kl=exact_kl)
         for each in line.split():

@@ -28,6 +28,7 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     assert chosen.learners == (Placement("driver", ("2",)), Placement("driver", ("3",)))
     places = ((name, card) for name in ("a", "driver") for card in "01")
     assert chosen.actors == tuple(Placement(name, (card,)) for name, card in places)
+
     assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 

@@ -49,7 +49,8 @@ def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
     chosen = planned(machine(cores=cores), SMALL | {"loop.mode": mode})
     assert (chosen.mode, len(chosen.actors)) == expected
     assert (chosen.engine, chosen.games_in_flight, chosen.share) == ("embedded", 32, "off")
-    assert chosen.actors == at(()) * expected[1] and chosen.learners == at(())
+    assert chosen.actors == at(()) * expected[1]
+    assert chosen.learners == at(())
     assert not chosen.gradient_checkpointing
     assert chosen.notes == ()
 
@@ -61,7 +62,8 @@ def test_two_cores_have_room_and_little_memory_means_less_at_once() -> None:
         assert (len(chosen.actors), chosen.games_in_flight) == (actors, 32)
     chosen = planned(machine(memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL)
     assert len(chosen.actors) == 1
-    assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens < 16 * 2064
+    assert chosen.micro_batch_tokens is not None
+    assert chosen.micro_batch_tokens < 16 * 2064
     little = machine(memory_bytes=5_200_000_000, free_bytes=5_000_000_000, bfloat16=False)
     assert 1 <= planned(little, SMALL).games_in_flight < 32
 
@@ -278,6 +280,7 @@ def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
         assert "learner" not in chosen.text()
     asleep = load("default", LARGE | {"actors.share_gpu": "sleep"})
     assert plan(asleep, [machine(1)], NEEDS, learner=False).share == "off"
+
     laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
     with pytest.raises(ConfigError):
         planned(laptop, trained)
@@ -419,7 +422,8 @@ def test_the_24_gb_config_fits_four_cards() -> None:
     _, chosen = fits_24gb(4, {"learner.num": 1})
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= ENOUGH_TOKENS
     assert not chosen.gradient_checkpointing
-    assert chosen.share == "off" and chosen.games_in_flight >= 48
+    assert chosen.share == "off"
+    assert chosen.games_in_flight >= 48
 
 
 ROWS = re.findall(

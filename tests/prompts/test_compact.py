@@ -81,6 +81,7 @@ def test_pig_shows_each_seat_its_own_score_first():
     while not game.done:
         state = game.env.raw.state.game_state
         scores, total = state["scores"], state["turn_total"]
+
         own, other = scores[game.seat], scores[1 - game.seat]
         assert game.observe().position == f"{own} {other} {total} 50"
         game.step("[hold]" if total > 5 else "[roll]")

@@ -64,6 +64,7 @@ def llama_style():
     own = Tokenizer.from_str(json.dumps(vocabulary))
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = TokenizersBackend(tokenizer_object=own, **names)
+
     tokenizer.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
     tokenizer.chat_template = (
         "<s>{% for message in messages %}{% if message.role == 'user' %}"
@@ -176,6 +177,7 @@ def test_the_ids_of_ordinary_text_are_the_templates(kind, text):
     text = text.replace("\ufdd0", "").replace("<unk>", "")
     built = builder(tokenizer, "compact")
     whole = chat_ids(tokenizer, built.style, observation(text))
+
     harmless = added_ids(tokenizer, built.build(observation("harmless")).ids)
     if added_ids(tokenizer, whole) == harmless:
         assert built.build(observation(text)).ids == whole
@@ -198,6 +200,7 @@ def test_real_games_keep_their_ids(style):
         while not game.done:
             seen = game.observe()
             assert prompts.build(seen).ids == chat_ids(tokenizer, prompts.style, seen)
+
             game.step(chance.choice(game.legal_moves()))
 
 
@@ -270,6 +273,7 @@ def test_examples_of_a_file_hold_no_control_tokens_of_their_own(tmp_path):
         {"messages": [{"role": role, "content": text} for role in ("user", "assistant")]}
         for text in texts
     ]
+
     path = tmp_path / "own.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     found = jsonl_examples(

@@ -107,7 +107,8 @@ def test_any_answer_is_parsed(text, parser):
 @QUIET
 @given(st.text(), st.text())
 def test_reasoning_is_removed(secret, answer):
-    assert split_thought(f"<think>{secret}</think>{answer}")[1] == split_thought(answer)[1]
+    cleaned = split_thought(f"<think>{secret}</think>{answer}")[1]
+    assert cleaned == split_thought(answer)[1]
 
 
 @every_row("parser", *BUILT_IN)
@@ -138,6 +139,7 @@ def trained_tokenizer(splits_words: bool):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     options: dict[str, Any] = {"special_tokens": SPECIAL, "initial_alphabet": alphabet}
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, **options)
+
     backend.train_from_iterator([RULES, EVENTS] * 4, trainer)
     tokenizer = TokenizersBackend(tokenizer_object=backend, eos_token="<|end|>")
     tokenizer.chat_template = CHAT_TEMPLATE

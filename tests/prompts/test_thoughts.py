@@ -99,7 +99,8 @@ def test_tags_of_special_tokens_are_read_and_stay_private():
 
 
 def test_what_ends_a_thought_holds_the_tag_as_a_token_and_no_other():
-    ids = builder(ADDED, budget=3, ending="Time is up <think></think>. ").encode_ending()
+    own = builder(ADDED, budget=3, ending="Time is up <think></think>. ")
+    ids = own.encode_ending()
     close = ADDED.convert_tokens_to_ids("</think>")
     assert ids[-1] == close and ids.count(close) == 1
     assert ADDED.convert_tokens_to_ids("<think>") not in ids

@@ -36,7 +36,8 @@ def test_a_name_is_parsed_as_it_was_made(
 
 @given(NAMES, NAMES, st.floats(0.0, 4.0))
 def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: float) -> None:
-    assert EvalKey(env, opponent, sampling_mode(temperature)).name("score").count("/") == 4
+    name = EvalKey(env, opponent, sampling_mode(temperature)).name("score")
+    assert name.count("/") == 4
 
 
 @every_row("name", "eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", "")

@@ -71,7 +71,8 @@ def test_the_latest_evaluation_is_one_with_a_gain() -> None:
 
 def test_tables_of_several_runs_are_one() -> None:
     first = tables.Table("T", ["a", "b"], [["1", "2"]])
-    both = tables.merged({"one": first, "two": tables.Table("T", ["a", "c"], [["3", "4"]])})
+    second = tables.Table("T", ["a", "c"], [["3", "4"]])
+    both = tables.merged({"one": first, "two": second})
     assert both.columns == ["run", "a", "b", "c"]
     assert both.rows == [["one", "1", "2", "–"], ["two", "3", "–", "4"]]
     assert both.only("c", "run", "none").rows == [["–", "one"], ["4", "two"]]

@@ -201,7 +201,8 @@ def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
     assert len(positions) == len(actions) + 1
     marks = [position.board.count("X") + position.board.count("O") for position in positions]
     assert marks == list(range(len(actions) + 1))
-    assert positions[-1].action_values is None and positions[0].prompted == "012345678"
+    assert positions[-1].action_values is None
+    assert positions[0].prompted == "012345678"
     assert positions[1].prompted.count("O") == 1  # X is the mover's, who has none yet
     prompt = config.model_copy(update={"prompt": "answer"})
     assert {position.prompted for position in replay(prompt, 3, actions)} == {""}

@@ -143,7 +143,8 @@ def test_a_number_rises_by_a_new_reason_alone() -> None:
     ]
     raised["counts"]["arrows"]["reason"] = "a new room"
     raised["seconds"]["reason"] = "a slower machine"
-    assert unreasoned(old, raised) == [] and unreasoned(raised, old) == []
+    assert unreasoned(old, raised) == []
+    assert unreasoned(raised, old) == []
 
 
 def test_no_budget_rose_without_a_reason() -> None:

@@ -79,4 +79,5 @@ def test_no_command_is_put_together_by_hand() -> None:
                 continue
             for text, value in zip(node.values, node.values[1:], strict=False):
                 if isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue):
-                    assert begun.search(str(text.value)) is None, f"{path}:{node.lineno}"
+                    found = begun.search(str(text.value))
+                    assert found is None, f"{path}:{node.lineno}"

@@ -54,9 +54,12 @@ def test_an_old_python_is_refused_in_one_line(clone: Path, script: str) -> None:
 
 
 def test_a_step_that_fails_says_which_and_how_to_go_on(clone: Path) -> None:
-    done = start(clone, "run.sh", fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0'))
-    assert done.returncode == 1 and "setup failed at: make .venv" in done.stderr
-    assert "to go on: " in done.stderr and "python3-venv" in done.stderr
+    python = fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0')
+    done = start(clone, "run.sh", python)
+    assert done.returncode == 1
+    assert "setup failed at: make .venv" in done.stderr
+    assert "to go on: " in done.stderr
+    assert "python3-venv" in done.stderr
 
 
 def installed(clone: Path, installer: str) -> Path:

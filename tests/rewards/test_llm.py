@@ -148,7 +148,8 @@ async def test_sides_of_a_game_are_compared(server: Server) -> None:
 async def test_equal_plays_tie_without_a_call(server: Server) -> None:
     result = branching()
     result.branches = [replace(result.branches[0], spec=each.spec) for each in result.branches]
-    assert await judged(rewards_of(judge(server, mode="pairwise")), [result]) == {0: 0.5}
+    rewards = rewards_of(judge(server, mode="pairwise"))
+    assert await judged(rewards, [result]) == {0: 0.5}
     assert server.asked == 0
 
 

@@ -159,7 +159,8 @@ def test_a_file_of_answers_survives_a_death_in_a_line(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_written_costs_no_game(server: Server, tmp_path: Path) -> None:
-    assert await judged(rewards_of(term(server, cache=str(tmp_path))), [game()]) == {0: 4.0}
+    rewards = rewards_of(term(server, cache=str(tmp_path)))
+    assert await judged(rewards, [game()]) == {0: 4.0}
 
 
 async def test_terms_of_one_judge_need_names(server: Server) -> None:

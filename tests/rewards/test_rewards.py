@@ -240,7 +240,8 @@ async def slow_for_one(result: GameResult, turn: Turn) -> float:
 
 
 async def test_a_term_that_never_answers_costs_its_game() -> None:
-    found = await judged(rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0)), 3)
+    rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
+    found = await judged(rewards, 3)
     assert found[:2] == [0, 2]
     assert "reward term judge: none in timeout = 1 s" in str(found[2])
 

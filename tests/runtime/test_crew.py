@@ -59,7 +59,8 @@ def crew_of(
 ) -> tuple[Crew, list[str]]:
     said: list[str] = []
     config = config_of(tiny_folder, **changes)
-    return Crew(config, RunFolder(tmp_path), nodes, Waits(), said.append, grows=grows), said
+    folder = RunFolder(tmp_path)
+    return Crew(config, folder, nodes, Waits(), said.append, grows=grows), said
 
 
 def processors(monkeypatch: pytest.MonkeyPatch, **left: int) -> None:

@@ -69,6 +69,7 @@ def test_a_run_outlives_its_actor_and_wandb_and_resumes_after_its_learner(
     whole(project / "run")
     last = state(project / "run")
     assert last["state"] == "failed" and last["reason"] == line.removeprefix("error: ")
+
     monkeypatch.setenv("WANDB_MODE", "offline")
     process = start(project, "--resume", "run", "--wandb", "a project", config=False)
     services = children(process, "wandb-core") + children(process, "wandb_core")

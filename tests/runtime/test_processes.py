@@ -130,6 +130,7 @@ async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> Non
     config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
+
     adapters = probe_adapters(read_shape(config.model), config.model.lora)
     size = read_shape(config.model).vocabulary
     right = await ask_probe(engine, adapters, size)

@@ -27,6 +27,7 @@ def test_uniform_play_in_liars_dice_is_worth_what_openspiel_says(roll: str) -> N
     # open_spiel 2.0.2: liars_dice(numdice=1,dice_sides=3)
     found = assess(tree, uniform(tree), forfeits=True)
     assert found.exploitability == pytest.approx(0.5556, abs=1e-4)
+
     assert tree.nodes == 1144
 
 
@@ -127,6 +128,7 @@ def test_a_best_response_remembers_what_it_did() -> None:
     """The policy sees two positions as one; who knows its own move wins always."""
     tree = grow(GameConfig(env=f"{__name__}:Blind"))
     found = assess(tree, uniform(tree), forfeits=True)
+
     assert found.values == pytest.approx((0, 0)) and found.best == pytest.approx((1, 0))
 
 

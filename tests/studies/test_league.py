@@ -176,7 +176,8 @@ def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
     (found,) = [each for each in summaries(league) if each.turn == turn]
     assert found.against["exploiter"] == (1, 0, 1)  # in evaluation
     assert found.against["main"] == (1, 1, 0) and found.against["scout"].games == 0
-    assert found.own_past == (13, 5, 0) and found.least is not None
+    assert found.own_past == (13, 5, 0)
+    assert found.least is not None
     assert (found.least.opponent, found.least.score.mean) == ("exploiter-1", 0.5)
     assert found.exploitability == {"Nim-v0": 0.25} and not found.is_anew
 

@@ -143,6 +143,7 @@ def test_no_resume_deletes_a_game(tmp_path: Path, capsys: pytest.CaptureFixture[
     lines = file.read_bytes().splitlines(keepends=True)
     assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
     assert [json.loads(line)["spec"]["game"] for line in lines[40:]] == [10]
+
     config = place / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     assert resume(place)["games"] == 40

@@ -161,7 +161,8 @@ def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, heig
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
     text = render(tracker.view, width, height)
-    assert "main@0" in text and "cannot be shown" not in text
+    assert "main@0" in text
+    assert "cannot be shown" not in text
 
 
 def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
@@ -312,7 +313,8 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
 
 @every_row("width, height", (80, 24), (200, 60))
 def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: int) -> None:
-    tracker = make_tracker(tmp_path, make_config(opponents={"fixed": [{"kind": "random"}]}))
+    config = make_config(opponents={"fixed": [{"kind": "random"}]})
+    tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")
     text = render(tracker.view, width, height)
     for words in ("shown as soon as", "after the first games", "random", "first figures"):

@@ -120,10 +120,12 @@ def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> N
         names = ("games", "win", "draw", "loss", "forfeit")
         return [row[f"collect/versus/{opponent}/{name}"] for name in names]
 
-    assert versus("self") == [2, 0.5, 0, 0.5, 0] and versus("past") == [1, 0, 1, 0, 0]
+    assert versus("self") == [2, 0.5, 0, 0.5, 0]
+    assert versus("past") == [1, 0, 1, 0, 0]
     assert versus("random") == versus("fixed") == [2, 0.5, 0, 0.5, 0.5]
     assert versus("others") == pytest.approx([3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
-    assert row["collect/forfeits"] == 2 and row["collect/draws"] == 1
+    assert row["collect/forfeits"] == 2
+    assert row["collect/draws"] == 1
     assert row["collect/versus/random/share"] == 0.5
     assert opponents(make_game(4, ("main@3",), (0,), (1.0,)).spec) == ["alone"]
 
@@ -141,7 +143,8 @@ def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
     row = engine.values(seconds=10.0)
     assert row["collect/engine/tokens_per_second"] == pytest.approx((30 + 20) / 10)
     assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
-    assert row["collect/engine/running"] == 3 and row["collect/engine/cached_share"] is None
+    assert row["collect/engine/running"] == 3
+    assert row["collect/engine/cached_share"] is None
     assert row["collect/engine/request_tokens"] is None  # no request was answered
     assert row["collect/engine/adapter_hit_share"] == 6 / 8
     engine.add(0, {"sampled_tokens": 150, "requests": 5, "prompt_tokens": 200})
@@ -157,7 +160,8 @@ def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
 
 
 def test_entropy_by_hand() -> None:
-    assert entropy(Counter()) is None and entropy(Counter(a=5)) == pytest.approx(0.0)
+    assert entropy(Counter()) is None
+    assert entropy(Counter(a=5)) == pytest.approx(0.0)
     assert entropy(Counter(a=1, b=1, c=2)) == pytest.approx(1.5 * math.log(2))
 
 
@@ -450,7 +454,8 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
 
 
 def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
-    left_folder.metrics.write_text(METRICS + json.dumps({"format": 1, "version": 2}) + "\n")
+    row = json.dumps({"format": 1, "version": 2})
+    left_folder.metrics.write_text(METRICS + row + "\n")
     refused(r"metrics\.jsonl:3: format = 1: .*repeat", make_tracker, left_folder.root)
     refused(r"metrics\.jsonl:3: format = 1: .*repeat", summarized, left_folder)
     left_folder.metrics.write_text(METRICS)
@@ -482,7 +487,8 @@ def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert "alive" in process.stderr.read() and process.wait(60) == 0
+    assert "alive" in process.stderr.read()
+    assert process.wait(60) == 0
 
 
 def test_logs_of_libraries_go_to_the_file_whenever_they_are_imported(tmp_path: Path) -> None:
