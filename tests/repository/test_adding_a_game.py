@@ -66,8 +66,8 @@ def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
 def test_the_game_of_three_hides_the_hands_and_pays_one_seat() -> None:
     (command,) = (words for words in commands(PAGE) if "examples.last_trick:LastTrick" in words)
     options = dict(zip(command[1::2], command[2::2], strict=True))
-    of_the_game = {f"games.0.{name}": options[f"--games.0.{name}"] for name in ("env", "legal_moves")}
-    config = load("default", of_the_game | {"games.0.seats": int(options["--games.0.seats"])})
+    names = ("games.0.env", "games.0.seats", "games.0.legal_moves")
+    config = load("default", {name: yaml.safe_load(options[f"--{name}"]) for name in names})
     check_games(config)
     game, dealt = Game(config.games[0], seed=3), []
     while not game.done:
@@ -168,12 +168,13 @@ def test_the_card_game_goes_from_a_world_to_an_exact_figure(folder: Path) -> Non
     """The page's commands, in small."""
     smaller = {
         "world": ["--world.steps", "20", "--world.games", "50", "--world.score_games", "0"],
-        "train": ["--loop.steps", "2", "--learner.batch_size", "32", "--actors.num", "1"],
+        "train": ["--learner.batch_size", "32", "--actors.num", "1"],
     }
+    less = {"64:128": "0:2", "128": "2"}
     smaller["train"] += ["--learner.micro_batch_size", "32", "--tracking.dashboard", "off"]
     said = []
     for command in commands(PAGE.partition("## A card game")[2]):
-        words = ["0:2" if word == "64:128" else word for word in command]
+        words = [less.get(word, word) for word in command]
         said.append(run_in(folder, *words, *smaller.get(words[0], [])))
     world, _, table, average, policy = said
     assert "20 steps take about" in world and (folder / "brag_base/config.json").exists()
