@@ -6,7 +6,6 @@
 import random
 import re
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -128,38 +127,41 @@ def _tell(env: str, family: str, sender: Connection) -> None:
         sender.send(play(env, family))
 
 
-TEXT = """# TextArena's games
+TEXT = """# TextArena games
 
-What `python -m tests.helpers.sweep` found on Python {python}: one id of each of the {found}
-families of TextArena's registry, checked as a run checks it and then played three times.
-{played} play, {refused} are refused, each in one line. `tests/games/test_sweep.py` repeats it.
+Check which [TextArena](https://github.com/LeonGuertler/TextArena) games work: {played} of its
+{found} game families play, {refused} are rejected with a one-line error. Name an id in the config:
 
-An id that ends in `-v1` is of TextArena's next API (bare actions, snapshots), of which there is
-no release yet; `pyproject.toml` stays below it, and such an id is refused in a line that says so.
-Until then such a game can be brought as an `Environment` ([adding_a_game.md](adding_a_game.md));
-games of other libraries are named as they are ([bridges.md](bridges.md)).
+```yaml
+games: [{{env: Othello-v0, max_turns: 100}}]
+```
 
-## Played
+`python -m tests.helpers.sweep` generates this page (here with Python {python}). It checks one id
+per family with 1 to {seats} seats and plays three games with the smallest accepted number, using
+legal moves if the game lists them and otherwise actions that its text shows in brackets. Ids that
+end in `-v1` belong to TextArena's unreleased next API and are rejected.
 
-*Seats*: the numbers that pass, of 1 to {seats}. *Ends*: games of three, with the fewest seats, that
-ended by themselves, by an action at which the env raises, or at {turns} turns, refused actions
-included. Moves were any legal ones where the game lists them, else what its text shows in brackets,
-with other numbers; such noise does not get far everywhere. A known defect is also said in one line
-when a run starts.
+## Playable games
 
-| id | seats | ends | known defect of the original |
-|---|---|---|---|
+In the last column, games also reached {turns} turns, invalid moves included, or failed.
+
+| seats | all three games finished | others |
+|---|---|---|
 {rows}
 
-## Refused
+## Known defects
 
-| reason | families |
+A run logs the known defects of TextArena's implementation at the start.
+
+| ids | defect |
 |---|---|
+{defects}
+
+## Rejected games
+
+| error | ids | remedy |
+|---|---|---|
 {reasons}
-
-| id | the line |
-|---|---|
-{lines}
 """
 
 
@@ -167,12 +169,21 @@ def page(found: list[Found]) -> str:
     """docs/textarena.md."""
     played = sorted(each for each in found if not each.refusal)
     refused = sorted(each for each in found if each.refusal)
-    reasons = Counter(_reason(each.refusal) for each in refused).most_common()
+    groups: dict[str, tuple[list[str], list[str]]] = {}
+    for each in played:
+        groups.setdefault(each.seats, ([], []))[each.ended < 3].append(each.env)
     rows = [
-        f"| {each.env} | {each.seats} | {each.ended} / {each.forfeited} / {each.cut_off} | "
-        f"{DEFECTS.get(each.family, '')} |"
-        for each in played
+        f"| {re.sub(r', .*, ', ' to ', seats)} | {', '.join(ended)} | {', '.join(others)} |"
+        for seats, (ended, others) in sorted(groups.items())
     ]
+    defects: dict[str, list[str]] = {}
+    for each in played:
+        if each.family in DEFECTS:
+            defects.setdefault(DEFECTS[each.family], []).append(each.env)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for each in refused:
+        reasons.setdefault(_reason(each.refusal), []).append(each.env)
+    by_size = sorted(reasons.items(), key=lambda item: (-len(item[1]), item[1]))
     return TEXT.format(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         found=len(found),
@@ -181,14 +192,17 @@ def page(found: list[Found]) -> str:
         seats=SEATS[-1],
         turns=TURNS,
         rows="\n".join(rows),
-        reasons="\n".join(f"| {reason} | {count} |" for reason, count in reasons),
-        lines="\n".join(f"| {each.env} | {each.refusal} |" for each in refused),
+        defects="\n".join(f"| {', '.join(envs)} | {defect} |" for defect, envs in defects.items()),
+        reasons="\n".join(
+            f"| {reason} | {', '.join(envs)} | {remedy} |" for (reason, remedy), envs in by_size
+        ),
     )
 
 
-def _reason(refusal: str) -> str:
-    """Of a refusal, without the field before it, the remedy after it and what is in brackets."""
-    return re.sub(r" \(.*?\)", "", refusal.partition(": ")[2].rpartition("; ")[0])
+def _reason(refusal: str) -> tuple[str, str]:
+    """A refusal without the field before it and what is in brackets, and its remedy."""
+    reason, _, remedy = refusal.partition(": ")[2].rpartition("; ")
+    return re.sub(r" \(.*?\)", "", reason), remedy
 
 
 if __name__ == "__main__":

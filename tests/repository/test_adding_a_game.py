@@ -16,8 +16,9 @@ import yaml
 from tests.helpers.cli import in_process
 from tests.helpers.locally import locally
 from tests.helpers.mistakes import refused
+from tests.helpers.pages import commands
 from unstable.commands.prepare import check_games
-from unstable.config import ConfigError, GameConfig, parse
+from unstable.config import ConfigError, GameConfig, load, parse
 from unstable.config.plugins import registered
 from unstable.games.bridges import bridged_class
 from unstable.games.check import check_game
@@ -29,7 +30,7 @@ from unstable.solving.tree import grow
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/adding_a_game.md").read_text(encoding="utf-8")
-MODULES = ("my_games", "my_tricks", "my_cards")
+MODULES = ("my_games", "my_cards")
 FILES = re.findall(r"^```(?:python|toml|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -47,9 +48,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_config_is_three_lines(folder: Path) -> None:
-    own = ["my_games.py", "my.yaml", "sticks.yaml", "my_tricks.py", "tricks.yaml"]
-    own += ["pyproject.toml", "unstable_sticks.py"]
-    assert [name for name, _ in FILES] == [*own, "my_cards.py", "brag.yaml", "brag_train.yaml"]
+    own = ["my_games.py", "my.yaml", "sticks.yaml", "pyproject.toml", "unstable_sticks.py"]
+    assert [name for name, _ in FILES] == [*own, "my_cards.py", "brag.yaml"]
     assert len(dict(FILES)["my.yaml"].splitlines()) == 3
 
 
@@ -64,8 +64,11 @@ def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
     assert "took the last one" in game.reason
 
 
-def test_the_game_of_three_hides_the_hands_and_pays_one_seat(folder: Path) -> None:
-    config = parse(yaml.safe_load((folder / "tricks.yaml").read_text(encoding="utf-8")))
+def test_the_game_of_three_hides_the_hands_and_pays_one_seat() -> None:
+    (command,) = (words for words in commands(PAGE) if "examples.last_trick:LastTrick" in words)
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    names = ("games.0.env", "games.0.seats", "games.0.legal_moves")
+    config = load("default", {name: yaml.safe_load(options[f"--{name}"]) for name in names})
     check_games(config)
     game, dealt = Game(config.games[0], seed=3), []
     while not game.done:
@@ -163,15 +166,15 @@ def run_in(folder: Path, *words: str) -> str:
 @pytest.mark.slow
 def test_the_card_game_goes_from_a_world_to_an_exact_figure(folder: Path) -> None:
     """The page's commands, in small."""
-    commands = re.findall(r"^unstable (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     smaller = {
         "world": ["--world.steps", "20", "--world.games", "50", "--world.score_games", "0"],
-        "train": ["--loop.steps", "2", "--learner.batch_size", "32", "--actors.num", "1"],
+        "train": ["--learner.batch_size", "32", "--actors.num", "1"],
     }
+    less = {"64:128": "0:2", "128": "2"}
     smaller["train"] += ["--learner.micro_batch_size", "32", "--tracking.dashboard", "off"]
     said = []
-    for command in commands:
-        words = command.replace("64:128", "0:2").split()
+    for command in commands(PAGE.partition("## A card game")[2]):
+        words = [less.get(word, word) for word in command]
         said.append(run_in(folder, *words, *smaller.get(words[0], [])))
     world, _, table, average, policy = said
     assert "20 steps take about" in world and (folder / "brag_base/config.json").exists()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts import docs_reference
 from tests.helpers.pages import README, ROOT, blocks, commands
 from unstable.cli import run
 from unstable.commands.prepare import check_games
@@ -131,6 +132,7 @@ def leads_somewhere(link: str, page: Path) -> bool:
 
 
 def test_files_that_pages_name_are_there() -> None:
+    docs_reference.write(ROOT / "docs/reference")  # as the build of the site does
     missing = []
     for name in PAGES:
         page = (ROOT / name).read_text(encoding="utf-8")
