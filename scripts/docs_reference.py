@@ -7,6 +7,7 @@ site's build calls `write`, which makes the pages of docs/reference/: config fie
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ import unstable
 from unstable.cli.commands import app
 from unstable.cli.options import ConfigCommand
 from unstable.config import LearnRun, RunConfig, SFTRun, WorldRun, fields, outline
+from unstable.config.plugins import registered
 from unstable.records.text import markdown_table
 from unstable.types.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
+PAPERS = (
+    "Algorithms by the name that a config gives them, with their sources. "
+    "[Algorithms](../algorithms.md) explains them and their settings."
+)
 BLOCK = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CONFIGS: dict[str, type[BaseModel]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
 """Commands whose config has a section of its own."""
@@ -48,6 +54,7 @@ def write(folder: Path) -> None:
     (folder / "config.md").write_text(config_page(), encoding="utf-8")
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
+    (folder / "papers.md").write_text(papers_page(), encoding="utf-8")
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     text = contributing.replace("](docs/", "](../").replace("](README.md)", "](../index.md)")
     (folder / "contributing.md").write_text(text, encoding="utf-8")
@@ -116,6 +123,20 @@ def api_page() -> str:
         home = f"{value.__module__}.{value.__qualname__}"
         parts += [f"## {name}", f"```{{eval-rst}}\n.. {kind}:: {home}\n{options}```"]
     return "\n\n".join(parts) + "\n"
+
+
+def papers_page() -> str:
+    """Return the papers that each algorithm cites, by the docstring of its module."""
+    from unstable.learners.algorithms import BUILT_IN, named_algorithm  # loads torch
+
+    rows = []
+    for name in [*BUILT_IN, *sorted(registered("algorithms"))]:
+        doc = sys.modules[named_algorithm(name).__module__].__doc__ or ""
+        papers = [url.rstrip(".:;,)") for url in re.findall(r"https://[^\s;]+", doc)]
+        links = ", ".join(f"[{url.removeprefix('https://')}]({url})" for url in papers)
+        rows.append((f"`{name}`", _cell(doc.partition("\n\n")[0]), links))
+    table = markdown_table(["`learner.algorithm.name`", "algorithm", "papers"], rows)
+    return f"# Paper index\n\n{PAPERS}\n\n{table}\n"
 
 
 def _cell(text: str) -> str:
