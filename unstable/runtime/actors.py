@@ -155,7 +155,7 @@ class RemoteActor(Actor):
                                 part = [each for each in part if each.spec.game_id not in came]
                                 came |= {each.spec.game_id for each in part}
                             yield part
-                # Groups begun by a dead process that its successor, with enough samples, did not begin.
+                # Groups that a dead process began and its successor, with enough samples, did not.
                 asked, wanted = _unfinished(asked, came), None
             except RayActorError as error:
                 await player._revive(process, error)

@@ -55,7 +55,7 @@ class EngineAnswers:
     """Chat function of an engine: answers with the base model or one of the engine's adapters."""
 
     def __init__(self, engine: Engine, prompts: Mapping[str, Any], name: str) -> None:
-        """Take the games' prompt builders `prompts`, any of which can encode a chat."""
+        """Initialize with the games' prompt builders, any of which can encode a chat."""
         self.name = name
         self._engine = engine
         self._prompts = prompts
@@ -95,7 +95,7 @@ class LocalActor(protocols.Actor):
         tokenizer: Any,
         rewards: Rewards | None = None,
     ) -> None:
-        """Take reward terms; None evaluates the config's terms in this process only."""
+        """Initialize with reward terms; None evaluates the config's terms in this process only."""
         self._config = config
         self._folder = folder
         self._rewards = rewards or Rewards(

@@ -25,7 +25,7 @@ class Playing:
     def __init__(
         self, actor: Callable[[], LocalActor], *, tells_state: bool, every_s: float = EVERY_S
     ) -> None:
-        """Take a getter of the actor; if `tells_state`, the actor's state ends each round."""
+        """Initialize with a getter of the actor; if `tells_state`, its state ends each round."""
         self._actor = actor
         self._tells_state = tells_state
         self._tasks: dict[int, asyncio.Task[ActorState | None]] = {}
