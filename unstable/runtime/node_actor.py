@@ -113,7 +113,7 @@ class NodeActor(RemoteActor):
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
-        """If games must repeat exactly, play one actor's games at a time, from its state."""
+        """Play one actor's games at a time, from its state, if games must repeat exactly."""
         self._guests += other is not self
         try:
             if not self._repeats:

@@ -84,7 +84,7 @@ class NodeAgent:
         self._told: dict[str, int] = {}  # bytes of each log that were returned
 
     def ping(self) -> None:
-        """Answer, which shows that the agent is alive."""
+        """Return at once, which shows that the agent is alive."""
 
     def look(self, folders: Sequence[str]) -> NodeContents:
         """Return the content of the node, including hashes of `folders`."""
