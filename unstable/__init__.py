@@ -60,7 +60,7 @@ _HOMES = {
     "unstable.records.folder": ("RunFolder",),
     "unstable.tracking.sinks.base": ("Sink",),
 }
-"""Imported when first asked for: a program that plays a run's games needs only `drivers`."""
+"""Names by module, imported at first access: a program with only `drivers` needs none of them."""
 
 
 def __getattr__(name: str) -> Any:
@@ -76,10 +76,10 @@ def train(
     callbacks: "Sequence[Sink | Callable[[RunConfig, RunFolder], Sink]]" = (),
     loop: "Loop | None" = None,
 ) -> "RunFolder":
-    """Train as `unstable train` does; returns the run's folder. See `commands.train.train`.
+    """Train like `unstable train` and return the run's folder. See `commands.train.train`.
 
-    `callbacks` are sinks (docs/tracking.md), or what makes one of the run's config and folder.
-    `loop` is a coroutine function that makes the updates in place of `loop.train.train`.
+    `callbacks` are sinks (docs/tracking.md), or functions from the run's config and folder to a
+    sink. `loop` is a coroutine function that replaces `loop.train.train`.
     """
     from unstable.commands.train import train as run
 
@@ -89,9 +89,10 @@ def train(
 def resume(
     run_dir: "Path | str", overrides: "Mapping[str, Any] | None" = None, loop: "Loop | None" = None
 ) -> "RunFolder":
-    """Go on with a run from its newest version, as `unstable train --resume`; returns its folder.
+    """Resume a run from its newest version, like `unstable train --resume`; return its folder.
 
-    `overrides` are changes of its config by dotted path, `loop` is as in `train`.
+    `overrides` are changes to its config, by dotted path. `loop` is a coroutine function that
+    replaces `loop.train.train`.
     """
     from unstable.commands.resume import resume as run
 

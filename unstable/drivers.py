@@ -1,4 +1,4 @@
-"""The side of a program that plays a run's games itself: take one, ask its seats, post its end.
+"""Client for programs that play a run's games themselves: take a game, query seats, post results.
 
     async def play(game):                      # a hand of any game, in your own code
         reply = await game.ask(0, [{"role": "user", "content": "Heads or tails?"}])
@@ -7,8 +7,8 @@
 
     unstable.drivers.drive(play, "http://127.0.0.1:8100", at_once=64)
 
-As `python -m unstable.drivers` it is what a run starts for a game with `env: driver:MODULE:CLASS`.
-A program in another language speaks the same HTTP (docs/drivers.md).
+A run starts `python -m unstable.drivers` for a game with `env: driver:MODULE:CLASS`. Programs in
+other languages use the HTTP interface directly (docs/drivers.md).
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from typing import Any, NamedTuple
 import httpx
 
 TOKEN = "UNSTABLE_DRIVER_TOKEN"
-"""The environment variable with the token of a run that asks for one."""
-_ANSWER_S = 600.0  # that a seat's answer may take
-_TOLD_S = 15.0  # between lines that say that no run answers yet; it may be loading
+"""Environment variable with the token of a run that requires one."""
+_ANSWER_S = 600.0  # maximum seconds until a seat's answer
+_TOLD_S = 15.0  # seconds between lines that say that no run answers yet; it may be loading
 _PAUSE_S = 0.5
 _MOST_REASON = 300  # characters
 
 
 class SeatAddress(NamedTuple):
-    """A seat as an OpenAI client takes it."""
+    """Address and key of a seat for an OpenAI client."""
 
     base_url: str
     api_key: str
@@ -42,21 +42,21 @@ class SeatAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenGame:
-    """A game that is to be played."""
+    """A game to be played by the program."""
 
     id: str
     env: str  # the game's name in the run
-    seed: int  # of all that is chance in it: the games of a group share it
-    purpose: str  # train, or eval
+    seed: int  # of all randomness in the game; the games of a group share it
+    purpose: str  # train or eval
     args: dict[str, Any]  # games.N.args of the run's config
     seats: list[SeatAddress]
     client: httpx.AsyncClient
 
     async def ask(self, seat: int, messages: Sequence[Any], **more: Any) -> dict[str, Any]:
-        """The message that a seat answers a chat: `content`, and `tool_calls` if there are any.
+        """Return a seat's answer to a chat: a message with `content` and, if any, `tool_calls`.
 
-        `more` are further fields of the request: `tools`, `max_tokens`, `legal_moves` (for a seat
-        that plays at random). Raises `httpx.HTTPStatusError` for what the seat refuses.
+        `more` are additional fields of the request: `tools`, `max_tokens`, `legal_moves` (for a
+        random player). Raises `httpx.HTTPStatusError` if the seat refuses the request.
         """
         address = self.seats[seat]
         reply = await self.client.post(
@@ -71,7 +71,7 @@ class OpenGame:
 
 
 Play = Callable[[OpenGame], Awaitable[Any] | Any]
-"""Plays a game; returns each seat's pay-off, or what else the result may say (docs/drivers.md)."""
+"""Plays a game; returns the payoffs by seat, or a mapping with more fields (docs/drivers.md)."""
 
 
 def drive(
@@ -83,13 +83,13 @@ def drive(
     env: str | None = None,
     patience_s: float = math.inf,
 ) -> int:
-    """Play the games of the run at `url` until it is over; returns how many were played.
+    """Play the games of the run at `url` until the run ends; return the number of games played.
 
-    With `env`, only the game of that name. `at_once` are played side by side; a `play` that is no
-    coroutine function runs in threads. A game at which it raises has failed, and the next is
-    taken. A run that does not answer yet is waited for, and said each 15 s. Raises
-    `ConnectionError` where none has answered for `patience_s`, `PermissionError` where it does not
-    take the token.
+    With `env`, play only the game of that name. `at_once` games are played concurrently; a `play`
+    that is not a coroutine function runs in threads. If `play` raises, the game has failed and the
+    next one is taken. While no run answers, `drive` waits and prints a line every 15 s. Raises
+    `ConnectionError` if no run answers within `patience_s` seconds, `PermissionError` if the run
+    refuses the token.
     """
     return asyncio.run(
         driving(play, url, at_once=at_once, token=token, env=env, patience_s=patience_s)
@@ -106,12 +106,12 @@ async def driving(
     patience_s: float = math.inf,
     driver: str = "",
 ) -> int:
-    """As `drive`, within a program that has an event loop; `driver` is for the run's own."""
+    """Play games like `drive`, within an event loop; only a run itself passes `driver`."""
     wanted = {"driver": driver} if env is None else {"driver": driver, "env": env}
     secure = httpx.create_ssl_context() if url.startswith("https:") else False
 
     async def one() -> int:
-        # A client each: one that many share looks through all its connections at each request.
+        # One client per concurrent game: a shared one searches all its connections at each request.
         async with httpx.AsyncClient(trust_env=False, verify=secure) as client:
             made = _Driver(play, url.rstrip("/"), token, wanted, client, patience_s)
             return await made.run()
@@ -135,7 +135,7 @@ class _Driver:
         self._met = False  # the run has answered once
 
     async def run(self) -> int:
-        """Play one game after another; returns how many."""
+        """Play one game after another until the run ends; return the number of games played."""
         played = 0
         while (game := await self._take()) is not None:
             url, key, open_game = game
@@ -145,14 +145,14 @@ class _Driver:
             )
             if reply.is_error:
                 _say(f"game {open_game.id} of {open_game.env}: {_reason(reply)}")
-            if reply.status_code == 400:  # what was returned is no result
+            if reply.status_code == 400:  # `play` returned an invalid result
                 error = {"error": _reason(reply)}
                 await self._client.post(url, headers=reply.request.headers, json=error)
             played += 1
         return played
 
     async def _take(self) -> tuple[str, str, OpenGame] | None:
-        """The next game; None once the run is over."""
+        """Return result URL, key and game of the next game; None once the run has ended."""
         silent = 0.0
         while True:
             try:
@@ -194,7 +194,7 @@ class _Driver:
         return told["result_url"], told["result_key"], game
 
     async def _result(self, game: OpenGame) -> Mapping[str, Any]:
-        """What the program makes of a game."""
+        """Return the result of playing a game, or `{"error": ...}` if the program raised."""
         try:
             if inspect.iscoroutinefunction(self._play):
                 found = await self._play(game)
@@ -203,7 +203,7 @@ class _Driver:
                 if inspect.isawaitable(found):
                     found = await found
             said = found if isinstance(found, Mapping) else {"payoffs": list(found)}
-            json.dumps(said)  # what cannot be sent is the game's fault alone
+            json.dumps(said)  # a result that cannot be sent fails only this game
             return said
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"[:_MOST_REASON]}
@@ -227,7 +227,7 @@ def _reason(reply: httpx.Response) -> str:
 
 
 def load_play(target: str, args: Mapping[str, Any]) -> Play:
-    """The `play` of a `module:Class`, made with these arguments, or a `module:function`."""
+    """Return the `play` method of a `module:Class`, created with `args`, or a `module:function`."""
     module, _, name = target.partition(":")
     found: Any = getattr(importlib.import_module(module), name)
     made = found(**args).play if isinstance(found, type) else found
@@ -236,14 +236,14 @@ def load_play(target: str, args: Mapping[str, Any]) -> Play:
 
 
 def _end_with_parent() -> None:
-    """The parent holds the other end of the standard input."""
+    """End this process with its parent, which holds the other end of the standard input."""
     while os.read(0, 1024):
         pass
     os._exit(0)
 
 
 def main(target: str, url: str, at_once: str, args: str, driver: str) -> None:
-    """What a run starts: plays its games until it ends."""
+    """Play a run's games until it ends; the entry point of the process that a run starts."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.path.insert(0, os.getcwd())
     play, token = load_play(target, json.loads(args)), os.environ.get(TOKEN)

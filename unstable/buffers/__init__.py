@@ -1,5 +1,5 @@
-"""Buffers: games end at any time, and learning takes a batch when it is ready; they meet here.
+"""Buffers: decouple play, in which games end at any time, from learning, which draws batches.
 
-Trajectories of finished games come in, batches of whole groups go out, oldest first. Files, tensors
+Take trajectories of finished games; produce batches of whole groups, oldest first. Files, tensors
 and advantages never enter.
 """

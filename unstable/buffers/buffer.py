@@ -1,4 +1,4 @@
-"""The buffer: bounded, aware of versions, and never splits a group."""
+"""Buffer of whole groups, with bounded size and staleness."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ from pydantic import BaseModel
 from unstable.types import GameSpec, PackedBatch, PackedTrajectory
 
 Place = tuple[int, int]
-"""Where a trajectory comes from: its game's id and its seat."""
+"""Origin of a trajectory: its game's id and its seat."""
 
 
 class Dropped(BaseModel):
-    """Samples dropped since the start, by reason."""
+    """Number of samples dropped since the start, by reason."""
 
     stale: int
     capacity: int
@@ -25,8 +25,8 @@ class Dropped(BaseModel):
 class BufferState(BaseModel):
     """Content of a buffer: groups by the places of their trajectories, and counters.
 
-    A waiting group is its id, how many members it misses, whether one failed, and its places.
-    What was drawn for an update that is not made yet is held again, first of all.
+    A waiting group has its id, the number of missing members, whether one failed, and its places.
+    Groups drawn for an update that is not made yet come first in `groups`.
     """
 
     groups: list[tuple[int, list[Place]]]
@@ -37,7 +37,7 @@ class BufferState(BaseModel):
 
 @dataclass(slots=True)
 class _PartialGroup:
-    """A group that still misses members."""
+    """A group that is still missing members."""
 
     missing: int
     failed: bool = False
@@ -45,12 +45,12 @@ class _PartialGroup:
 
 
 class _Whole(NamedTuple):
-    """A group that is complete, with what is asked of it often."""
+    """A complete group, with precomputed properties."""
 
     group: tuple[PackedTrajectory, ...]
     version: int  # the oldest that sampled any of it
     num_samples: int
-    named: tuple[int, list[Place]]  # as a state has it
+    named: tuple[int, list[Place]]  # the form in `BufferState.groups`
 
 
 def _num_samples(trajectories: Iterable[PackedTrajectory]) -> int:
@@ -62,17 +62,16 @@ def _places(trajectories: Iterable[PackedTrajectory]) -> list[Place]:
 
 
 class Buffer:
-    """Whole groups in the order in which they were completed.
+    """A bounded queue of whole groups, in the order of their completion.
 
-    The oldest leave as long as `capacity` samples remain without them, so that at most one group's
-    samples are held beyond it.
-    A group that is still missing members waits outside the order; one that lost a member by a
-    failure is dropped when its last one has come. A member without a turn of its own (the opponent
-    forfeited first) counts as come. `max_staleness` is enforced at the moment of use: what is too
-    old when a batch is drawn is dropped. With `max_tied`, groups whose trajectories earned the same
-    are dropped so that others are played instead (dynamic sampling, DAPO,
-    https://arxiv.org/abs/2503.14476), at most that many samples between two batches. All that is
-    dropped is counted.
+    The oldest groups are dropped while `capacity` samples remain without them, so the buffer
+    exceeds `capacity` by less than one group. A group that is missing members waits outside the
+    queue; if a member's game failed, the group is dropped once its last member arrives. A member
+    without a turn of its own (the opponent forfeited first) counts as arrived. `max_staleness` is
+    enforced when a batch is drawn: groups that are too old then are dropped. With `max_tied`,
+    groups whose trajectories have equal rewards are dropped so that others are played instead
+    (dynamic sampling, DAPO, https://arxiv.org/abs/2503.14476), at most that many samples between
+    two batches. All dropped samples are counted.
     """
 
     def __init__(
@@ -85,16 +84,16 @@ class Buffer:
         self._waiting: dict[int, _PartialGroup] = {}
         self._groups: dict[int, _Whole] = {}
         self._drawn: dict[int, _Whole] = {}
-        self._drawn_for = 0  # the version that is trained on with them
+        self._drawn_for = 0  # the version that is updated with them
         self._size = 0
         self._by_version: Counter[int] = Counter()  # samples
         self._tied_since_draw = 0
         self.dropped = Dropped(stale=0, capacity=0, failed=0, tied=0)
 
     def add(self, spec: GameSpec, trajectories: Sequence[PackedTrajectory]) -> None:
-        """Take a finished game's trajectories, its branches' included.
+        """Add a finished game's trajectories, including its branches'.
 
-        Raises `RuntimeError` once more than `max_tied` samples were dropped for one batch.
+        Raises `RuntimeError` if more than `max_tied` samples are dropped since the last batch.
         """
         for trajectory in trajectories:
             self._group(trajectory.group_id, spec).trajectories.append(trajectory)
@@ -103,7 +102,7 @@ class Buffer:
             self.dropped.capacity += self._take(next(iter(self._groups))).num_samples
 
     def lose(self, spec: GameSpec) -> None:
-        """Take notice of a game that failed: the groups of its seats can never be whole."""
+        """Record a failed game: the groups of its seats can never be whole."""
         self._arrive(spec, failed=True)
 
     def _group(self, group_id: int, spec: GameSpec) -> _PartialGroup:
@@ -146,7 +145,7 @@ class Buffer:
         return next(iter(self._groups.values()))
 
     def _take(self, group_id: int) -> _Whole:
-        """Take a group out."""
+        """Remove a group and return it."""
         group = self._groups.pop(group_id)
         self._size -= group.num_samples
         self._by_version[group.version] -= group.num_samples
@@ -156,16 +155,16 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        """Samples in complete groups."""
+        """Number of samples in complete groups."""
         return self._size
 
     def ready(self, version: int) -> int:
-        """Samples that could be trained on in an update of `version`."""
+        """Return the number of samples that an update of `version` could train on."""
         held = self._by_version.items()
         return sum(samples for of, samples in held if not self._is_stale(of, version))
 
     def draw(self, version: int) -> PackedBatch | None:
-        """The oldest whole groups that reach the batch size, taken out; None if there are too few.
+        """Remove and return the oldest groups that fill a batch; None if there are too few.
 
         Groups with a sample more than `max_staleness` versions behind `version` are dropped.
         """
@@ -184,7 +183,7 @@ class Buffer:
         return PackedBatch(version, tuple(whole.group for whole in self._drawn.values()))
 
     def stats(self) -> dict[str, float]:
-        """Count the samples held and, since the start, samples dropped."""
+        """Return the numbers of samples held and of samples dropped since the start."""
         return {
             "size": self.size,
             "waiting": sum(_num_samples(each.trajectories) for each in self._waiting.values()),
@@ -192,7 +191,7 @@ class Buffer:
         }
 
     def state(self, version: int) -> BufferState:
-        """All that a run needs to go on from `version`, besides the trajectories themselves."""
+        """Return all that a run needs to resume from `version`, except the trajectories."""
         held = (self._drawn_at(version) | self._groups).values()
         return BufferState.model_construct(
             groups=[whole.named for whole in held],
@@ -205,7 +204,7 @@ class Buffer:
         )
 
     def oldest(self, version: int) -> int:
-        """The oldest version that sampled any of what is held; `version` if nothing is."""
+        """Return the oldest version that sampled any held sample; `version` if none is held."""
         waiting = (t.version for each in self._waiting.values() for t in each.trajectories)
         drawn = (whole.version for whole in self._drawn_at(version).values())
         return min([version, *self._by_version, *waiting, *drawn])
@@ -215,9 +214,9 @@ class Buffer:
         return self._drawn if self._drawn_for == version else {}
 
     def restore(self, state: BufferState, trajectories: Mapping[Place, PackedTrajectory]) -> int:
-        """Hold what `state` says, out of these trajectories.
+        """Restore the content of `state` from these trajectories.
 
-        Returns how many groups are left out, or will be, since one of theirs is not there.
+        Returns the number of groups that are dropped, now or later, for a missing trajectory.
         """
         lost = 0
         for group_id, places in state.groups:

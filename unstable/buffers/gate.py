@@ -1,4 +1,4 @@
-"""The gate of asynchronous play: a group of games begins once the buffer has room for it."""
+"""Gate of asynchronous play: lets a group of games begin once the buffer has room for it."""
 
 import asyncio
 from collections import deque
@@ -6,18 +6,18 @@ from collections import deque
 from unstable.buffers.buffer import Buffer
 
 _LATE = 100
-"""Groups over which the mean of their samples runs."""
+"""Number of recent groups in the running mean of samples per group."""
 
 
 class Gate:
-    """Lets groups begin, first come first served, while what they will bring can be used.
+    """A gate that lets groups begin, in order of arrival, while their samples can be used.
 
-    That is while less than two batches lie ready, which would only grow stale, and what is ready
-    and what is to expect of the groups that play do not fill the buffer. By default the buffer
-    holds as much as is trained on before it is too stale; the same bound as in AReaL
-    (https://arxiv.org/abs/2505.24298). A group is expected to bring the mean of those of late, and
-    a sample before there was any. One that plays has its room reserved, so that a gate that opens
-    lets in as many as fit, not all that wait. Each call takes constant time for each group let in.
+    The gate is open while less than two batches are ready (more would only grow stale) and the
+    ready samples plus the expected samples of groups in progress do not fill the buffer. By
+    default, the buffer holds as much as is trained on before it is too stale, the bound of AReaL
+    (https://arxiv.org/abs/2505.24298). The expected samples of a group are the running mean of
+    recent groups, initially 1. A group in progress has its room reserved, so an opening gate lets
+    in as many groups as fit, not all that wait. Each call takes constant time per admitted group.
     """
 
     def __init__(self, buffer: Buffer) -> None:
@@ -27,7 +27,7 @@ class Gate:
         self._ended = 0
         self._mean = 1.0  # samples that a group brings
         self.filled = asyncio.Event()
-        """Set while a batch lies ready."""
+        """Event that is set while a batch is ready."""
 
     async def enter(self, version: int) -> None:
         """Wait until a group may begin, and reserve its room."""
@@ -40,7 +40,7 @@ class Gate:
         await place
 
     def leave(self, version: int, *samples: int) -> None:
-        """Groups have ended, and what each of them brought is in the buffer."""
+        """Record the end of groups, given the samples that each has added to the buffer."""
         for brought in samples:
             self._playing -= 1
             self._ended += 1
@@ -52,7 +52,7 @@ class Gate:
         return ready < 2 * self._buffer.batch_size and expected < self._buffer.capacity
 
     def look(self, version: int) -> None:
-        """Let in what fits, and see whether a batch is there, for an update of `version`."""
+        """Let in the groups that fit, and update `filled`, for an update of `version`."""
         ready = self._buffer.ready(version)
         while self._queue and self._has_room(ready):
             place = self._queue.popleft()

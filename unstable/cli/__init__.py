@@ -1,6 +1,6 @@
-"""The command line: words become a config or a call, and a mistake becomes one line.
+"""Command line: turns arguments into a config or a call, and a mistake into a one-line error.
 
-`main` carries a command out and exits; `run` returns the exit code.
+`main` runs a command and exits; `run` returns the exit code.
 """
 
 import os
@@ -23,16 +23,16 @@ EXIT_TERMINATED = 143
 
 
 def main() -> NoReturn:
-    """Entry point of `unstable`.
+    """Run the command line `unstable` and exit.
 
     Exits with 0, 1 (failed), 2 (user's mistake), 130 (interrupt) or 143 (SIGTERM, SIGHUP).
     """
-    if "_UNSTABLE_COMPLETE" in os.environ:  # asked by a shell
+    if "_UNSTABLE_COMPLETE" in os.environ:  # called by a shell's completion
         app(prog_name="unstable")
-    # So that module:Class finds a user's own files, which take no package's place.
+    # So that module:Class finds a user's own files, which never shadow a package.
     sys.path.append(os.getcwd())
     try:
-        if {*HELP} & {*sys.argv}:  # at once, without what a command needs
+        if {*HELP} & {*sys.argv}:  # fast, without the imports of a command
             sys.exit(run(sys.argv[1:]))
         from unstable.commands.session import as_program
 
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     except RunFailedError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    except BrokenPipeError:  # as by `| head`: nobody reads any more, which is no fault
+    except BrokenPipeError:  # as by `| head`: the reader has ended, which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -60,7 +60,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out a command line; raises `ConfigError` for a mistake in it."""
+    """Run a command line and return its exit code; raise `ConfigError` for a user's mistake."""
     program = typer.main.get_command(app)
     try:
         with program.make_context("unstable", list(arguments or ["--help"])) as context:
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _mistake(error: typer.TyperException) -> str:
-    """A refused option or argument as a line with its name, value and remedy."""
+    """Return one line on a refused option or argument: name, value and remedy."""
     if not isinstance(error.__cause__, ValidationError):
         context = getattr(error, "ctx", None)
         place = "unstable" if context is None else context.command_path
@@ -86,5 +86,5 @@ def _mistake(error: typer.TyperException) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """The error in one line, also where it was found in another process."""
+    """Return the error as one line, unwrapping an error from another process."""
     return one_line(str(getattr(error, "cause", error)))

@@ -1,4 +1,4 @@
-"""`python -m unstable.cli` is `unstable`."""
+"""Entry point of `python -m unstable.cli`, which equals the command `unstable`."""
 
 from unstable.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands: each is declared here once, and imports its implementation when it is called."""
+"""Declarations of the commands; each command imports its implementation when it is called."""
 
 from importlib import metadata
 from pathlib import Path
@@ -41,8 +41,8 @@ def train(
 ) -> None:
     """Train a model by self-play.
 
-    Without --config it starts with first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before
-    and after), or with default where an option names a game, a model or an algorithm.
+    The default config is first_run (SmolLM2 on TicTacToe, 12 updates, evaluated before and after),
+    or default if an option names a game, a model or an algorithm.
     """
     fields, typed = context.obj
     if resume is not None:
@@ -83,7 +83,7 @@ def learn(
 ) -> None:
     """Train on the recorded games of runs, with the first one's config. See docs/offline.md.
 
-    --learn.pairs FILE adds pairs of answers, or with --config in the place of runs is all there is.
+    --learn.pairs FILE adds pairs of answers, or replaces the runs if --config is given instead.
     """
     fields, typed = context.obj
     from unstable.commands.learn import learn
@@ -113,7 +113,7 @@ def world(context: Context, config: p.Config = None) -> None:
 
 @app.command("eval", cls=ConfigCommand)
 def evaluate(context: Context, run: p.Run, version: p.Version = None) -> None:
-    """Play a finished version of a run again, against fixed opponents."""
+    """Evaluate a finished version of a run against fixed opponents."""
     if None not in (run.version, version):
         raise ConfigError(f"--version = {version}: RUN_DIR names a version; give one of the two")
     from unstable.commands.evaluate import evaluate
@@ -126,11 +126,11 @@ def exploit(
     context: Context,
     run: p.Run,
     games: p.Games = None,
-    past: Annotated[bool, Option("--past", help="worst case against earlier versions too")] = False,
+    past: Annotated[bool, Option("--past", help="also worst case against past versions")] = False,
     average: p.Average = None,
     table: Annotated[Path | None, Option(parser=p.folder, help=".csv or .json to write")] = None,
-    policy: Annotated[Path | None, Option(parser=p.folder, help="table to measure")] = None,
-    best: Annotated[bool, Option("--learn", help="train a best response, for any game")] = False,
+    policy: Annotated[Path | None, Option(parser=p.folder, help="policy table to measure")] = None,
+    best: Annotated[bool, Option("--learn", help="trained best response, for any game")] = False,
 ) -> None:
     """Compute how far a version is from an equilibrium. See docs/exploitability.md."""
     fields, typed = context.obj
@@ -162,7 +162,7 @@ def play(
     context: Context,
     run: p.RunOrNone = None,
     config: p.Config = None,
-    game: Annotated[str | None, Option(help="game of the config (its first), or any")] = None,
+    game: Annotated[str | None, Option(help="any game; default: the config's first")] = None,
     seat: p.Seat = None,
     opponent: p.Opponent = None,
     temperature: p.Temperature = None,
@@ -179,18 +179,16 @@ def play(
 def replay(
     context: Context,
     run: p.RunDir,
-    game: Annotated[int, Argument(metavar="GAME", min=0, help="number, as in the viewer")],
+    game: Annotated[int, Argument(metavar="GAME", min=0, help="game number, as in the viewer")],
     purpose: Annotated[str | None, Option(help="train or eval")] = None,
     version: p.Version = None,
-    turn: Annotated[int | None, Option("--from", min=0, help="turn to play on from, 1..")] = None,
-    player: Annotated[
-        str | None, Option("--with", help=f"player to go on: me, {p.PLAYERS}")
-    ] = None,
+    turn: Annotated[int | None, Option("--from", min=0, help="turn to continue from, 1..")] = None,
+    player: Annotated[str | None, Option("--with", help=f"new player: me, {p.PLAYERS}")] = None,
     seat: p.Seat = None,
     opponent: p.Opponent = None,
     temperature: p.Temperature = None,
 ) -> int:
-    """Play a recorded game again; exit code 1 where it differs. See docs/play.md."""
+    """Replay a recorded game; exit code 1 if the replay differs. See docs/play.md."""
     from unstable.commands.audit.replay import Change, audit, explore
     from unstable.commands.play.found import find
 
@@ -209,13 +207,13 @@ def serve(
     run: p.RunOrNone = None,
     config: p.Config = None,
     versions: p.Versions = None,
-    host: Annotated[str, Option(help="address; another one needs a token")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, help="port; 0: any that is free")] = 8000,
+    host: Annotated[str, Option(help="address; not loopback: requires a token")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, help="port; 0: any free port")] = 8000,
     token_env: Annotated[str | None, Option("--token_env", help="variable of the token")] = None,
-    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="tokens at most")] = 5,
-    threads: Annotated[int, Option(min=1, max=1024, help="cores of the embedded engine")] = 1,
+    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="maximum tokens")] = 5,
+    threads: Annotated[int, Option(min=1, max=1024, help="CPU cores of embedded engine")] = 1,
 ) -> None:
-    """Serve versions of a run, and its base model, by OpenAI's API. See docs/serve.md."""
+    """Serve versions of a run, and its base model, with OpenAI's API. See docs/serve.md."""
     where, version = run or (None, None)
     if versions and version is not None:
         raise ConfigError("--versions: RUN_DIR names a version; give one of the two")
@@ -233,8 +231,8 @@ def serve(
 def judge(
     context: Context,
     run: p.RunDir,
-    terms: Annotated[Path | None, Option(parser=p.folder, help="YAML of rewards, judges")] = None,
-    into: Annotated[str | None, Option(help="NAME of judged/NAME.jsonl")] = None,
+    terms: Annotated[Path | None, Option(parser=p.folder, help="YAML: rewards, judges")] = None,
+    into: Annotated[str | None, Option(help="name of the output judged/NAME.jsonl")] = None,
 ) -> None:
     """Score recorded games with reward terms, without playing. See docs/feedback.md."""
     from unstable.commands.judge import judge
@@ -244,7 +242,7 @@ def judge(
 
 @app.command()
 def report(runs: p.RunDirs, out: p.Out = None) -> None:
-    """Write an HTML page on runs and their games. See docs/report.md."""
+    """Write an HTML report about runs and their games. See docs/report.md."""
     from unstable.commands.report import report
 
     report(runs, out)
@@ -254,7 +252,7 @@ def report(runs: p.RunDirs, out: p.Out = None) -> None:
 def watch(
     run: p.RunDir, once: Annotated[bool, Option("--once", help="print it once")] = False
 ) -> None:
-    """Show the dashboard of a run, while it goes on or afterwards."""
+    """Show the dashboard of a running or finished run."""
     from unstable.commands.watch import watch
 
     watch(run, once=once)
@@ -263,9 +261,9 @@ def watch(
 @app.command()
 def runs(
     root: Annotated[Path | None, Argument(metavar="FOLDER", parser=p.folder)] = None,
-    tag: Annotated[str | None, Option(help="word of a run's --tags")] = None,
+    tag: Annotated[str | None, Option(help="tag that listed runs have")] = None,
 ) -> None:
-    """List the runs of a folder (outputs), with state and score."""
+    """List the runs of a folder (default: outputs) with state and score."""
     from unstable.commands.runs import runs
 
     runs(root or Path("outputs"), tag)
@@ -276,7 +274,7 @@ def export(
     run: p.Run,
     out: p.Out = None,
     merged: Annotated[bool, Option("--merged", help="whole weights, no adapter")] = False,
-    push: Annotated[str | None, Option(help="OWNER/NAME of the hub to upload to")] = None,
+    push: Annotated[str | None, Option(help="OWNER/NAME on the hub to upload to")] = None,
 ) -> None:
     """Write a version as a folder that other libraries load. See docs/export.md."""
     from unstable.commands.export import export
@@ -299,7 +297,7 @@ def doctor(
     run: Annotated[Path | None, Argument(metavar="RUN_DIR", parser=p.folder)] = None,
     config: p.Config = None,
 ) -> int:
-    """Tell whether a config would run, or what a run does; exit code 1 where something is wrong."""
+    """Check whether a config would run, or diagnose a run; exit code 1 if something is wrong."""
     if run is None:
         run_config = loaded_run(RunConfig, config, context.obj.fields)
         from unstable.commands.doctor import doctor

@@ -1,4 +1,4 @@
-"""Config fields as options of a command: `--learner.learning_rate 2e-5`."""
+"""Options of commands that set config fields: `--learner.learning_rate 2e-5`."""
 
 import json
 import shlex
@@ -41,12 +41,12 @@ OWN_SHORT_FORMS = {
         "--nodes": "eval.exploitability.nodes",
     },
 }
-"""By command, those that it has besides."""
+"""Additional short forms, by command."""
 HELP = ["-h", "--help"]
 
 
 def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict[str, Any]:
-    """Parse options by dotted path. Several values after one option are a list.
+    """Return the values of options by dotted path; several values after one option form a list.
 
     >>> parse_options(["--steps", "3", "--eval.opponents", "random", "base"], SHORT_FORMS)
     {'loop.steps': 3, 'eval.opponents': ['random', 'base']}
@@ -67,14 +67,14 @@ def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Split a command line before each option."""
+    """Yield the groups of words of a command line, split before each option."""
     starts = [i for i, word in enumerate(arguments) if i == 0 or word.startswith("--")]
     for start, end in pairwise([*starts, len(arguments)]):
         yield list(arguments[start:end])
 
 
 def _scalar(text: str) -> Any:
-    """Read lists and mappings as YAML, numbers, true, false and null as JSON, all else as text."""
+    """Parse lists and mappings as YAML; numbers, true, false and null as JSON; all else as text."""
     try:
         if text[:1] in ("[", "{"):
             return read_yaml(text, "")
@@ -87,12 +87,12 @@ C = TypeVar("C", bound=RunConfig)
 
 
 def loaded(root: type[C], name: str | None, options: dict[str, Any]) -> C:
-    """Load a config, `default` without a name, with options."""
+    """Return the config `name`, by default `default`, with options applied."""
     return load_as(root, "default" if name is None else name, options)
 
 
 def loaded_run(root: type[C], name: str | None, options: dict[str, Any]) -> C:
-    """Load a config with options; with no config, game, model or algorithm named, `first_run`."""
+    """Return a config with options; `first_run` if no config, game, model or algorithm is named."""
     starts = ("games", "model", "learner.algorithm")
     named = any(f"{path}.".startswith(f"{start}.") for path in options for start in starts)
     return loaded(root, "first_run" if name is None and not named else name, options)
@@ -104,14 +104,14 @@ class Given(NamedTuple):
     fields: dict[str, Any]
     """Values of config fields by dotted path."""
     typed: str
-    """The command line, as a shell takes it again."""
+    """The command line, quoted for a shell."""
 
 
 class ConfigCommand(TyperCommand):
     """A command that also takes each config field as an option, such as --eval.games 64."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the config fields out of a command line, into `ctx.obj`."""
+        """Move the config fields of a command line into `ctx.obj`, and parse the rest."""
         if ctx.resilient_parsing:  # completion
             return super().parse_args(ctx, args)
         typed = shlex.join(["unstable", str(self.name), *args])
@@ -145,14 +145,14 @@ class ConfigCommand(TyperCommand):
         return SHORT_FORMS | OWN_SHORT_FORMS.get(str(self.name), {})
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """List the sections of the config, and the short forms of fields."""
+        """Write the sections of the config, and the short forms of fields."""
         with formatter.section("Config (fields: --help SECTION, --help all)"):
             formatter.write_dl([(f"--{each.path}", each.meaning) for each in outline(self._root)])
         with formatter.section("Short forms of fields"):
             formatter.write_text(", ".join(f"{k} {v}" for k, v in self._short_forms.items()))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
-        """Complete config fields too; of a list the first entry's."""
+        """Return completions, including config fields (of a list, only the first entry's)."""
         paths = [f"--{each.path}".replace(".N", ".0") for each in fields(self._root)]
         found = [CompletionItem(path) for path in paths if path.startswith(incomplete)]
         return [*super().shell_complete(ctx, incomplete), *found]
@@ -172,7 +172,7 @@ def _print_fields(ctx: Any, section: str) -> None:
 
 
 def name_of(param: Any) -> str:
-    """Name an option or argument as the command line does."""
+    """Return the name of an option or argument in the form of the command line."""
     return str(param.get_error_hint()).strip("'")
 
 

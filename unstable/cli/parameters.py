@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and what parses their values."""
+"""Arguments and options that several commands share, and the parsers of their values."""
 
 import re
 from pathlib import Path
@@ -12,27 +12,27 @@ Number = int | Literal["best"]
 
 
 class At(NamedTuple):
-    """A run's folder and one of its versions, RUN_DIR[@VERSION]; None is the newest."""
+    """A run's folder and one of its versions, RUN_DIR[@VERSION]; None: the newest version."""
 
     folder: Path
     version: Number | None
 
 
 def at(text: str) -> At:
-    """Parse RUN_DIR[@VERSION]."""
+    """Parse RUN_DIR[@VERSION]; raise `ValueError` if the text has another form."""
     path, sign, number = text.rpartition("@")
     return At(folder(path if sign else text), version_of(number) if sign else None)
 
 
 def folder(text: str) -> Path:
-    """Parse the path of a folder or file."""
+    """Parse the path of a folder or file; raise `ValueError` if it cannot be one."""
     if problem := path_problem(text):
         raise ValueError(problem)
     return Path(text).expanduser()
 
 
 def version_of(text: str) -> Number:
-    """Parse a version."""
+    """Parse a version: a number or "best"; raise `ValueError` for any other text."""
     if text == "best":
         return "best"
     if re.fullmatch(r"[0-9]{1,18}", text) is None:
@@ -41,12 +41,12 @@ def version_of(text: str) -> Number:
 
 
 def versions_of(text: str) -> list[Number]:
-    """Parse versions with commas between."""
+    """Parse a list of versions, separated by commas."""
     return [version_of(part.strip()) for part in text.strip("[]").split(",")]
 
 
 def range_of(text: str) -> tuple[int, int]:
-    """Parse FROM:TO, the first and the last of some versions."""
+    """Parse FROM:TO, the first and the last version of a range."""
     if (ends := re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)) is None:
         raise ValueError("give two versions, such as 150:200")
     return int(ends[1]), int(ends[2])
@@ -76,22 +76,22 @@ Config = Annotated[
     str | None, Option(metavar="NAME|PATH", autocompletion=_configs, help="shipped config, or file")
 ]
 Out = Annotated[Path | None, Option(parser=folder, help="folder or file to write")]
-Resume = Annotated[Path | None, Option(parser=folder, help="folder in which to go on")]
-Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to begin another from")]
+Resume = Annotated[Path | None, Option(parser=folder, help="folder to resume")]
+Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to start a new run from")]
 ForkState = Annotated[
     Literal["true", "false"] | None,
-    Option("--fork_state", help="with --fork: its optimizer, baselines and reference too (true)"),
+    Option("--fork_state", help="with --fork: also its optimizer, baselines, reference (true)"),
 ]
 Average = Annotated[Any, Option(metavar="FROM:TO", parser=range_of, help="versions to average")]
 Versions = Annotated[Any, Option(metavar="N,N", parser=versions_of, help="such as 0,12,best")]
-Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="the newest by default")]
-Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="games; the config's if none")]
+Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="default: the newest")]
+Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="default: the config's games")]
 Seat = Annotated[int | None, Option(min=0, help="seat, from 0")]
 Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]
 Temperature = Annotated[float | None, Option(min=0, max=1e6, help="of models; 0: greedy")]
 Forfeits = Annotated[float, Option(min=0, help="weight of games that a forfeit ended")]
-Seed = Annotated[int | None, Option(min=0, help="seed; the file's by default")]
+Seed = Annotated[int | None, Option(min=0, help="seed; default: the file's")]
 Json = Annotated[bool, Option("--json", help="print JSON")]
 Plan = Annotated[bool, Option("--plan", help="print the runs' commands; start nothing")]
-Retry = Annotated[bool, Option("--retry", help="with --resume: run again what has failed")]
+Retry = Annotated[bool, Option("--retry", help="with --resume: rerun failed runs")]
 Table = Annotated[bool, Option("--table", help="print the table of FOLDER")]

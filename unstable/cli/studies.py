@@ -1,4 +1,4 @@
-"""Commands of studies, which join those of single runs."""
+"""Declarations of the commands of studies, in addition to the commands of single runs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,7 +41,7 @@ def league(
     table: p.Table = False,
     json: p.Json = False,
 ) -> None:
-    """Train policies against each other, by generations. See docs/league.md."""
+    """Train policies against each other, in generations. See docs/league.md."""
     from unstable.studies.league.league import begin, go_on, show
 
     _study(context, partial(begin, seed=seed), go_on, show)
@@ -53,7 +53,7 @@ def _study(
     go_on: Callable[..., None],
     show: Callable[..., None],
 ) -> None:
-    """Begin the runs of a file, go on with them, or show the results."""
+    """Start the runs of a study's file, resume them, or show the results."""
     given, name = context.params, context.info_name
     if given["resume"] is not None:
         refuse_others(context, f"--resume goes on with a {name} as it was begun", "resume", "retry")
@@ -80,14 +80,14 @@ def tournament(
     players: Annotated[list[str] | None, Argument(metavar="PLAYER", help=p.PLAYERS)] = None,
     config: p.Config = None,
     game: p.Games = None,
-    deals: Annotated[int | None, Option(min=1, help="deals of each pair in a game (16)")] = None,
-    games: Annotated[int | None, Option(min=1, help="games in all, instead of deals")] = None,
+    deals: Annotated[int | None, Option(min=1, help="deals per pair and game (16)")] = None,
+    games: Annotated[int | None, Option(min=1, help="total games, instead of deals")] = None,
     temperature: p.Temperature = None,
     forfeits: p.Forfeits = 1.0,
-    jpc: Annotated[bool, Option("--jpc", help="joint policy correlation of runs too")] = False,
+    jpc: Annotated[bool, Option("--jpc", help="also joint policy correlation of runs")] = False,
     resume: p.Resume = None,
 ) -> None:
-    """Play everybody against everybody. See docs/ratings.md.
+    """Play all players against each other. See docs/ratings.md.
 
     A PLAYER may also be the folder of an adapter, or module:Class.
     """

@@ -1,5 +1,5 @@
-"""The loop: what happens in a run, in what order; `train.py` is the page to read first.
+"""Loop: the steps of a run and their order; `train.py` is the file to read first.
 
-Actors, a learner and the rooms come in as plain objects (`context.py`); a run's folder goes out.
+Takes actors, a learner and the other rooms' objects (`context.py`); produces a run's folder.
 Processes, tensors and games never enter.
 """

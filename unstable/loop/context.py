@@ -1,4 +1,4 @@
-"""What a run consists of, and what all its actors do together."""
+"""Context of a run: its parts, and operations on all of its actors."""
 
 import asyncio
 import contextlib
@@ -36,16 +36,16 @@ from unstable.types import (
 
 STATS_EVERY_S = 2.0
 RECENT_GAMES = 100
-"""Games that failures are a share of."""
+"""Number of most recent games among which failures count."""
 MAX_REFILLS = 10
-"""Batches of samples of tied groups that are dropped for one update before the run stops."""
+"""Maximum samples of tied groups that are dropped for one update, in batches."""
 HELD_OUT_LOSS = "offline/held_out_loss"
 T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
 async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[None]:
-    """Actors that share the learner's GPU by turns give it its memory meanwhile."""
+    """Put actors to sleep during the block if they alternate with the learner on its GPU."""
     by_turns = config.actors.share_gpu == "sleep"
     if by_turns:
         await asyncio.gather(*(actor.sleep() for actor in actors))
@@ -57,7 +57,7 @@ async def sleeping(actors: Sequence[Actor], config: RunConfig) -> AsyncIterator[
 
 
 async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Exploitability:
-    """Measure how exploitable a version is in a game that is solved exactly."""
+    """Return how exploitable a version is in a game that is solved exactly."""
     began = time.time()
     probabilities = await decide(actors, game, player)
     assert player.version is not None
@@ -65,7 +65,10 @@ async def exploit(actors: Sequence[Actor], game: str, player: PlayerId) -> Explo
 
 
 async def decide(actors: Sequence[Actor], game: str, player: PlayerId) -> dict[int, list[float]]:
-    """A version's probabilities at all decisions of such a game; each actor scores a part."""
+    """Return a version's probabilities of actions by decision of a solved game.
+
+    Each actor scores a part of the decisions.
+    """
     count = len(actors)
     parts = await asyncio.gather(
         *(actor.decide(game, player, part, count) for part, actor in enumerate(actors))
@@ -78,14 +81,14 @@ async def distribute(
     actors: Sequence[Actor],
     play: Callable[[int, Sequence[GameSpec]], Awaitable[list[T]]],
 ) -> list[T]:
-    """Play an even share of the games on each actor; `play` has an actor's index and its games."""
+    """Play an even share of the games on each actor by `play(actor_index, games)`."""
     count = len(actors)
     played = await asyncio.gather(*(play(index, specs[index::count]) for index in range(count)))
     return list(chain(*played))
 
 
 class Interrupt:
-    """A person's wish to end the run: at once, or as soon as the updates in progress are over."""
+    """A user's request to end the run, at once or after the updates in progress."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -93,15 +96,15 @@ class Interrupt:
 
     @property
     def deferred_by(self) -> str:
-        """The last of the updates that are finished first, in words; empty if there is none."""
+        """Name of the last update that must finish first, such as "update 7"; empty if none."""
         return f"update {max(self._updates)}" if self._updates else ""
 
     @contextlib.contextmanager
     def deferred(self, update: int) -> Iterator[None]:
-        """Finish what makes or publishes an update first, given by the version that it makes.
+        """Defer interrupts while the block makes or publishes `update`, the version that it makes.
 
-        At its end, unless another one is in progress, `CancelledError` is raised if the wish came
-        meanwhile.
+        After the block, raises `CancelledError` if an interrupt was requested and no other update
+        is in progress.
         """
         self._updates.append(update)
         try:
@@ -113,25 +116,25 @@ class Interrupt:
 
 
 class Backlog(Generic[T]):
-    """Work of one task for another, in order; `items` are not done yet, the oldest first."""
+    """A queue of work between two tasks; `items` are the unfinished ones, oldest first."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
         self._changed = asyncio.Condition()
 
     async def add(self, item: T) -> None:
-        """Have it done too."""
+        """Append an item."""
         async with self._changed:
             self.items.append(item)
             self._changed.notify_all()
 
     async def until(self, most: int) -> None:
-        """Wait until at most so many are left."""
+        """Wait until at most `most` items are unfinished."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.items) <= most)
 
     async def each(self) -> AsyncIterator[T]:
-        """One after the other, for ever; an item is done when the next is asked for."""
+        """Yield items in order, forever; requesting the next item marks the previous as done."""
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: bool(self.items))
@@ -142,14 +145,14 @@ class Backlog(Generic[T]):
 
 
 class Made(NamedTuple):
-    """A version that the learner has made and holds, and the one that its rating begins as."""
+    """A version that the learner has made and holds, and the version whose rating it inherits."""
 
     held: HeldVersion
     inherits_from: int
 
 
 def make_buffer(config: RunConfig) -> Buffer:
-    """The buffer of a run."""
+    """Return the buffer of a run."""
     assert isinstance(config.buffer.capacity, int), "planning resolves auto"
     batch_size = config.learner.batch_size
     return Buffer(
@@ -161,9 +164,9 @@ def make_buffer(config: RunConfig) -> Buffer:
 
 
 def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Registry:
-    """The registry of a run; its anchor is the first opponent that is a program of fixed skill.
+    """Return the registry of a run, anchored at the first opponent that is a fixed program.
 
-    Without a `matchmaker` it tells how strong they are, and not who meets whom.
+    Without a `matchmaker` the registry rates players but draws no opponents.
     """
     opponents = config.own_opponents
     programs = [PlayerId(name) for name, opponent in opponents.items() if opponent.is_program]
@@ -181,22 +184,22 @@ class VersionState:
     published: set[PlayerId] = field(default_factory=set)
     """Versions that actors serve."""
     finalized: bool = False
-    """The current version has its row; its evaluations are over or in progress."""
+    """True if the current version has its row; its evaluations have ended or are in progress."""
     evaluated: int = -1
     """The last version that played its evaluation."""
     evaluated_whole: int = -1
-    """In asynchronous play, the last version all of whose evaluations are over."""
+    """The last version whose evaluations have all ended, in asynchronous play."""
     measured: int = -1
     """The last version whose exploitability was measured."""
     judging: set[PlayerId] = field(default_factory=set)
     """Players of the evaluation in progress."""
     kept: set[PlayerId] = field(default_factory=set)
-    """Versions that a custom loop still plays against, besides the registry's."""
+    """Versions that a custom loop still plays against, in addition to the registry's."""
 
 
 @dataclass
 class Context:
-    """All that a run consists of: what it is given, and what it makes of the config.
+    """All parts of a run: the ones passed in, and the ones made from the config.
 
     `policy` is the name of the policy that is trained.
     """
@@ -208,20 +211,20 @@ class Context:
     tracker: Tracker
     rewards: RewardTerms
     exact_games: Sequence[str] = ()  # games whose exploitability is measured
-    offline: OfflineData | None = None  # what is trained on where nothing is played
+    offline: OfflineData | None = None  # recorded games to train on; None: games are played
     policy: str = MAIN
     versions: VersionState = field(default_factory=VersionState)
     failures: int = 0
-    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # that failed
-    asked: dict[int, float] = field(default_factory=dict)  # when an actor's stats were, by index
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT_GAMES))  # True: failed
+    asked: dict[int, float] = field(default_factory=dict)  # time of an actor's last stats, by index
     in_flight: dict[int, GameSpec] = field(default_factory=dict)  # in asynchronous play, by id
     publications: Backlog[Made] = field(default_factory=Backlog)  # in asynchronous play
-    evaluations: Backlog[int] = field(default_factory=Backlog)  # of these versions; as above
+    evaluations: Backlog[int] = field(default_factory=Backlog)  # versions, in asynchronous play
     interrupt: Interrupt = field(default_factory=Interrupt)
     held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
-    first_payoffs: dict[int, float] = field(default_factory=dict)  # the same, where games pay
-    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # to be taken in
+    first_payoffs: dict[int, float] = field(default_factory=dict)  # of version 0, by paying game
+    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # actors to take in
     publishing: asyncio.Lock = field(default_factory=asyncio.Lock)  # or taking an actor in
 
     def __post_init__(self) -> None:
@@ -235,7 +238,7 @@ class Context:
         self.guard = Guard(config)
 
     def player(self, version: int) -> PlayerId:
-        """A version of the policy that is trained."""
+        """Return the player that is a version of the trained policy."""
         return PlayerId.policy(version, self.policy)
 
     @property
@@ -245,12 +248,12 @@ class Context:
 
     @property
     def past(self) -> list[PlayerId]:
-        """The versions before it that games may name as opponents."""
+        """Past versions that games may name as opponents."""
         return self.registry.past(self.policy)
 
     @property
     def probabilities(self) -> list[float]:
-        """Probabilities of meeting each past version; empty where all are alike."""
+        """Probabilities of meeting each past version; empty if all are equal."""
         return self.registry.probabilities(self.policy)
 
     @property
@@ -261,37 +264,37 @@ class Context:
 
     @property
     def unevaluated(self) -> list[int]:
-        """Versions whose evaluation is on its way or waits for another."""
+        """Versions whose evaluation is in progress or waiting."""
         return [
             version for version in self.evaluations.items if version > self.versions.evaluated_whole
         ]
 
     @property
     def evaluates_beside(self) -> bool:
-        """Return whether a version is evaluated while others are trained."""
+        """True if a version is evaluated while others are trained."""
         return bool(self.evaluations.items)
 
     @property
     def is_done(self) -> bool:
-        """Return whether all updates are made."""
+        """True if all updates are made."""
         return self.version >= self.config.loop.steps
 
     @property
     def best_held_out(self) -> int | None:
-        """The version with the lowest held-out loss, the first of equal ones."""
+        """The version with the lowest held-out loss, first among ties; None if none is known."""
         known = {v: loss for v, loss in self.held_out_losses.items() if loss is not None}
         return min(known, key=lambda version: known[version], default=None)
 
     async def look_at(self, index: int) -> None:
-        """Ask an actor for its numbers, where it is time to."""
+        """Log an actor's counters, at most every `STATS_EVERY_S` seconds."""
         if time.monotonic() - self.asked.get(index, -math.inf) > STATS_EVERY_S:
             self.asked[index] = time.monotonic()
             self.tracker.log_actor(index, await self.actors[index].stats())
 
     def take(self, ended: Ended, actor: int) -> list[PlayedGame]:
-        """Count games that have ended at an actor and put them on file; returns the finished ones.
+        """Count and record games that have ended at an actor; return the finished ones.
 
-        Raises `RuntimeError` at too many recent failures.
+        Raises `RuntimeError` if too many recent games have failed.
         """
         for failure in (each for each in ended.games if isinstance(each, GameFailure)):
             self.count(failure)
@@ -303,7 +306,7 @@ class Context:
         return finished
 
     def admit(self, finished: Sequence[PlayedGame]) -> None:
-        """Give finished games to ratings (without their branches) and buffer, in this order."""
+        """Add finished games to ratings (without their branches), curriculum and buffer."""
         self.rate(finished)
         self.curriculum.count(finished)
         for each in finished:
@@ -315,7 +318,7 @@ class Context:
         self.registry.end_round(self.policy)
 
     def draw_envs(self) -> None:
-        """Draw envs by what each teaches now, from here on: a version has just been announced."""
+        """Update the probabilities of envs by what each teaches now, for a new version."""
         self.schedule.envs = self.curriculum.probabilities()
         self.tracker.log(self.curriculum.metrics(self.schedule.envs))
         self.curriculum.fade()
@@ -326,13 +329,13 @@ class Context:
         self.past_results.record(games)
 
     def log_strengths(self, *, beside: bool = False) -> None:
-        """Have the tracker take in how strong versions are; `beside` as `log_evaluation` has it."""
+        """Log the ratings and the worst-case results; `beside` is passed to `log_worst`."""
         self.tracker.log_ratings(self.registry.ratings())
         self.tracker.log_worst(self.past_results.least(), beside=beside)
 
     def count(self, ended: PlayedGame | GameResult | GameFailure) -> None:
-        """Count a game that ended or failed; raises `RuntimeError` at too many recent failures."""
-        if ended.spec.purpose == "train":  # an evaluation numbers its games anew
+        """Count an ended game; raise `RuntimeError` if too many recent games have failed."""
+        if ended.spec.purpose == "train":  # an evaluation has its own game ids
             self.in_flight.pop(ended.spec.game_id, None)
         if not isinstance(ended, GameFailure):
             self.recent.append(False)

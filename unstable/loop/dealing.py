@@ -1,4 +1,4 @@
-"""What keeps an actor in games at all times: groups are dealt as the gate lets them begin."""
+"""Dealers: keep each actor busy by dealing groups of games as the gate lets them begin."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from unstable.types import GameFailure, PlayedGame
 
 
 class Dealer:
-    """Deals to one actor, and takes in what ends there."""
+    """A dealer for one actor: deals groups to it and takes in the games that end there."""
 
     def __init__(self, context: Context, actor: int, groups: int) -> None:
-        """`groups` are as many as may be in flight there."""
+        """Initialize a dealer with at most `groups` groups in flight at the actor."""
         self._context, self._actor = context, actor
         self._places = asyncio.Semaphore(groups)
         self._groups: dict[int, list[int]] = {}  # by first game: games in flight, samples so far
@@ -32,7 +32,7 @@ class Dealer:
             context.actors[self._actor].deal(specs)
 
     async def keep_taking(self) -> None:
-        """Have games count as they end, in the same breath in which they are on file."""
+        """Count games as they end, in one step with recording them."""
         context = self._context
         async with aclosing(context.actors[self._actor].play_on()) as lists:
             async for ended in lists:
@@ -41,7 +41,7 @@ class Dealer:
                 await context.look_at(self._actor)
 
     def _end(self, games: Sequence[PlayedGame | GameFailure]) -> None:
-        """Give back the places of groups that are over."""
+        """Release the places of groups that have ended."""
         brought = []
         for game in games:
             first = game.spec.game_id - game.spec.member

@@ -1,6 +1,6 @@
 """Finished training games as an actor sends them: summarized, tallied, samples packed.
 
-An actor makes it in its own process; the loop makes it of a run's files where that goes on.
+An actor creates `Ended` in its own process; the loop creates it from a run's files on a resume.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ Judged = tuple[GameResult, list[Trajectory]]
 
 
 class Ended(NamedTuple):
-    """Training games that have ended, in this order, and what they say together."""
+    """Training games that have ended, in order, with their tallies."""
 
     games: list[PlayedGame | GameFailure]
     play: PlayTally
@@ -31,14 +31,14 @@ class Ended(NamedTuple):
 
     @property
     def finished(self) -> list[PlayedGame]:
-        """Those that did not fail."""
+        """Games that did not fail."""
         return [each for each in self.games if isinstance(each, PlayedGame)]
 
     @classmethod
     def of(
         cls, judged: Iterable[Judged | GameFailure | TermCalls], *, on_file: bool = False
     ) -> "Ended":
-        """Games with their trajectories; `on_file`: their lines are written already."""
+        """Return games with their trajectories; if `on_file`, their lines are written already."""
         ended = cls([], PlayTally.empty(), TrainingGames())
         ended.add(judged, on_file=on_file)
         return ended
@@ -46,7 +46,7 @@ class Ended(NamedTuple):
     def add(
         self, judged: Iterable[Judged | GameFailure | TermCalls], *, on_file: bool = False
     ) -> None:
-        """Take in more of them."""
+        """Add judged games, failures and tallies of reward-term calls."""
         for each in judged:
             if isinstance(each, TermCalls):
                 self.play.add_asked(each)
@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
 
 def _line(game: GameResult, trajectories: Sequence[Trajectory]) -> bytes | Unwritable:
-    """Return a game's line; a line that cannot be made costs no game."""
+    """Return a game's line; `Unwritable` if it cannot be encoded, so the game is not lost."""
     try:
         return game_body(game, trajectories)
     except ValueError as error:

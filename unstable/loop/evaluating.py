@@ -1,4 +1,4 @@
-"""Evaluations: which are due for a version, how they are played, and what becomes of them."""
+"""Evaluations: selecting the due ones of a version, playing them, and recording the results."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,11 +21,11 @@ from unstable.types import GameResult, GameSpec, PlayedGame, Shares
 
 Ended = TypeVar("Ended", PlayedGame, GameResult)
 Evaluation = Callable[[Context, int], Awaitable[None]]
-"""Judges a version, given by its number."""
+"""Evaluates a version, given by its number."""
 
 
 def due_evaluations(context: Context, version: int) -> list[Evaluation]:
-    """Those that the config asks for at a version, and that it has not had."""
+    """Return the evaluations that the config schedules at a version and that are not done yet."""
     is_last = version == context.config.loop.steps
     due = [
         run_evaluation
@@ -36,14 +36,14 @@ def due_evaluations(context: Context, version: int) -> list[Evaluation]:
 
 
 def missing_evaluations(context: Context) -> list[Evaluation]:
-    """Those that the config asks for and that the current version has not had."""
+    """Return the enabled evaluations that the current version has not had."""
     version = context.version
     missing = [run for every, last, run in evaluations(context) if every and last < version]
     return [*missing, *_held_out(context, version, is_last=True)]
 
 
 def _held_out(context: Context, version: int, *, is_last: bool) -> list[Evaluation]:
-    """The held-out loss, where it is due and not known yet."""
+    """Return the held-out loss as an evaluation, if it is due and not known yet; else nothing."""
     data = context.offline
     if data is None or version in context.held_out_losses:
         return []
@@ -51,7 +51,7 @@ def _held_out(context: Context, version: int, *, is_last: bool) -> list[Evaluati
 
 
 def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
-    """Each kind of evaluation: updates between two, the last version that had one, what runs it."""
+    """Return per kind of evaluation: its interval in updates, last evaluated version, function."""
     config = context.config.eval
     return [
         (config.every, context.versions.evaluated, evaluate),
@@ -97,14 +97,14 @@ async def play_evaluation(
 
 
 def in_order(played: Iterable[Ended]) -> list[Ended]:
-    """All actors' games by id, so that nothing depends on which actor was faster."""
+    """Return all actors' games sorted by id, so that nothing depends on an actor's speed."""
     return sorted(played, key=lambda each: each.spec.game_id)
 
 
 async def measure_exploitability(context: Context, version: int) -> None:
     """Compute the exploitability of a version in the games that are solved exactly.
 
-    And the least that it wins there from any version that was measured before it.
+    Also computes the least that it wins there from any version that was measured before it.
     """
     skipped, policies = Skipped(), dict[str, Shares]()
     past = read_policies(context.folder, version, skipped)
@@ -125,7 +125,7 @@ async def measure_exploitability(context: Context, version: int) -> None:
 
 
 async def measure_held_out(context: Context, version: int) -> None:
-    """Compute the loss on games that are never trained on, a mean over tokens."""
+    """Compute the held-out loss of a version: a mean over tokens of games never trained on."""
     assert context.offline is not None
     context.tracker.phase("held-out loss")
     async with sleeping(context.actors, context.config):
@@ -140,7 +140,7 @@ async def measure_held_out(context: Context, version: int) -> None:
 
 
 async def end_evaluation(context: Context, version: int) -> None:
-    """Evaluate a version as it is due, and write the row of its evaluation."""
+    """Run a version's due evaluations, and write the row of the results."""
     if due := due_evaluations(context, version):
         for run_evaluation in due:
             await run_evaluation(context, version)
@@ -149,12 +149,12 @@ async def end_evaluation(context: Context, version: int) -> None:
     context.versions.evaluated_whole = version
     if (
         context.versions.trained == context.version
-    ):  # else the next one to be published brings its own
+    ):  # else publishing the next version saves a state
         state.save(context, actors)
 
 
 async def end_evaluations(context: Context) -> None:
-    """Evaluate what waits for it, where nothing is left to be trained meanwhile."""
+    """Run all waiting evaluations, after the last update."""
     while context.evaluations.items:
         await end_evaluation(context, context.evaluations.items[0])
         del context.evaluations.items[0]

@@ -1,4 +1,4 @@
-"""What the loop asks of an actor and of a learner, wherever they run."""
+"""Protocols: the interfaces of actors and learner that the loop uses, wherever they run."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -20,63 +20,63 @@ from unstable.types import (
 )
 
 HeldAdapter = Any
-"""A version's adapter on its way from the learner to actors, which the loop does not look at: the
-`Adapter`, or what stands for it where they are processes of their own."""
+"""A version's adapter on its way from the learner to actors, opaque to the loop: an `Adapter`, or a
+Ray reference to one if actors and learner are separate processes."""
 
 
 class RewardTerms(Protocol):
-    """The reward terms of a run, `rewards.terms.Rewards`."""
+    """The reward terms of a run; implemented by `rewards.terms.Rewards`."""
 
     @property
     def at_once(self) -> int:
-        """Most calls in flight of terms that wait; 0 where none waits."""
+        """Maximum number of concurrent calls of reward terms that wait; 0 if no term waits."""
 
     def recorded(self, result: GameResult) -> list[Trajectory]:
-        """Return the trajectories that a game's record holds."""
+        """Return the trajectories in a game's record."""
 
 
 class Actor(Protocol):
     """A process with an engine that plays."""
 
     def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
-        """Play games, as `collectors.collector.Collector.play` says; their whole results."""
+        """Play games and yield their whole results, as `collectors.collector.Collector.play`."""
 
     def play_round(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[Ended]:
-        """Play training games, as `Collector.play_together` says, and judge them."""
+        """Play training games as `Collector.play_together`, and judge them."""
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these training games too, after those that it was dealt before."""
+        """Add training games for `play_on`, after the games that were dealt before."""
 
     def play_on(self) -> AsyncGenerator[Ended]:
-        """Play all that is dealt and judge it, for ever; closing it ends what is in flight."""
+        """Play and judge all dealt games, forever; closing the generator ends games in flight."""
 
     async def present(self) -> None:
-        """Return once it can begin games: an actor whose node has gone waits for another one."""
+        """Return once the actor can begin games; without a node it waits for another one."""
 
     async def state(self) -> ActorState:
-        """Return what play so far has to do with play to come."""
+        """Return the state that games to come depend on."""
 
     async def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a state that `state` has returned."""
 
     async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
-        """Let games name a version of a policy; None is the adapter of its checkpoint."""
+        """Make a version playable; if `adapter` is None, it is read from the checkpoint."""
 
     async def announce(self, version: PlayerId) -> None:
-        """Have seats that take the newest version at each turn take this one from now on."""
+        """Use a version from now on at seats that take the newest version at each turn."""
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game will ask for."""
+        """Forget a version that no new game will name."""
 
     async def stats(self) -> dict[str, float]:
-        """The engine's counters, and those of games."""
+        """Return counters of the engine and of games."""
 
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
-        """Probabilities of the legal actions at every `parts`-th decision of a small game."""
+        """Return probabilities of legal actions at every `parts`-th decision, from `part` on."""
 
     async def assess(
         self,
@@ -86,13 +86,16 @@ class Actor(Protocol):
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """Return how exploitable these probabilities are, and what they win from the `past`."""
+        """Return how exploitable a version is, and the least that it wins from `past` versions.
+
+        `probabilities` and each value of `past` are the probabilities at all decisions.
+        """
 
     async def sleep(self) -> None:
-        """Give the memory of a shared GPU back; no game may be in flight."""
+        """Release the memory of a shared GPU; no game may be in flight."""
 
     async def wake(self) -> None:
-        """Take the memory of a shared GPU again."""
+        """Allocate the memory of a shared GPU again."""
 
 
 class HeldVersion(NamedTuple):
@@ -117,7 +120,7 @@ class Learner(Protocol):
         """Train on a batch, which makes the next version."""
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        """Return the loss of a batch of which nothing is learned."""
+        """Return the loss of a batch without training on it."""
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
         """Make one supervised step, which makes the next version."""
@@ -135,10 +138,10 @@ class Learner(Protocol):
         """Write the checkpoint of a held version."""
 
     async def load(self, version: int) -> None:
-        """Become what `save` wrote as a version."""
+        """Load a version that `save` has written, including its number."""
 
     async def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate of all updates to come."""
 
     async def restore(self, version: int) -> None:
-        """Take back weights, optimizer and algorithm of a version; the number stays."""
+        """Restore weights, optimizer and algorithm of a version; the version number stays."""

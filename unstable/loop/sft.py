@@ -1,7 +1,6 @@
 """Supervised fine-tuning on a page: epochs of maximum likelihood, each saved and then evaluated.
 
-Like `train.py` it is handed learner, evaluation and tracker as plain callables; the learner is the
-one of self-play.
+As in `train.py`, learner, evaluation and tracker are passed in; self-play uses the same learner.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,9 +14,9 @@ from unstable.tracking.metrics import Row
 from unstable.types import Update
 
 Evaluate = Callable[[int], Awaitable[Mapping[str, float | None]]]
-"""Plays a saved version's games; what they amount to, by the names of metrics."""
+"""Plays a saved version's games and returns the results by metric name."""
 LearnersTurn = Callable[[], AbstractAsyncContextManager[None]]
-"""What surrounds the learner's work, where it shares its GPU."""
+"""Context of the learner's work, in which engines leave a shared GPU to it."""
 
 EPOCH = "sft/epoch"
 HELD_OUT_LOSS = "sft/held_out_loss"
@@ -33,22 +32,22 @@ _STEP_METRICS = (
 
 
 class RowTracker(Protocol):
-    """Whoever writes rows down and shows them."""
+    """The part of a tracker that records and shows the rows of fine-tuning."""
 
     def print(self, line: str) -> None:
-        """Show a line to the person at the terminal."""
+        """Show a line to the user at the terminal."""
 
     def phase(self, name: str) -> None:
-        """Take in what goes on now."""
+        """Record the current phase."""
 
     def log_step(self, row: Row) -> None:
-        """Take in an optimizer step."""
+        """Record an optimizer step."""
 
     def log_refusals(self, update: Update) -> None:
-        """Take in that a step was not made."""
+        """Record steps that were refused."""
 
     def log_epoch(self, row: Row) -> None:
-        """Take in an epoch that was evaluated."""
+        """Record an epoch that was evaluated."""
 
 
 async def fine_tune(
@@ -62,13 +61,12 @@ async def fine_tune(
     saved: int = -1,
     is_enough: Callable[[Sequence[Row]], bool] = lambda rows: False,
 ) -> Row:
-    """Train until the epochs are over, the held-out loss has not improved for `patience`, or the
-    rows of all epochs are enough.
+    """Train until the last epoch, `patience` epochs without a better held-out loss, or `is_enough`.
 
-    Epoch 0 is the start, before any training. To go on with a run, `rows` are those of the epochs
-    that were evaluated, and `saved` is the last one with a checkpoint, which the learner stands at.
-    Returns the row of the epoch with the lowest held-out loss; the last one's if nothing is held
-    out.
+    Epoch 0 is the start, before any training. To resume a run, pass the `rows` of its evaluated
+    epochs, and as `saved` the last epoch with a checkpoint, which the learner must have loaded.
+    Returns the row of the epoch with the lowest held-out loss, or of the last epoch if nothing is
+    held out.
     """
     evaluated = list(rows)
     while len(evaluated) <= task.epochs and not is_over(evaluated, task.patience):
@@ -96,19 +94,19 @@ async def fine_tune(
 
 
 def best(rows: Sequence[Row]) -> int:
-    """Index of the row with the lowest held-out loss; of the last one without such losses."""
+    """Return the index of the row with the lowest held-out loss, or of the last if none has one."""
     losses = [row[HELD_OUT_LOSS] for row in rows]
     known = [loss for loss in losses if loss is not None]
     return losses.index(min(known)) if known else len(rows) - 1
 
 
 def is_over(rows: Sequence[Row], patience: int) -> bool:
-    """Return whether the best of the rows has `patience` rows after it."""
+    """Return whether the best of the rows has at least `patience` rows after it."""
     return bool(rows) and len(rows) - 1 - best(rows) >= patience
 
 
 async def held_out_loss(examples: Sequence[Example], learner: Learner) -> float | None:
-    """Mean negative log-likelihood of the answers' tokens, in nats; None of no examples."""
+    """Return the mean negative log-likelihood per answer token, in nats; None without examples."""
     if not examples:
         return None
     scored = await learner.logprobs([example.tokens for example in examples])

@@ -1,9 +1,9 @@
-"""A run's state as a value: kept with each version, and put back where a run goes on.
+"""State of a run as a value: saved with each version, and restored on a resume.
 
-What is in the buffer is named there and read again out of the games' files. In synchronous play the
-state is taken between two rounds, and a round that was cut off is played again, to the bit. In
-asynchronous play games go on meanwhile: those that ended later are on file and count again, the
-others are dealt again from their seeds.
+The state names the buffer's trajectories, which are read from the games' files. In synchronous play
+the state is taken between two rounds, and an interrupted round is replayed, bit for bit. In
+asynchronous play games continue meanwhile: a resume counts recorded games that ended later, and
+deals the others again from their seeds.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ Spec = Annotated[GameSpec, PlainValidator(_read_spec), PlainSerializer(plain)]
 
 
 class RunState(BaseModel):
-    """All that a run needs, besides the learner's checkpoint, to go on from its current version."""
+    """All that a run needs to resume from its current version, except the learner's checkpoint."""
 
     version: NonNegativeInt
     finalized: bool
     evaluated: int
     measured: int
-    evaluations: list[NonNegativeInt]  # versions whose evaluation is not over
+    evaluations: list[NonNegativeInt]  # versions whose evaluation has not ended
     first_scores: list[tuple[str, float]]
     first_payoffs: list[tuple[str, float]]
     failures: NonNegativeInt
@@ -56,15 +56,15 @@ class RunState(BaseModel):
     guard: GuardState
     buffer: BufferState
     oldest: NonNegativeInt  # version that sampled any of the buffer
-    in_flight: list[NonNegativeInt]  # games dealt or about to be: the schedule draws them again
-    old_in_flight: list[Spec]  # those that were dealt too long ago for that
+    in_flight: list[NonNegativeInt]  # games dealt or about to be, which the schedule can redraw
+    old_in_flight: list[Spec]  # games dealt too long ago for a redraw
     tracker: TrackerState
     actors: list[ActorState]
     marks: dict[str, NonNegativeInt]  # sizes of the files that grow, in bytes
 
 
 def parse(text: bytes, version: int) -> RunState | None:
-    """The state of a run at this version that a file holds; None where it holds anything else."""
+    """Return the state of a run at `version` from a file's content; None if it is anything else."""
     try:
         state = RunState.model_validate_json(text, strict=True)
     except ValidationError:
@@ -81,9 +81,9 @@ async def actor_states(context: Context) -> list[ActorState]:
 
 
 def save(context: Context, actors: Sequence[ActorState]) -> None:
-    """Write down, at once, what the run needs in order to go on from its current version.
+    """Write the state that the run needs to resume from its current version, atomically.
 
-    Raises `RunFailedError` where it cannot be written: no later version could be, either.
+    Raises `RunFailedError` if the file cannot be written, since no later version could be either.
     """
     version = context.version
     unfinished = [*context.in_flight.values(), *context.schedule.ahead(context.current)]
@@ -123,13 +123,13 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
 
 
 def _text(state: RunState) -> bytes:
-    """Its line. Raises `ValueError` at a number that is not finite."""
+    """Return the state's line; raise `ValueError` for a number that is not finite."""
     (text,) = json_parts([state])
     return b'{"format":%d,%b\n' % (FORMAT, text[1:])
 
 
 async def restore(context: Context, state: RunState) -> None:
-    """Put back what `save` has written down; the learner has its version already."""
+    """Restore what `save` has written; the learner must have loaded its version already."""
     context.registry.restore(state.registry)
     context.past_results.restore(state.past)
     context.schedule.restore(state.schedule)
@@ -177,7 +177,7 @@ def _print_pairs(context: Context) -> None:
 def _recorded(
     context: Context, state: RunState, skipped: Skipped
 ) -> Mapping[tuple[int, int], Trajectory]:
-    """The trajectories that the buffer held, by game and seat, as far as they are on file."""
+    """Return the buffer's trajectories by (game, seat), as far as the games' files have them."""
     groups = [places for _, places in state.buffer.groups]
     groups += [places for *_, places in state.buffer.waiting]
     needed = {game for places in groups for game, _ in places}
@@ -191,7 +191,7 @@ def _recorded(
 
 
 def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
-    """Let games count that ended after the state was taken, and deal the others again."""
+    """Count games that ended after the state was taken, and deal the unfinished ones again."""
     path = context.folder.games("train", state.version)
     mark = state.marks.get(context.folder.relative(path), 0)
     ended = list(read_games(path, skipped, mark))

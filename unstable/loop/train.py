@@ -1,4 +1,4 @@
-"""The loop: read this page first.
+"""Training loop of self-play: read this file first.
 
                  ┌─────── opponents: past versions, scripted, endpoints ───────┐
    runtime ─► loop ─┬─► collectors ──GameResult──► buffers ──Batch──► learners ─┐
@@ -7,10 +7,10 @@
                     │      └──── adapter, by version ◄──────────────────────────┤
                     └─► tracking  (beside: receives, never sends back)          └─► records
 
-It keeps games in flight, feeds the buffer, asks the learner for an update, registers and publishes
-the new version, evaluates, and reports to the tracker. What a run consists of is handed in as a
-`Context` of plain objects, so that the same page runs on Ray actors and, in a test, on objects of
-this process.
+The loop keeps games in flight, fills the buffer, requests updates from the learner, registers and
+publishes new versions, evaluates them, and reports to the tracker. The parts of a run are passed in
+as a `Context` of plain objects, so that the same code runs on Ray actors and, in a test, on objects
+of this process.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from unstable.loop.protocols import Actor, HeldVersion
 from unstable.types import GameSpec, PackedBatch, PlayedGame, Update
 
 ON_THEIR_WAY = 1 / 8
-"""Of an actor's games in flight, so many more are dealt to it."""
+"""Additional games that are dealt to an actor, as a share of its games in flight."""
 WAIT_S = 5.0
-"""Seconds after which the tasks of a run in asynchronous play are looked at anew."""
+"""Seconds between two checks of the tasks of a run in asynchronous play."""
 
 
 async def train(context: Context) -> str:
-    """Play and learn until `loop.steps` updates are made or `loop.max_time` is over; says which.
+    """Play and learn until `loop.steps` updates or `loop.max_time`; return the reason of the end.
 
-    Begins with version 0, or with the version that `state.restore` has put back.
+    Begins with version 0, or with the version that `state.restore` has restored.
     """
     max_time = context.config.loop.max_time
     deadline = math.inf if max_time is None else time.monotonic() + max_time
@@ -67,7 +67,7 @@ async def train(context: Context) -> str:
 
 
 async def run_sync(context: Context, deadline: float) -> None:
-    """Play until a batch is there and no game is in flight, update, and so on."""
+    """Alternate between rounds of play, until a batch is ready, and updates."""
     while not context.is_done and time.monotonic() < deadline:
         batch = context.buffer.draw(context.version)
         if batch is None:
@@ -77,7 +77,7 @@ async def run_sync(context: Context, deadline: float) -> None:
 
 
 async def run_offline(context: Context, data: OfflineData, deadline: float) -> None:
-    """Update from one batch of recorded games after another; nothing is played."""
+    """Make updates from batches of recorded games; nothing is played."""
     for batch in data.batches(context.version):
         if context.is_done or time.monotonic() >= deadline:
             break
@@ -88,7 +88,7 @@ async def run_offline(context: Context, data: OfflineData, deadline: float) -> N
 async def play_round(context: Context) -> None:
     """Play the samples that the next batch lacks, an equal share on each actor.
 
-    Most games give a sample at least. One does not where an opponent forfeits first, or where it
+    Most games give at least one sample. A game gives none if an opponent forfeits first or if it
     ends in its opening: then the batch needs another round.
     """
     while not context.joined.empty():
@@ -111,9 +111,9 @@ async def play_round(context: Context) -> None:
 async def play_share(
     context: Context, index: int, specs: Sequence[GameSpec], enough: int
 ) -> list[PlayedGame]:
-    """Play a round's games on one actor, none of them begun once `enough` samples are on their way.
+    """Play a round's games on one actor, beginning none once `enough` samples are in progress.
 
-    They are on file as they end, and count when all actors are done.
+    Games are recorded as they end, and count once all actors are done.
     """
     played: list[PlayedGame] = []
     async with aclosing(context.actors[index].play_round(specs, enough)) as lists:
@@ -124,15 +124,15 @@ async def play_share(
 
 
 async def run_async(context: Context, deadline: float) -> None:
-    """Keep games in flight at all times, and update out of those that have finished.
+    """Keep games in flight at all times, and make updates from finished games.
 
-    Versions are published, and evaluated, while the next update is made.
+    Versions are published and evaluated while the next update is made.
     """
     in_flight = context.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = context.config.group_size
     # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
-    # and more of them while games wait for their reward terms or are on their way, here and there.
+    # and more groups do while games wait for their reward terms or are in transit either way.
     waiting = math.ceil(context.rewards.at_once / len(context.actors) + in_flight * ON_THEIR_WAY)
     groups = math.ceil((in_flight + waiting) / size) + (size > 1)
     tasks: set[asyncio.Task[None]] = set()
@@ -163,13 +163,13 @@ async def run_async(context: Context, deadline: float) -> None:
 
 
 async def keep_growing(context: Context, begin: Callable[[int], None]) -> None:
-    """Have actors that join play as the others do, each begun by its index."""
+    """Take in actors that join, and call `begin` with the index of each."""
     while True:
         begin(await take_in(context, await context.joined.get()))
 
 
 async def take_in(context: Context, actor: Actor) -> int:
-    """Have an actor that has joined play as the others do; returns its index."""
+    """Publish all versions to an actor that has joined, and return its index."""
     async with context.publishing:
         for player in sorted(context.versions.published, key=lambda player: player.version or 0):
             await actor.publish(player)
@@ -180,9 +180,9 @@ async def take_in(context: Context, actor: Actor) -> int:
 
 
 async def keep_learning(context: Context, deadline: float) -> None:
-    """Make one update after another, each as soon as its batch is there.
+    """Make updates, each as soon as its batch is ready.
 
-    At the end all that was made is published and evaluated.
+    Returns once all versions are published and evaluated.
     """
     batch_size, steps = context.config.learner.batch_size, context.config.loop.steps
     while context.versions.trained < steps and time.monotonic() < deadline:
@@ -193,7 +193,7 @@ async def keep_learning(context: Context, deadline: float) -> None:
                 await context.gate.filled.wait()
         except TimeoutError:
             break
-        if context.interrupt.wanted:  # the run ends once what was made is published
+        if context.interrupt.wanted:  # the run ends once all versions are published
             break
         batch = context.buffer.draw(context.versions.trained)
         context.gate.look(context.versions.trained)
@@ -209,9 +209,9 @@ async def keep_learning(context: Context, deadline: float) -> None:
 
 
 async def learn_ahead(context: Context, batch: PackedBatch) -> None:
-    """Learn like `learn`, but leave the new version to `keep_publishing`.
+    """Make an update from a batch, and leave the new version to `keep_publishing`.
 
-    The version before it is published by then, and at most one evaluation waits for another.
+    By then the previous version is published, and at most one evaluation is unfinished.
     """
     context.tracker.phase("updating")
     with context.interrupt.deferred(batch.version + 1):
@@ -227,7 +227,7 @@ async def learn_ahead(context: Context, batch: PackedBatch) -> None:
 
 
 async def keep_publishing(context: Context) -> None:
-    """Publish each version that was made, and write its row."""
+    """Publish each new version, and write its row."""
     async for made in context.publications.each():
         with context.interrupt.deferred(made.held.version):
             await publish(context, *made)
@@ -235,7 +235,7 @@ async def keep_publishing(context: Context) -> None:
 
 
 async def keep_evaluating(context: Context) -> None:
-    """Evaluate versions, each as it was published, while others are trained."""
+    """Evaluate published versions, in order, while others are trained."""
     async for version in context.evaluations.each():
         await end_evaluation(context, version)
 
@@ -252,7 +252,7 @@ async def learn(context: Context, batch: PackedBatch) -> None:
 
 
 async def conclude(context: Context, update: Update) -> Made:
-    """Have the guard and the tracker take in an update; returns the held version it made."""
+    """Pass an update to guard and tracker, and return the held version that it made."""
     inherits_from = await apply_interventions(context, update)
     context.tracker.log_learner(update)
     context.tracker.log_samples(update)
@@ -260,9 +260,9 @@ async def conclude(context: Context, update: Update) -> Made:
 
 
 async def finalize(context: Context) -> None:
-    """Write the row of a version that was published, and run the evaluations that are due for it.
+    """Write the row of a published version, and run its due evaluations.
 
-    In asynchronous play they are left to `keep_evaluating`.
+    In asynchronous play the evaluations are left to `keep_evaluating`.
     """
     due = due_evaluations(context, context.version)
     if context.config.loop.mode == "async":
@@ -285,10 +285,10 @@ async def end_update(context: Context) -> None:
 
 
 async def apply_interventions(context: Context, update: Update) -> int:
-    """Have the guard check an update, and act on its alarms before the version is published.
+    """Check an update with the guard, and act on alarms before the version is published.
 
-    Returns the version that the new one inherits its rating from: the one before it or, after a
-    rollback, the best one, whose weights it has then.
+    Returns the version from which the new one inherits its rating: the previous version or, after a
+    rollback, the best version, whose weights the new one then has.
     """
     guard, config = context.guard, context.config.guard
     context.tracker.log_alarms(guard.check(update.version, update.metrics))
@@ -306,9 +306,9 @@ async def apply_interventions(context: Context, update: Update) -> int:
 
 
 async def publish(context: Context, held: HeldVersion, inherits_from: int | None = None) -> None:
-    """Save a held version and hand it to every actor; only then may games be drawn for it.
+    """Save a held version and send it to every actor; only then may games be drawn for it.
 
-    Its rating begins as that of `inherits_from`, or else of the version before it.
+    The version inherits its rating from `inherits_from`; None: from the previous version.
     """
     context.versions.trained = max(context.versions.trained, held.version)
     player = context.player(held.version)
@@ -331,11 +331,11 @@ async def publish(context: Context, held: HeldVersion, inherits_from: int | None
 
 
 async def retire_unused(context: Context) -> None:
-    """Delete checkpoints that nothing needs, and have actors forget versions that no game names.
+    """Delete checkpoints that nothing needs, and retire versions on actors that no game names.
 
-    A version's checkpoint stays until the version after it retires: an actor that is started again
-    loads it for games in flight. The start, the best version and each `tracking.keep_every`-th
-    one stay for comparison.
+    A version's checkpoint stays until the version after it retires: a restarted actor loads it for
+    games in flight. The start, the best version and each `tracking.keep_every`-th version stay for
+    comparison.
     """
     bests = [v for v in (context.guard.best, context.best_held_out) if v is not None]
     openers = map(context.player, context.config.openings.versions)

@@ -1,7 +1,7 @@
-"""A command of ours as a child process, which ends with its parent. Also the script that begins it.
+"""Child process that runs an `unstable` command and ends with its parent; also its start script.
 
-As `python child.py PARENT CORES -- COMMAND...` it binds itself to its parent and to these cores
-(0,1; or none: all), and becomes the command.
+`python child.py PARENT CORES -- COMMAND...` binds itself to its parent and to the cores ("0,1"; ""
+for all), and becomes the command.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ _PROGRAM = "from unstable.cli import main; main()"
 
 
 class Child:
-    """`unstable` with these words, in a session of its own: no terminal's signal reaches it.
+    """An `unstable` process with these arguments, in its own session without terminal signals.
 
-    What it prints is added to `log`. When its parent goes, however that comes, it gets SIGTERM and
-    ends in order.
+    Its output is appended to `log`. When its parent ends for any reason, it gets SIGTERM and exits
+    in order.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code once it has ended; below 0 by a signal that nothing was to be done about."""
+        """Exit code; None while the process runs, negative if a signal killed the process."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it, if it is there."""
+        """Send the process a signal, if it is running."""
         self._process.send_signal(number)
 
 
 def main(parent: int, cores: str, command: Sequence[str]) -> None:
-    """Become the command."""
+    """Bind this process to its parent and to the cores, and become the command."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has gone already
+    if os.getppid() != parent:  # the parent is gone already
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores
     if cores:

@@ -1,4 +1,4 @@
-"""Processes by forking one that has imported what they need; also the module of that process.
+"""Fork server: forks processes from one that has their imports; also the module of that process.
 
 python -m unstable.processes.fork_server DESCRIPTOR FUNCTIONS
 """
@@ -15,10 +15,10 @@ from unstable.processes.frames import start_module
 
 
 class ForkServer:
-    """Forks a process for each call of `fork`, from one that starts with the first.
+    """A server process that forks one process per call of `fork`; the first call starts the server.
 
-    That one calls `prepare` once, and each fork `serve` with its end of a socket. Both functions
-    are pickled. All forks end with this process.
+    The server calls `prepare` once; each fork calls `serve` with its end of a socket. Both
+    functions are pickled. All forks end with this process.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self) -> socket.socket:
-        """Start a process and return the socket that leads to it."""
+        """Start a process and return the socket that is connected to it."""
         if self._process is None or self._process.poll() is not None:
             self._control, self._process = start_module(__name__, self._functions)
         ours, theirs = socket.socketpair()
@@ -60,7 +60,7 @@ def main(descriptor: int, functions: str) -> None:
             try:
                 serve(socket.socket(fileno=descriptors[0]))
             finally:
-                os._exit(0)  # whatever `serve` has left running
+                os._exit(0)  # even if `serve` has left threads running
         os.close(descriptors[0])
 
 

@@ -1,4 +1,4 @@
-"""Pickled values over a socket between a process and the module that it starts as a process."""
+"""Frames: pickled values over a socket between a process and a module that it has started."""
 
 import asyncio
 import os
@@ -31,9 +31,9 @@ async def receive_frame(reader: asyncio.StreamReader) -> Any:
 
 
 def start_module(module: str, *arguments: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    """Run a module as a process; its first argument is the descriptor of the returned socket's end.
+    """Run a module as a process, connected to the returned socket; its descriptor is argument 1.
 
-    It shares this process's import path and is in a session of its own, without a terminal.
+    The process has this process's import path and its own session, without a terminal.
     """
     ours, theirs = socket.socketpair()
     with theirs:

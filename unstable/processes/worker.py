@@ -1,4 +1,4 @@
-"""Requests to a function in another process, with a time limit; also the module of that process.
+"""Worker: a function in another process, called with a time limit; also that process's module.
 
 python -m unstable.processes.worker DESCRIPTOR
 """
@@ -19,22 +19,22 @@ from typing import Any, Literal
 from unstable.processes.frames import frame, read_frame, receive_frame, start_module
 
 START_S = 120.0
-"""Seconds until a worker has imported and made its function."""
+"""Seconds that a worker has to import and make its function."""
 Beat = Callable[[], None]
 """Restarts the time limit of the current request."""
 Reply = tuple[Literal["beat", "value", "error"], Any]
 
 
 class WorkerError(RuntimeError):
-    """A worker's process has ended, or was killed after its time limit."""
+    """End of a worker's process by itself, or by a kill after its time limit."""
 
 
 class Worker:
-    """A process that replies to one request at a time; it starts with the first.
+    """A process that replies to one request at a time; the first request starts it.
 
-    `make` is called there once and returns the function that maps a request to its reply. All of
-    these are pickled. `name` begins the messages of errors; `limit_s` is the most seconds until a
-    reply or a beat.
+    The process calls `make` once, which returns the function from a request to its reply. All of
+    these are pickled. `name` begins the messages of errors; `limit_s` is the maximum number of
+    seconds until a reply or a beat, None for no limit.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """The process was started and has not been ended by `close`."""
+        """True if the process was started and `close` has not ended it."""
         return self._process is not None
 
     async def ask(self, request: object) -> Any:
         """Return the reply to a request, or raise the error that the function raised.
 
         Raises `WorkerError` if the process ends or exceeds the time limit. The next request then
-        starts a new process, as it does after this call was cancelled.
+        starts a new process, and also does so after a cancellation of this call.
         """
         async with self._turn:
             kind: str | None = None
@@ -112,7 +112,7 @@ class Worker:
 
 
 def described_exit(code: int) -> str:
-    """Return the end of a process in words, from its exit code as `subprocess` has it."""
+    """Return a description of a process's end, from its exit code in the form of `subprocess`."""
     if code >= 0:
         return f"with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -121,7 +121,7 @@ def described_exit(code: int) -> str:
 
 
 def main(descriptor: int) -> None:
-    """Reply to requests until the asker is gone, which ends the process in any case."""
+    """Reply to requests until the requesting process is gone, which ends this one in any case."""
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with_asker, args=(descriptor,), daemon=True).start()
     stream = connection.makefile("rwb")
@@ -137,7 +137,7 @@ def main(descriptor: int) -> None:
         request = read_frame(stream.read)
         try:
             content = frame(("value", function(request, lambda: send(beat))))
-        except (Exception, SystemExit) as error:  # it is the asker's
+        except (Exception, SystemExit) as error:  # to be raised by `ask`
             content = frame(("error", _portable(error)))
         send(content)
 
@@ -154,7 +154,7 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def _end_with_asker(descriptor: int) -> None:
-    """End this process also amid a long request."""
+    """End this process once the requesting process is gone, even during a long request."""
     look = select.poll()
     look.register(descriptor, select.POLLRDHUP)
     look.poll()

@@ -1,4 +1,4 @@
-"""Runtime: the processes of a run are made, watched and ended. Ray is here alone.
+"""Runtime: starts, watches and ends the processes of a run; the only room that imports Ray.
 
-A resolved config and its plan come in, actors and a learner go out, as the loop asks for them.
+Takes a resolved config and its plan; provides the actors and the learner that the loop calls.
 """

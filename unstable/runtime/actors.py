@@ -1,8 +1,8 @@
-"""Actors: each a process of its own, and how the loop calls it.
+"""Actors: one process each, behind the interface that the loop calls.
 
-A dead actor is started again, gets its adapters back and plays its unfinished games once more.
-Where play and learning take turns with our own engine, it plays the whole call once more, from what
-the dead one knew as it began: so its games are those of a run without that death, to the bit.
+A dead actor is restarted, receives its adapters again and replays its unfinished games. If play and
+learning alternate with the embedded engine, it replays the whole call from the state that the dead
+process had when the call began: its games equal those of a run without the death, bit for bit.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
-"""Deaths of one actor in `WITHIN_S` seconds that are survived; more mean that it is not chance."""
+"""Deaths of one actor within `WITHIN_S` seconds that a run survives; more are no coincidence."""
 WITHIN_S = 3600.0
 ANSWER_S = 0.5
-"""Seconds that an actor has to answer before it is asked to close."""
+"""Seconds that an actor has to answer a call before `close` ends its engine."""
 CLOSE_S = 20.0
-"""Seconds that its engine has to end."""
+"""Seconds that an actor's engine has to end."""
 NOT_REPEATED = {"retire", "wake"}
-"""What is not asked again of a process that takes a dead one's place: it never had the version, and
+"""Methods that are not repeated on the successor of a dead process, which never had the version and
 is awake."""
 
 
 class RemoteActor(Actor):
-    """A `LocalActor` in another process, whose death it survives."""
+    """A `LocalActor` in another process; survives the death of that process."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class RemoteActor(Actor):
         self._index = index
         self._placement = placement
         self._say = say
-        self._state: ActorState | None = None  # the newest that is known
-        # Versions that are served, and the adapter of the last one: it may have no checkpoint yet.
+        self._state: ActorState | None = None  # newest known
+        # Served versions, and the adapter of the last one: it may have no checkpoint yet.
         self._published: dict[PlayerId, HeldAdapter | None] = {}
-        self._newest: PlayerId | None = None  # that was announced
-        self._deaths: deque[float] = deque()  # when
+        self._newest: PlayerId | None = None  # newest announced version
+        self._deaths: deque[float] = deque()  # times, in seconds of the monotonic clock
         self._reviving = asyncio.Lock()
         self._waits = waits or Waits()
-        self._calls = 0  # that are waited for
-        self._dealt: dict[int, GameSpec] = {}  # and not over, by id
-        self._standing: Stream | None = None  # that plays them
+        self._calls = 0  # in progress
+        self._dealt: dict[int, GameSpec] = {}  # dealt games that have not ended, by id
+        self._standing: Stream | None = None  # plays the dealt games
         self._watch: asyncio.Task[None] | None = None
         self.name = f"actor-{index}"
 
     async def start(self) -> None:
-        """Start the process and load the model; from then on it is watched."""
+        """Start the process, load the model and begin to watch the process."""
         self._begin_with(await self._begin())
         slowest = max(game.turn_timeout for game in self._config.games)
         limit = max(self._config.loop.stall_timeout, 2 * slowest)
@@ -104,19 +104,19 @@ class RemoteActor(Actor):
         return process
 
     def _process_of(self) -> Process:
-        """A new process, which has not started."""
+        """Return a new process that has not started."""
         arguments = (self._config, self._folder, self._index)
         return Process(ActorProcess, arguments, self._placement, threads=1, max_concurrency=10_000)
 
     async def _numbers(self) -> dict[str, float] | None:
-        """The process's counters, None while it is dead."""
+        """Return the process's counters; None if the process is dead."""
         try:
             return await self._process.call("stats")
         except RayActorError:
             return None
 
     async def play(self, specs: Sequence[GameSpec]) -> AsyncGenerator[GameResult | GameFailure]:
-        """Play games; what a dead process left unfinished is played again, from the same seeds."""
+        """Play games; replay unfinished games of a dead process with their seeds."""
         async with aclosing(self._played(specs, None, whole=True)) as parts:
             async for results in parts:
                 assert isinstance(results, list)
@@ -134,7 +134,7 @@ class RemoteActor(Actor):
     async def _played(
         self, specs: Sequence[GameSpec], enough: int | None, *, whole: bool = False
     ) -> AsyncGenerator[Results | Ended]:
-        """Yield what comes of a call, from one process after the other; no game comes twice."""
+        """Yield the results of a call, from successive processes; no game is yielded twice."""
         asked, wanted = list(specs), enough
         came, samples = set[int](), 0
         while asked:
@@ -155,7 +155,7 @@ class RemoteActor(Actor):
                                 part = [each for each in part if each.spec.game_id not in came]
                                 came |= {each.spec.game_id for each in part}
                             yield part
-                # Groups that a dead process had begun and the next one, otherwise lucky, did not.
+                # Groups that a dead process began and its successor, with enough samples, did not.
                 asked, wanted = _unfinished(asked, came), None
             except RayActorError as error:
                 await player._revive(process, error)
@@ -169,7 +169,7 @@ class RemoteActor(Actor):
             self._standing.deal(specs)
 
     async def play_on(self) -> AsyncGenerator[Ended]:
-        """Play what is dealt, for ever; what a dead process left unfinished is dealt again."""
+        """Play dealt games forever; games that a dead process left unfinished are dealt again."""
         while True:
             player = await self._player()
             if player is not self and not self._dealt:
@@ -185,13 +185,13 @@ class RemoteActor(Actor):
                                 del self._dealt[each.spec.game_id]
                             yield ended
             except RayActorError as error:
-                self._standing = None  # until the next one is dealt what is left
+                self._standing = None  # until the successor receives the unfinished games
                 await player._revive(process, error)
             finally:
                 self._standing = None
 
     def _dealt_to(self, player: "RemoteActor") -> AsyncGenerator[Results | Ended | ActorState]:
-        """Yield what comes of all that is dealt; another `player` is dealt no more than that."""
+        """Yield the results of dealt games; another `player` receives no games dealt later."""
         dealt = [*self._dealt.values()]
         if player is not self:
             return player._stream.play(dealt)
@@ -200,10 +200,10 @@ class RemoteActor(Actor):
         return self._standing.play_on()
 
     is_lost = False
-    """Whether it has no process, and none that takes its place."""
+    """True if the actor has no process and others play its games."""
 
     async def present(self) -> None:
-        """Return once it has a process: without one it begins nothing."""
+        """Return once the actor has a process; without one it begins no games."""
 
     async def _player(self) -> "RemoteActor":
         """Return the actor whose process plays its games."""
@@ -211,17 +211,17 @@ class RemoteActor(Actor):
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: "RemoteActor") -> AsyncIterator[None]:
-        """Have the process play for another actor for the duration of the block."""
+        """Let the process play for another actor for the duration of the block."""
         assert other is self
         yield
 
     def _learn(self, state: ActorState, player: "RemoteActor") -> None:
-        """Take in what is known after games that `player` has played for it."""
+        """Store the state after games that `player` has played for this actor."""
         self._state = state
 
     @property
     def _repeats(self) -> bool:
-        """Return whether games that are played again are the same to the bit."""
+        """True if replayed games are identical, bit for bit."""
         config = self._config
         alike = all(opponent.repeats for opponent in config.opponents.fixed)
         return config.loop.mode == "sync" and config.actors.engine == "embedded" and alike
@@ -235,9 +235,9 @@ class RemoteActor(Actor):
         await self._call("restore", state)
 
     async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
-        """Make a version playable, whatever becomes of the process.
+        """Make a version playable, also after a restart of the process.
 
-        None is the adapter of its checkpoint, which all versions before it have to have.
+        If `adapter` is None, it is read from the checkpoint, which all older versions must have.
         """
         await self._call("publish", version, adapter)
         self._published = {**dict.fromkeys(self._published), version: adapter}
@@ -258,7 +258,7 @@ class RemoteActor(Actor):
     wake = forwarded(LocalActor.wake)
 
     async def _call(self, method: str, *arguments: object) -> Any:
-        """Call a method of the process, and of the one that takes its place if it has died."""
+        """Call a method of the process; if the process dies, repeat the call on its successor."""
         while not self.is_lost:
             process = self._process
             try:
@@ -271,12 +271,12 @@ class RemoteActor(Actor):
         return await self._without_process(method, *arguments)
 
     async def _without_process(self, method: str, *arguments: object) -> Any:
-        """Return what stands for a method's answer while the actor is lost."""
+        """Return a substitute for a method's answer while the actor is lost."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
-        """Show that something is waited for during the block."""
+        """Register `what` as waited for, for the duration of the block."""
         self._calls += 1
         try:
             with self._waits.on(f"{self.name}: {what}"):
@@ -285,23 +285,23 @@ class RemoteActor(Actor):
             self._calls -= 1
 
     async def close(self) -> None:
-        """End the engine in order; the process itself ends with the cluster.
+        """Close the engine; the process itself ends with the cluster.
 
-        One that does not answer, such as one that a game blocks, is left to that end. One that has
-        not started has been ended.
+        An actor that does not answer (a game may block it) is left to the end of the cluster. The
+        process of an actor that failed to start has been killed already.
         """
         if self._watch is None:
             return
         self._watch.cancel()
         self._stream.close()
-        with contextlib.suppress(RayActorError, TimeoutError):  # nothing is left to end then
+        with contextlib.suppress(RayActorError, TimeoutError):  # then no engine is left to close
             async with asyncio.timeout(ANSWER_S):
                 await self._process.call("stats")
             async with asyncio.timeout(CLOSE_S):
                 await self._process.call("close")
 
     async def _revive(self, dead: Process, error: RayError) -> None:
-        """Start the process again with all its versions, once however many calls saw it die."""
+        """Restart the process with all its versions, once for all calls that saw it die."""
         async with self._reviving:
             if self._process is not dead or self.is_lost or await self._answers_again(dead, error):
                 return
@@ -316,13 +316,13 @@ class RemoteActor(Actor):
                     error = failure
 
     async def _loses_place(self) -> bool:
-        """Become lost if a process cannot be started at the actor's place again."""
+        """Mark the actor as lost and return True if its place can no longer host a process."""
         return False
 
     async def _answers_again(self, process: Process, error: RayError) -> bool:
-        """Return whether a process out of reach is there after all, and its games go on.
+        """Return whether an unreachable process answers again and its games continue.
 
-        Where results of games were lost on the way it is as good as dead: they are played again.
+        If results were lost on the way, the process counts as dead and its games are replayed.
         """
         if not isinstance(error, ActorUnavailableError):
             return False
@@ -332,7 +332,7 @@ class RemoteActor(Actor):
         return not self._stream.is_broken
 
     def _count(self, error: RayError) -> None:
-        """Count and report a death; raises `RunFailedError` where there were too many."""
+        """Record and report a death; raises `RunFailedError` if there were too many."""
         now = time.monotonic()
         self._deaths.append(now)
         while self._deaths[0] < now - WITHIN_S:
@@ -351,7 +351,7 @@ class RemoteActor(Actor):
         )
 
     async def _successor(self) -> Process:
-        """A process with what the dead one had: its memory, its versions, and what it knew."""
+        """Start a process with the dead one's state and versions, once GPU memory is free."""
         share = self._config.actors.gpu_memory
         if self._placement.gpus and isinstance(share, float):
             with self._waits.on(f"{self.name}: memory of GPU {'+'.join(self._placement.gpus)}"):
@@ -363,7 +363,7 @@ class RemoteActor(Actor):
                 await self._tell(process, "restore", self._state)
             if self._newest is not None:
                 await self._tell(process, "announce", self._newest)
-            given: set[PlayerId] = set()  # last: more may be published meanwhile
+            given: set[PlayerId] = set()  # after all else: more may be published meanwhile
             while lacking := [each for each in self._published if each not in given]:
                 held = await self._held(lacking[0], self._published[lacking[0]])
                 await self._tell(process, "publish", lacking[0], held)
@@ -372,21 +372,21 @@ class RemoteActor(Actor):
         return process
 
     async def _until_free(self, share: float) -> None:
-        """Wait until its cards have their memory back."""
+        """Wait until this share of the memory of the actor's GPUs is free."""
         await until_free(self._placement.gpus, share)
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """Return the adapter to give to the process; None is that of the version's checkpoint."""
+        """Return the adapter to send to the process; None if it reads the version's checkpoint."""
         return adapter
 
     async def _tell(self, process: Process, method: str, *arguments: object) -> None:
-        """Call a process that is watched only once it is the actor's, within the time to start."""
+        """Call a process that is not watched yet, within `loop.start_timeout`."""
         async with in_time(self._config, self.name, self._folder):
             await process.call(method, *arguments)
 
 
 def _unfinished(specs: Sequence[GameSpec], given: Container[int]) -> list[GameSpec]:
-    """Return the missing members of groups of which some are given."""
+    """Return the missing members of groups that have a member in `given`."""
     begun = {spec.game_id - spec.member for spec in specs if spec.game_id in given}
     return [
         spec for spec in specs if spec.game_id not in given and spec.game_id - spec.member in begun

@@ -1,4 +1,4 @@
-"""Judges of answers that may be played: the same that judge what was played."""
+"""Judges of candidate answers in best-of-N play: the judges that also score finished games."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +10,10 @@ from unstable.types import BASE, Answer, GameResult, GameSpec, Observation, Seat
 
 
 class Candidates(Rewards):
-    """The judges of a run's best-of-N players, a term for each place of their settings."""
+    """The judges of a run's best-of-N players: one reward term per `best_of` setting."""
 
     def __init__(self, config: RunConfig, cache: Callable[[str], Path] | None = None) -> None:
-        """`cache` is as `Rewards` has it. Raises `ConfigError` for a judge that is none."""
+        """Create the terms; `cache` is passed to `Rewards`. Raises `ConfigError` for bad terms."""
         terms = config.candidate_judges
         super().__init__(
             list(terms.values()),
@@ -25,7 +25,7 @@ class Candidates(Rewards):
         self._places = {place: term.key for place, term in terms.items()}
 
     def check(self) -> None:
-        """Raise `ConfigError` where one cannot be asked; loads no model."""
+        """Raise `ConfigError` if a judge is unavailable or cannot score one turn; load no model."""
         for place, term in self._places.items():
             if not self.values_turns(term):
                 raise ConfigError(
@@ -35,7 +35,7 @@ class Candidates(Rewards):
         super().check()
 
     def judges(self) -> dict[str, JudgeAnswer]:
-        """Return the judges of answers, by place."""
+        """Return the judges of candidate answers, by the place of their setting."""
         return {place: self._judge_of(term) for place, term in self._places.items()}
 
     def _judge_of(self, term: str) -> JudgeAnswer:

@@ -1,4 +1,4 @@
-"""Ray: started on this machine and gone afterwards, or joined and left; the processes it makes."""
+"""Ray: a local instance that ends with the run, or a joined cluster; and processes in it."""
 
 import asyncio
 import contextlib
@@ -31,11 +31,11 @@ from unstable.runtime.placement import NodePlace, here
 from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
-"""The variable by which Ray's processes are known for a run's own, should its driver be killed."""
+"""Environment variable that marks the Ray processes of a run, in case its driver is killed."""
 MEMORY = "the system most likely ran out of memory and killed it"
-"""Why a process has gone without a word, as nearly all of them do that have."""
+"""Most likely cause of a process's death without a log message."""
 MOST_FOLDER = 40
-"""Bytes of a folder's name; Ray adds 66 for a socket, and Linux allows 107."""
+"""Maximum length of a temporary folder in bytes; Ray adds 66 for a socket, Linux allows 107."""
 REACH_S = 5.0
 """Seconds that a cluster's address has to answer."""
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def again(folder: RunFolder) -> str:
-    """Return a hint how a run goes on whose processes have gone."""
+    """Return a hint on how to continue a run whose processes have died."""
     command = "sft" if folder.examples.exists() else "train"
     going_on = f"then: {command_line('unstable', command, '--resume', folder.root)}"
     return going_on if folder.versions() else "then try again"
@@ -51,14 +51,14 @@ def again(folder: RunFolder) -> str:
 
 @contextlib.contextmanager
 def cluster(processes: int) -> Iterator[None]:
-    """Ray on this machine, with room for `processes`, silent, and gone afterwards.
+    """Start a silent Ray with room for `processes` on this machine; shut it down after the block.
 
-    A cluster that the environment names (`RAY_ADDRESS`) is not joined. What comes in where Ray
-    listens is unpickled, so it listens at the loopback address, which no other machine reaches.
+    A cluster that the environment names (`RAY_ADDRESS`) is not joined. Ray unpickles all that
+    arrives, so it listens on the loopback address, which no other machine can reach.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # more than ours; Ray's own default is 15
+    os.environ.setdefault("RAY_worker_niceness", "0")  # added to ours; Ray's default is 15
     keep_token()
     with _logs_dropped(), _private_names() as private, _orphans_reaped() as marked:
         with _sigterm_kept(), _hangups_held(), marked:
@@ -79,10 +79,10 @@ def cluster(processes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined(config: ClusterConfig) -> Iterator[None]:
-    """The cluster of that address, of which this machine is a node; it is left as it was.
+    """Join the cluster at `config.address`, of which this machine is a node; leave it unchanged.
 
-    What a run has started there ends as it leaves, or as its driver dies: Ray sees to that. Raises
-    `ConfigError` where there is none, or it does not let us in.
+    Ray ends the run's processes when the run leaves or its driver dies. Raises `ConfigError` if no
+    cluster answers at the address or the cluster refuses the connection.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = config.address
@@ -112,7 +112,7 @@ def joined(config: ClusterConfig) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raise `ConfigError` where nothing answers there: Ray would wait for a minute."""
+    """Raise `ConfigError` if nothing answers at the address; Ray would wait for a minute."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
@@ -124,9 +124,9 @@ def _reach(address: str) -> None:
 
 
 def _use_token() -> None:
-    """Show the token, if there is one, where the environment says nothing of it.
+    """Enable Ray's token, if one exists, unless the environment configures it.
 
-    Ray itself would show it to a cluster that it finds, and not to one whose address it is given.
+    Ray itself presents the token to a cluster that it discovers, but not to one given by address.
     """
     from ray._private.authentication import authentication_token_setup as setup
 
@@ -135,7 +135,7 @@ def _use_token() -> None:
 
 
 def _not_joined(address: str, error: Exception) -> ConfigError:
-    """Return the error of a cluster that was not joined, with its remedy."""
+    """Return the error of a failure to join a cluster, with its remedy."""
     place = f"cluster.address = {address!r}"
     text = " ".join(f"{error} {error.__cause__ or ''}".split())
     if "uthenticat" in text or "token" in text:
@@ -166,24 +166,23 @@ def _swapped(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 def _silent() -> contextlib.AbstractContextManager[None]:
-    """Keep Ray from printing which workers and nodes died; uses one of its private names."""
+    """Keep Ray from printing which workers and nodes died; uses a private name of Ray."""
     return _swapped(ray._private.worker, "print_to_stdstream", lambda *_, **__: None)
 
 
 def keep_token() -> None:
-    """Make the token that guards Ray's ports, readable by its owner alone; Ray's is so by all.
+    """Create the token that guards Ray's ports, readable only by its owner (Ray's is by everyone).
 
-    Ray takes one that is there. Where the environment names another, or none is wanted, nothing is
-    done.
+    An existing token is kept. Does nothing if the environment names a token or disables tokens.
     """
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
     path = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # which Ray meets too, and says
+    with contextlib.suppress(OSError):  # Ray meets and reports the same error
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent) as scratch:  # which is its owner's alone
+        with tempfile.NamedTemporaryFile(dir=path.parent) as scratch:  # readable only by its owner
             scratch.write(secrets.token_hex(32).encode("ascii"))
             scratch.flush()
             with contextlib.suppress(FileExistsError):
@@ -193,7 +192,7 @@ def keep_token() -> None:
 
 @contextlib.contextmanager
 def _hangups_held() -> Iterator[None]:
-    """Keep what the block starts from ending with the terminal: it is ours to end, in order."""
+    """Block SIGHUP in processes that the block starts: the run ends them, not the terminal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
@@ -203,19 +202,19 @@ def _hangups_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_names() -> Iterator[dict[str, Any]]:
-    """Options of `ray.init` for one machine alone.
+    """Yield options of `ray.init` for a single machine.
 
-    With `_as_it_stands`, `_silent`, `_use_token` and `nodes.free_resources` all that is used of
-    Ray's private names: look here when Ray's version changes.
+    With `_as_it_stands`, `_silent`, `_use_token` and `nodes.free_resources`, these are all uses of
+    Ray's private names: check them when Ray's version changes.
     """
-    with _as_it_stands(True), _silent():  # it prints how a worker died, in thirty lines
+    with _as_it_stands(True), _silent():  # Ray reports a worker's death in thirty lines
         yield {"_node_ip_address": LOOPBACK, **_short_folder()}
 
 
 def _short_folder() -> dict[str, str]:
-    """A folder for Ray's sockets if the names of those in TMPDIR would be too long for Linux.
+    """Return the option of a short folder for Ray's sockets; empty if TMPDIR is short enough.
 
-    Raises `ConfigError` where nothing can be written there either.
+    Linux limits the length of a socket's path. Raises `ConfigError` if /tmp is not writable.
     """
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     if len(os.fsencode(folder)) <= MOST_FOLDER:
@@ -229,9 +228,9 @@ def _short_folder() -> dict[str, str]:
 
 
 def _as_it_stands(alone: bool) -> contextlib.AbstractContextManager[None]:
-    """Have Ray take a loopback address as it stands, if it is for one machine `alone`.
+    """Make Ray keep a loopback address if the cluster is for one machine `alone`.
 
-    Otherwise Ray puts the host's own address in its place.
+    Otherwise Ray replaces it with the host's own address.
     """
     constants = ray._private.ray_constants
     value = constants.ENABLE_RAY_CLUSTER and not alone
@@ -239,7 +238,7 @@ def _as_it_stands(alone: bool) -> contextlib.AbstractContextManager[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address leads to this machine alone."""
+    """Return whether an address is a loopback address, reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -248,10 +247,10 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _orphans_reaped() -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Have Ray's processes killed, which would stay for ever, if this one is killed meanwhile.
+    """Ensure that Ray's processes, which would stay forever, are killed if this one is killed.
 
-    A process in a session of its own reads from a pipe that ends when we do. What is started within
-    the context that it yields is marked as Ray's, and so is all that this starts.
+    A process in its own session reads a pipe that ends with this process. Processes started within
+    the yielded context, and all their descendants, are marked as Ray's.
     """
     mark = str(uuid.uuid4())
     with subprocess.Popen(
@@ -278,7 +277,7 @@ def _marked(mark: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_dropped() -> Iterator[None]:
-    """Keep Ray's logs, whose handlers are made as it is imported, from the terminal."""
+    """Keep Ray's logs off the terminal; Ray creates their handlers on import."""
     rays = logging.getLogger("ray")
     dropped = _swapped(rays, "handlers", [logging.NullHandler()])
     with dropped, _swapped(rays, "propagate", True):  # to where all logs go
@@ -287,7 +286,7 @@ def _logs_dropped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces as it starts."""
+    """Restore the handler of SIGTERM, which Ray replaces at its start."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -295,10 +294,10 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 class Process:
-    """An object in a process of its own, at its place.
+    """An object in a separate process at a place.
 
-    Its class has a method `start`, which returns `ProcessId.own()`, and `call` of a method and
-    arguments. `actor` is Ray's handle; `options` are Ray's too, `variables` its environment's.
+    Its class has `start`, which returns `ProcessId.own()`, and `call(method, *arguments)`. `actor`
+    is Ray's handle; `options` are passed to Ray, `variables` to the process's environment.
     """
 
     def __init__(
@@ -316,21 +315,21 @@ class Process:
         self._id: ProcessId | None = None  # once it has started
 
     async def start(self, *arguments: object) -> int:
-        """Start the object; returns the process's id on its host."""
+        """Start the object and return the process's id on its host."""
         self._id = ProcessId(*await self.actor.start.remote(*arguments))
         return self._id.pid
 
     async def call(self, method: str, *arguments: object, group: str | None = None) -> Any:
-        """Call a method; an argument that is Ray's reference is the value there.
+        """Call a method; an argument that is a Ray reference arrives as its value.
 
-        Calls of a group have a thread of their own, beside those of other groups and of none.
+        Calls of a concurrency group run in a thread separate from all other calls.
         """
         return await self.actor.call.options(concurrency_group=group).remote(method, *arguments)
 
     def kill(self) -> None:
-        """End it at once, wherever it is, by Ray.
+        """Kill the process at once, wherever it runs, through Ray.
 
-        On this host by a signal too: Ray asks a process to end, which one that is stopped does not.
+        On this host also by SIGKILL: Ray requests an exit, which a stopped process never performs.
         """
         ray.kill(self.actor)
         if self._id is not None:
@@ -340,7 +339,7 @@ class Process:
 def forwarded(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method that has `_call` call the method of that name in another process."""
+    """Return a method that calls the method of that name in another process, through `_call`."""
 
     @wraps(method)
     async def call(self: Any, *arguments: P.args, **named: P.kwargs) -> T:
@@ -352,7 +351,7 @@ def forwarded(
 
 
 def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
-    """Ray's options, and what all processes have in their environment."""
+    """Return Ray's options, including the environment that all processes share."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait lose far more to a busy machine than sleeping costs.
@@ -366,7 +365,7 @@ def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str])
 
 @contextlib.asynccontextmanager
 async def in_time(config: RunConfig, component: str, folder: RunFolder) -> AsyncIterator[None]:
-    """Bound how long a component may take to start; raises `TimeoutError` that names its log."""
+    """Limit how long a component may take to start; raise a `TimeoutError` that names its log."""
     seconds = config.loop.start_timeout
     try:
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""All that a run has on a cluster: nodes, actors, the learner's places, while nodes come and go."""
+"""Crew: nodes, actors and learner places of a run on a cluster, while nodes join and leave."""
 
 import asyncio
 import contextlib
@@ -37,16 +37,16 @@ from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
-"""Seconds between two looks at which nodes there are."""
+"""Seconds between two polls of the cluster."""
 CLOSE_S = 10.0
 LOGS_S = 5.0
 
 
 class Crew:
-    """The actors of a run on a cluster and where they may run.
+    """The actors of a run on a cluster, and the places where they may run.
 
-    `actors` are those that the loop knows, `joined` those that it is to take in. With `grows` a
-    node that comes later gets as many as it has room for; else it gets those that are lost.
+    `actors` are known to the loop; `joined` queues new ones for the loop to take in. If `grows`, a
+    node that joins later gets as many actors as it has room for, otherwise only lost actors.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Crew:
         self.files = Files(config, folder)
         self.actors: list[Actor] = []
         self.joined: asyncio.Queue[Actor] = asyncio.Queue()
-        self.probe: Callable[[NodeActor], Any] | None = None  # raises where one is not to play
+        self.probe: Callable[[NodeActor], Any] | None = None  # raises if an actor must not play
         self._config, self._folder, self._grows = config, folder, grows
         self._nodes = {node.name: node for node in nodes}
         self._driver: NodeContents = look(model_folders(config.model))
-        self.known = {node.id for node in nodes}  # Ray's ids, of those that were left out too
-        self._places: list[NodePlace] = []  # that the run has
-        self._spare: list[NodePlace] = []  # of these, where no actor is
+        self.known = {node.id for node in nodes}  # Ray's ids, also of nodes that were left out
+        self._places: list[NodePlace] = []  # all places of the run
+        self._spare: list[NodePlace] = []  # places without an actor
         self._made = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def reserve(self, placements: Sequence[Placement]) -> list[NodePlace]:
-        """Have Ray keep these places for the run."""
+        """Reserve these places for the run with Ray."""
         places = reserve(placements, self._nodes)
         self._places += places
         return places
 
     def actor(self, place: NodePlace) -> NodeActor:
-        """Another actor, which has not started."""
+        """Return a new actor that has not started."""
         self._made += 1
         return NodeActor(self._config, self._folder, self._made - 1, place, self)
 
@@ -89,7 +89,7 @@ class Crew:
         return [actor for actor in self.actors if isinstance(actor, NodeActor)]
 
     async def has(self, place: NodePlace | None) -> bool:
-        """Return whether a place is still the run's, and its node there."""
+        """Return whether a place still belongs to the run and its node is alive."""
         if place is None or place not in self._places:
             return False
         if not (lives := await place.node.lives()):
@@ -97,7 +97,7 @@ class Crew:
         return lives
 
     def _leave(self, node: ClusterNode) -> None:
-        """Take note that a node, or our agent there, has gone; one that is still there is new."""
+        """Record that a node or its agent is gone; if still alive, the node counts as new."""
         if self._nodes.get(node.name) is node:
             del self._nodes[node.name]
             self.known.discard(node.id)
@@ -105,7 +105,7 @@ class Crew:
             self.say(f"node {node.name} has left")
 
     def withdraw(self, actor: NodeActor) -> None:
-        """Take note that an actor has no place any more."""
+        """Record that an actor has lost its place."""
         place, actor.place = actor.place, None
         if place is not None:
             self._forget([place])
@@ -120,9 +120,9 @@ class Crew:
                 free(place)
 
     async def host(self) -> NodeActor:
-        """An actor that plays for one that is lost: the least busy one.
+        """Return the least busy actor, to play for a lost one.
 
-        Raises `RunFailedError` where none is left, and none comes in time.
+        Raises `RunFailedError` if no actor is left and no node joins in time.
         """
         seconds = self._config.loop.start_timeout
         try:
@@ -138,7 +138,7 @@ class Crew:
         return min(there, key=lambda each: each.load)
 
     async def watch(self) -> None:
-        """Look after the cluster's nodes, for ever."""
+        """Watch the cluster's nodes forever: record losses and take in new nodes."""
         while True:
             await asyncio.sleep(EVERY_S)
             living = await asyncio.to_thread(alive)
@@ -151,7 +151,7 @@ class Crew:
                     self.begin(self._take_in(raw))
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done beside the run; an error of it is logged."""
+        """Start a background task; its error is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -162,7 +162,7 @@ class Crew:
             log.error("the crew's work failed", exc_info=error)
 
     async def _take_in(self, raw: dict[str, Any]) -> None:
-        """Look at a node that has come, and have actors there."""
+        """Inspect a node that has joined, and start actors on it."""
         try:
             folders = model_folders(self._config.model)
             (node,) = await asyncio.to_thread(lambda: [*found_at([raw], folders, self._nodes)])
@@ -185,7 +185,7 @@ class Crew:
         await self._fill()
 
     async def _fill(self) -> None:
-        """Have actors at spare places: those that are lost and, if it grows, more."""
+        """Start actors at spare places: lost ones and, if the crew grows, new ones."""
         lost = [actor for actor in self._own if actor.is_lost and actor.place is None]
         spare, self._spare = self._spare, []
         kept = len(spare) if self._grows else len(lost)
@@ -215,9 +215,9 @@ class Crew:
         self.joined.put_nowait(actor)
 
     async def learner_places(self, old: Sequence[NodePlace]) -> list[NodePlace]:
-        """Return places for a learner that has died, maybe on cards that an actor has to leave.
+        """Return places for a learner that has died, if necessary on GPUs taken from actors.
 
-        Raises `RunFailedError` where there is no room for it.
+        Raises `RunFailedError` if no node has room for it.
         """
         lost = [place for place in old if not await self.has(place)]
         self._forget(lost)
@@ -237,18 +237,18 @@ class Crew:
         )
 
     def _freed(self, node: ClusterNode, count: int) -> list[str] | None:
-        """Free so many cards or processors of a node; returns None where it has fewer."""
+        """Free `count` GPUs or CPUs that the run has on a node; return None if it has fewer."""
         here = [place for place in self._places if place.node is node]
         own = {card: place for place in here for card in place.placement.gpus}
         own = own or {str(index): place for index, place in enumerate(here)}
         if len(own) < count:
             return None
         chosen = sorted(own, key=lambda card: own[card] not in self._spare)[:count]
-        self._forget([own[card] for card in chosen])  # with it its actor's process ends
+        self._forget([own[card] for card in chosen])  # which ends the actors' processes there
         return chosen
 
     async def close(self) -> None:
-        """End what serves it at the nodes, once all they have logged is here."""
+        """Fetch the remaining logs of the nodes, then end the agents there."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -261,13 +261,13 @@ class Crew:
                 )
 
     async def collect_logs(self) -> None:
-        """Have what is logged at other nodes in the run's folder, for ever."""
+        """Append logs of other nodes to the run's folder, forever."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.collect()
 
     async def collect(self) -> None:
-        """Fetch what is logged at other nodes by now."""
+        """Append the new lines of other nodes' logs to the run's folder."""
         for node in [*self._nodes.values()]:
             if node.root is not None:
                 await collect_logs(node, self._folder)
@@ -282,7 +282,7 @@ async def crew_of(
     *,
     grows: bool,
 ) -> AsyncIterator[Crew]:
-    """The crew of a run on the cluster that was joined."""
+    """Yield the crew of a run on the joined cluster."""
     assert ray.is_initialized()
     nodes, lacks, seen, _ = await asyncio.to_thread(survey, config)
     for lack in lacks:
@@ -298,7 +298,7 @@ async def crew_of(
 
 
 async def collect_logs(node: ClusterNode, folder: RunFolder) -> None:
-    """Append what was logged at a node since the last time; a node that has gone says nothing."""
+    """Append what a node has logged since the last call; skip a node that does not answer."""
     try:
         async with asyncio.timeout(LOGS_S):
             found = await node.agent.logs.remote()
@@ -310,7 +310,7 @@ async def collect_logs(node: ClusterNode, folder: RunFolder) -> None:
 
 
 def _append(folder: RunFolder, name: str, text: bytes) -> None:
-    """Append to a log, which is begun anew where it is full; a full disk costs the text alone."""
+    """Append to a log, rotated when full; if the disk is full, only this text is lost."""
     path = folder.log(name.removesuffix(".log"))
     try:
         path.parent.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""Which files of this machine a run's processes read, and how those of other nodes get them.
+"""Files of this machine that a run's processes read, and their distribution to other nodes.
 
-Only the driver writes the run's folder. Elsewhere a process has a folder of the run's own, in which
-lies what it needs; a model and this package have to be there.
+Only the driver writes the run's folder. On another node a process reads copies in a folder of that
+node; the model and this package must be installed there.
 """
 
 import os
@@ -17,19 +17,19 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.nodes import MODULES, PACKAGE, ClusterNode, read_files
 
 Purpose = Literal["play", "learn"]
-"""What a node is for."""
+"""Purpose of a node in a run."""
 _GIVEN = "given"
 
 
 class Files:
-    """Files that a run's processes read, and their place for each of them."""
+    """Files that a run's processes read, and their paths on each node."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self._config = _with_paths(config, lambda _, path: str(path.absolute()))
         self._folder = RunFolder(folder.root.absolute())
 
     def config_at(self, node: ClusterNode) -> RunConfig:
-        """The config whose paths lead to files of that node."""
+        """Return the config with the paths of its files on that node."""
         root = node.root
         if root is None:
             return self._config
@@ -37,11 +37,11 @@ class Files:
         return _with_paths(self._config, lambda name, path: there.get(name, str(path)))
 
     def folder_at(self, node: ClusterNode) -> RunFolder:
-        """The run's folder at that node."""
+        """Return the run's folder on that node."""
         return self._folder if node.root is None else RunFolder(node.root)
 
     async def give(self, node: ClusterNode, purpose: Purpose) -> None:
-        """Have at the node what it needs for this purpose; the driver's has it."""
+        """Send a node the files that it needs for this purpose; the driver's node has them."""
         if node.is_drivers:
             paths = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
             node.paths = tuple(dict.fromkeys(paths))
@@ -49,7 +49,7 @@ class Files:
             await node.give(purpose, self._content(purpose))
 
     def _content(self, purpose: Purpose) -> dict[str, bytes]:
-        """Files by their place in the node's folder."""
+        """Return the contents of files by their path in the node's folder."""
         files = {f"{MODULES}/{name}": content for name, content in own_modules().items()}
         for name, path in _paths(self._config).items():
             if purpose == "learn" or name.startswith("opponents"):
@@ -60,12 +60,12 @@ class Files:
 
 
 def _is_read(name: str) -> bool:
-    """Return whether a process reads a file of a checkpoint: adapter and learner's state."""
+    """Return whether a process reads this file of a checkpoint (adapter or learner state)."""
     return name.endswith((".safetensors", ".json", ".pt")) and not name.endswith("run_state.json")
 
 
 def _paths(config: RunConfig) -> dict[str, Path]:
-    """Folders that a process reads, by the field that names them; but for the model's."""
+    """Return the folders that a process reads, except the model's, by their config field."""
     found = {}
     if config.model.init not in ("fresh", "auto"):
         found["model.init"] = Path(config.model.init).expanduser()
@@ -78,7 +78,7 @@ def _paths(config: RunConfig) -> dict[str, Path]:
 
 
 def _with_paths(config: RunConfig, place: Any) -> RunConfig:
-    """The config with other paths; `place` gives them, for a field and the path that it has."""
+    """Return the config with replaced paths; `place(field, path)` returns the new path."""
     data = config.model_dump()
     model = Path(config.model.name).expanduser()
     if model.is_dir():
@@ -95,9 +95,9 @@ def _with_paths(config: RunConfig, place: Any) -> RunConfig:
 
 
 def own_modules(loaded: Mapping[str, ModuleType] = sys.modules) -> dict[str, bytes]:
-    """A user's own modules that this process has imported, by their place below where they lie.
+    """Return the source of imported modules of the user, by path relative to the import folder.
 
-    They are those of the current folder and of PYTHONPATH that belong to no installed package.
+    These are the modules in the current folder or on PYTHONPATH outside installed packages.
     """
     roots = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     folders = [Path(root).resolve() for root in roots if root]

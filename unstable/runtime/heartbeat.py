@@ -1,8 +1,8 @@
-"""Signs of life of a process: one that gives none for long is ended, or taken for dead.
+"""Heartbeat: kills a process, or considers it dead, after a long time without a sign of life.
 
-A process that is stopped, swapped out or deadlocked does not die by itself, and every call of it
-would be waited for without end. So an actor's numbers are asked for again and again. They have to
-come, and, while something is waited for, to differ from those before.
+A process that is stopped, swapped out or deadlocked does not die by itself, and every call to it
+would hang. So the driver polls an actor's counters. They must arrive and, while a call is in
+progress, differ from the previous ones.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 log = logging.getLogger(__name__)
 EVERY_S = 10.0
 UNREACHED_S = 60.0
-"""Seconds that a process which cannot be reached has to answer again, or to be found dead."""
+"""Seconds after which a process that remains unreachable counts as dead."""
 PING_S, PAUSE_S = 2.0, 0.5
 
 
@@ -27,10 +27,10 @@ async def watch(
     end: Callable[[], None],
     limit_s: float,
 ) -> None:
-    """Watch a process until cancelled: `end` it after `limit_s` seconds without a sign of life.
+    """Watch a process until cancelled: call `end` after `limit_s` seconds without a sign of life.
 
-    `stats` asks it for its numbers, None of one that is dead: whoever waits for it starts it again.
-    `is_waited_for` says whether it has anything to do.
+    `stats` returns the process's counters; None if it is dead, in which case the caller that awaits
+    it restarts it. `is_waited_for` returns whether the process has work.
     """
     alive, before = time.monotonic(), None
     while True:
@@ -52,7 +52,7 @@ async def watch(
 
 
 async def comes_back(ask: Callable[[], Awaitable[object]]) -> bool:
-    """Ask a process that may be out of reach until it answers; False where it is dead."""
+    """Poll a possibly unreachable process until it answers; return False if it counts as dead."""
     deadline = time.monotonic() + UNREACHED_S
     while time.monotonic() < deadline:
         try:

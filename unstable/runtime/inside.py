@@ -1,4 +1,4 @@
-"""Objects that run inside the processes of a run: an actor, or a rank of the learner."""
+"""Objects inside the processes of a run: an actor or a learner rank."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ActorProcess:
-    """A `LocalActor` in a process of its own, with one thread, which ends with its engine."""
+    """A `LocalActor` in its own process, which has one thread and ends with its engine."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, index: int) -> None:
         self._config = config
@@ -36,7 +36,7 @@ class ActorProcess:
         self._playing = Playing(lambda: self._actor, tells_state=sync, every_s=every_s(config))
 
     async def start(self) -> ProcessId:
-        """Load the model; returns where this is. Raises as `LocalActor.start` does."""
+        """Load the model and return the process's id; raises the errors of `LocalActor.start`."""
         import torch
 
         from unstable.collectors.watch import LoopWatch
@@ -63,26 +63,26 @@ class ActorProcess:
         self._folder.add_blocking_game(env)
 
     async def begin(self, asked: bytes) -> None:
-        """Play what `Stream` asks for; what comes of it is in the stream `ended`."""
+        """Play the pickled calls and dealt games of a `Stream`; `ended` yields their results."""
         self._playing.begin(asked, _ends_with_engine)
 
     async def stop(self, number: int) -> None:
-        """End a call of `begin`, or what was dealt."""
+        """End a call of `begin`, or the dealt games if `number` is `DEALT`."""
         self._playing.stop(number)
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """Yield what has come of all that is played; taking turns, `state` ends a round."""
+        """Yield lists of results; in synchronous play the actor's state ends a round."""
         async for parts in self._playing.ended():
             yield parts
 
     async def call(self, method: str, *arguments: object) -> Any:
-        """Call a method of `LocalActor`, other than `play`."""
+        """Call a method of `LocalActor` other than `play`."""
         with _ends_with_engine():
             return await getattr(self._actor, method)(*arguments)
 
 
 class LearnerProcess:
-    """A `LocalLearner` in a process of its own: a rank of the learner."""
+    """A `LocalLearner` in its own process: one learner rank."""
 
     def __init__(
         self, config: RunConfig, folder: RunFolder, threads: int, index: int, halvings: int = 0
@@ -95,9 +95,9 @@ class LearnerProcess:
         self._store: Any = None
 
     def listen(self, *, alone: bool) -> tuple[str, int]:
-        """Open the place where the ranks meet: its host and port, held by this process.
+        """Open the rendezvous of the ranks in this process and return its host and port.
 
-        `alone`: all of them are on this machine, and meet where no other reaches.
+        If `alone`, all ranks are on this machine and meet at the loopback address.
         """
         from unstable.learners.ranks import listen
 
@@ -106,9 +106,9 @@ class LearnerProcess:
         return host, self._store.port
 
     def start(self, meeting: tuple[str, int] | None) -> ProcessId:
-        """Meet the other ranks, if any, and load the model; returns where this is.
+        """Join the other ranks, if any, load the model and return the process's id.
 
-        Raises `ConfigError` as `LocalLearner` does.
+        Raises the `ConfigError` of `LocalLearner`.
         """
         import torch
 
@@ -129,7 +129,7 @@ class LearnerProcess:
         return ProcessId.own()
 
     def adapter(self, version: int) -> tuple[None, Adapter]:
-        """`LocalLearner.adapter`: that it is there and, apart, the adapter."""
+        """Return None, which confirms the call, and the adapter as a separate Ray value."""
         return None, self.call("adapter", version)
 
     def call(self, method: str, *arguments: object) -> Any:
@@ -138,10 +138,10 @@ class LearnerProcess:
 
 
 def collect_rarely() -> None:
-    """Let Python's garbage collector leave out all that is there by now, and pass less often.
+    """Exclude all existing objects from Python's garbage collection, and make it less frequent.
 
-    A third of the time of small games, and a fifth of a small update, went into passes over loaded
-    libraries, which never go.
+    Passes over loaded libraries, which are never freed, took a third of the time of small games and
+    a fifth of the time of a small update.
     """
     gc.collect()
     gc.freeze()
@@ -150,7 +150,7 @@ def collect_rarely() -> None:
 
 @contextlib.contextmanager
 def _ends_with_engine() -> Iterator[None]:
-    """End the process if its engine dies; it is then started again with a new one."""
+    """End the process if its engine dies; the driver then restarts it with a new engine."""
     try:
         yield
     except EngineDiedError:
@@ -159,7 +159,7 @@ def _ends_with_engine() -> Iterator[None]:
 
 
 def _interfaces(address: str) -> dict[str, str]:
-    """Return the variables of the interface with this address, unless the environment has them."""
+    """Return the variables that select the interface with this address, unless already set."""
     own = psutil.net_if_addrs().items()
     name = next((name for name, all in own if any(each.address == address for each in all)), None)
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -1,8 +1,8 @@
-"""A user's plain reward terms, asked in a process of their own: one that never ends is ended there.
+"""Worker process for a user's plain reward terms, in which a call that hangs can be ended.
 
-An alarm ends what takes too long, and reaches a process's main thread alone, where an actor has no
-code of its own. Where even that does not help, as in a library that never comes back to the
-interpreter, the process is killed.
+An alarm interrupts a call that takes too long, but only in a process's main thread, which runs no
+code of an actor. If the alarm does not help, as in a library that never returns to the interpreter,
+the process is killed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from unstable.rewards.terms import Rewards, Values
 from unstable.types import GameResult
 
 GRACE_S = 10.0
-"""Beyond the time of a call, for the alarm to end it."""
+"""Seconds beyond the timeout of a call that the alarm has to end it."""
 
 
 def judging(config: RunConfig, folder: RunFolder) -> Rewards:
-    """The config's terms, as one of a run's actors asks them."""
+    """Return the config's reward terms for one of a run's actors."""
     terms, judges = config.buffer.rewards, config.judges
     return Rewards(
         terms,

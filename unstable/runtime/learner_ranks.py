@@ -1,7 +1,7 @@
-"""The learner's ranks, each a process of its own, and how the loop calls them as one.
+"""Learner ranks, one process each, which the loop calls as one learner.
 
-On a cluster it is started again where its node has gone, from the last version that is on file:
-what it was asked for since then is asked once more.
+On a cluster, a learner whose node is gone is restarted from the last saved version; all calls since
+that version are repeated.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 FILES = "files"
-"""Calls that write or hand out what is held, beside those that compute."""
+"""Concurrency group of calls that write or return held versions while others compute."""
 GRACE_S = 5.0
-"""Seconds that a rank's death is waited for after another rank's error, which it may explain."""
+"""Seconds to wait, after a rank's error, for the death of another rank that may explain it."""
 CHANGES = {"update", "imitate", "restore", "scale_rate", "hold"}
-"""Methods of a learner that make it another one, or that another call needs."""
+"""Methods that change a learner, or that a later call depends on."""
 RESTARTS = 2
-"""Deaths of a learner on a cluster that are survived."""
+"""Deaths of a learner on a cluster that a run survives."""
 
 
 class DiedError(RunFailedError):
-    """The learner's process has died."""
+    """Death of the learner's process."""
 
 
 class FullError(DiedError):
-    """A card of ranks that share a model was full; they can go on with smaller micro-batches."""
+    """Out of memory on a GPU of ranks that share a model; smaller micro-batches may fit."""
 
 
 class Journal:
-    """Calls since the last version on file, in their order: `version`, or None for the start.
+    """Calls since the last saved version, in order; `version` is None before any is saved.
 
-    It keeps what it is told only where a learner `may_restart`: batches are large.
+    Calls are recorded only if the learner `may_restart`, because batches are large.
     """
 
     def __init__(self, *, may_restart: bool) -> None:
@@ -58,29 +58,29 @@ class Journal:
         self.since: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, method: str, *arguments: object) -> None:
-        """Take in a call that was answered."""
+        """Record a call that was answered."""
         if self._keeps and method in CHANGES:
             self.since.append((method, arguments))
 
     def saved(self, version: int) -> None:
-        """Forget what led to a held version that is on file now."""
+        """Forget the calls that led to a held version, which is now saved."""
         if not self._keeps:
             return
         place = self.since.index(("hold", (version,)))
         self.version, self.since = version, self.since[place + 1 :]
 
     def loaded(self, version: int) -> None:
-        """Begin anew from the checkpoint of a version."""
+        """Start over from the checkpoint of a version."""
         self.version, self.since = version, []
 
 
 class RemoteLearner(Learner):
-    """The learner as the loop sees it, however many ranks it has: `LocalLearner`s elsewhere.
+    """The learner as the loop sees it: a `LocalLearner` process (rank) at each of `places`.
 
-    The death or error of a rank is an error of the call that met it, and the end of all ranks: the
-    others would wait for it. There is a rank at each of `places`; `threads` are shared out. With a
-    crew it is started again after a death, `RESTARTS` times. Ranks that share a model are where a
-    card was full, with half of the micro-batches, as long as there is something to halve.
+    The death or error of a rank raises in the call that meets it and ends all ranks, since the
+    others would wait for it. The ranks share `threads` evenly. With a crew, the learner is
+    restarted after a death, at most `RESTARTS` times. Ranks that share a model are also restarted
+    when a GPU is full, with halved micro-batches, as long as these can be halved.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class RemoteLearner(Learner):
         self._journal = Journal(may_restart=crew is not None or is_sharded)
         self._deaths = self._halvings = 0
         self._restarting = asyncio.Lock()
-        # At a node it is known only later which files there are.
+        # On a cluster, the paths of the files are known only in `start`.
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
 
     def _made(self) -> list[Process]:
-        """Make a process for each rank, none of which has started."""
+        """Return a process for each rank; none has started."""
         return [
             Process(
                 LearnerProcess,
@@ -118,7 +118,7 @@ class RemoteLearner(Learner):
         ]
 
     def _at(self, place: Placement | NodePlace) -> tuple[RunConfig, RunFolder]:
-        """Return config and folder as they are at a place."""
+        """Return config and folder with the paths that are valid at a place."""
         if not isinstance(place, NodePlace):
             return self._config, self._folder
         assert self._crew is not None
@@ -126,12 +126,12 @@ class RemoteLearner(Learner):
 
     @property
     def _afar(self) -> list[NodePlace]:
-        """Places of ranks that do not see the run's folder, one of each node."""
+        """Places of ranks that do not see the run's folder, one per node."""
         places = [each for each in self._places if isinstance(each, NodePlace)]
         return [*{place.node.id: place for place in places if not place.node.is_drivers}.values()]
 
     async def start(self) -> None:
-        """Load the model."""
+        """Start all ranks and load the model."""
         if self._crew is not None:
             for place in self._places:
                 assert isinstance(place, NodePlace)
@@ -148,7 +148,7 @@ class RemoteLearner(Learner):
         self._waits.processes.update(zip(names, pids, strict=True))
 
     async def hold(self) -> HeldVersion:
-        """Keep a copy at one rank, or at all of them where each has a part of the weights."""
+        """Keep a copy at rank 0, or at all ranks if each has a part of the weights."""
         spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
 
         async def keep() -> int:
@@ -160,9 +160,9 @@ class RemoteLearner(Learner):
         return HeldVersion(version, self)
 
     async def adapter(self, version: int) -> HeldAdapter:
-        """Return Ray's reference to the adapter of a held version, while an update may go on.
+        """Return Ray's reference to the adapter of a held version; an update may run meanwhile.
 
-        So it goes to each node that has an actor, once, and not to this process.
+        Ray sends the adapter once to each node that has an actor, and not to this process.
         """
 
         async def adapter() -> HeldAdapter:
@@ -174,10 +174,10 @@ class RemoteLearner(Learner):
         return await self._lasting(adapter)
 
     async def save(self, version: int) -> None:
-        """Write the checkpoint of a version that is held, while an update may go on.
+        """Write the checkpoint of a held version; an update may run meanwhile.
 
-        Where the learner does not see the run's folder, its files come here and are written here.
-        Raises `RunFailedError` where it cannot be written.
+        If the learner does not see the run's folder, this process fetches and writes the files.
+        Raises `RunFailedError` if the checkpoint cannot be written.
         """
         try:
             await self._lasting(partial(self._save, version))
@@ -193,7 +193,7 @@ class RemoteLearner(Learner):
     async def _save(self, version: int) -> None:
         place, first = self._folder.checkpoint(version), self._places[0]
         there = place.relative_to(self._folder.root).as_posix()
-        if place.exists() and self._deaths + self._halvings:  # it ended as it had written it
+        if place.exists() and self._deaths + self._halvings:  # the dead learner had written it
             return
         agent = first.node.agent if isinstance(first, NodePlace) and first in self._afar else None
         if agent is not None and self._deaths:
@@ -212,7 +212,7 @@ class RemoteLearner(Learner):
         self._journal.add("restore", version)
 
     async def _with_checkpoint(self, method: str, version: int) -> None:
-        """Call a method that reads a checkpoint, which goes to nodes that do not see it."""
+        """Call a method that reads a checkpoint, after sending it to nodes that do not see it."""
         folder = self._folder.checkpoint(version)
         there = folder.relative_to(self._folder.root).as_posix()
         if self._afar:
@@ -223,7 +223,7 @@ class RemoteLearner(Learner):
         await self._agents(*(each.node.agent.remove.remote(there) for each in self._afar))
 
     async def _agents(self, *asked: Awaitable[Any]) -> list[Any]:
-        """Return the answers of nodes' agents; one that does not answer has gone with its node."""
+        """Return the answers of node agents; raise `DiedError` if one is gone with its node."""
         ranks = self._ranks
         try:
             return await asyncio.gather(*asked)
@@ -239,7 +239,7 @@ class RemoteLearner(Learner):
     scale_rate = forwarded(LocalLearner.scale_rate)
 
     async def _call(self, method: str, *arguments: object) -> Any:
-        """Call a method of all ranks at once; rank 0's answer, which is that of all."""
+        """Call a method of all ranks and return rank 0's answer, which equals the others'."""
 
         async def call() -> Any:
             shared = [ray.put(argument) for argument in arguments]
@@ -251,7 +251,7 @@ class RemoteLearner(Learner):
         return answer
 
     async def _lasting(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Make a call, and again after each death that is survived."""
+        """Make a call, and repeat it after each death that the learner survives."""
         while True:
             ranks = self._ranks
             try:
@@ -260,7 +260,7 @@ class RemoteLearner(Learner):
                 await self._restart(ranks, death)
 
     async def _restart(self, dead: Sequence[Process], death: "DiedError") -> None:
-        """Start it again, once however many calls saw it die; raises the death at one too many."""
+        """Restart the ranks, once for all calls that saw them die; raise a death too many."""
         async with self._restarting:
             if self._ranks is not dead:
                 return
@@ -286,14 +286,14 @@ class RemoteLearner(Learner):
                     death = another
 
     def _begins_again(self, death: DiedError) -> str:
-        """Return the line on a restart that a person reads."""
+        """Return the message about a restart that the user reads."""
         what = "was full" if isinstance(death, FullError) else "died"
         version = self._journal.version
         last = "the beginning" if version is None else f"version {version}"
         return f"the learner {what} and is started again from {last}"
 
     async def _catch_up(self) -> None:
-        """Come to where the dead one was: what is on file, then all that it was asked since."""
+        """Restore the dead learner's state: load the last saved version and repeat calls since."""
         if self._journal.version is not None:
             await self._with_checkpoint("load", self._journal.version)
         for method, arguments in self._journal.since:
@@ -306,7 +306,7 @@ class RemoteLearner(Learner):
                 await self._answers(method, [r.call(method, *arguments) for r in self._ranks])
 
     async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
-        """Await answers of ranks; an error, a death or no answer in time ends all ranks."""
+        """Return the ranks' answers; a death, timeout or error (not of `save`) ends all ranks."""
         ranks = self._ranks  # by the time that a death is known there may be others
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
@@ -340,24 +340,24 @@ class RemoteLearner(Learner):
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Return whether a rank's error lets all begin again with smaller micro-batches."""
-    # An error that came here has brought its module. To import it takes seconds, and fails once
-    # the process of W&B is gone, which has hooks on imports.
+    """Return whether a rank's error allows a restart with smaller micro-batches."""
+    # Unpickling such an error has loaded its module. Importing it here takes seconds, and fails
+    # once the process of W&B is gone, which has hooks on imports.
     module = sys.modules.get("unstable.learners.micro_batches")
     return module is not None and isinstance(getattr(error, "cause", error), module.BeginAgainError)
 
 
 def end(ranks: Sequence[Process]) -> None:
-    """End these processes."""
+    """Kill the processes of these ranks."""
     for rank in ranks:
         rank.kill()
 
 
 def allocator(placement: Placement) -> dict[str, str]:
-    """Return the variable that has torch keep a card's memory in segments that grow.
+    """Return the variable that makes torch allocate GPU memory in expandable segments.
 
-    Micro-batches are of any length, and would leave holes that the next ones do not fit. An engine
-    has none of it: vLLM could not put its memory to sleep.
+    Micro-batches vary in length and would leave holes that later ones do not fit. Engines do not
+    get the variable: vLLM could not put its memory to sleep.
     """
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     given = any(name in os.environ for name in names)

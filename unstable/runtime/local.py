@@ -1,7 +1,7 @@
-"""An actor and a learner in whatever process this is: here is done what the loop asks of them.
+"""Actor and learner in the current process, where they do the work that the loop requests.
 
-Tests, `unstable play` and `unstable world` use them as they are; `actors.py` and `learner_ranks.py`
-give each a process of its own and call it there.
+Tests, `unstable play` and `unstable world` use them directly; `actors.py` and `learner_ranks.py`
+run each in its own process and call it there.
 """
 
 import contextlib
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 
 class EngineAnswers:
-    """Answers chats with the base model, or one of the adapters that the engine has."""
+    """Chat function of an engine: answers with the base model or one of the engine's adapters."""
 
     def __init__(self, engine: Engine, prompts: Mapping[str, Any], name: str) -> None:
-        """`prompts` are the games' prompt builders; any of them can encode a chat."""
+        """Initialize with the games' prompt builders, any of which can encode a chat."""
         self.name = name
         self._engine = engine
         self._prompts = prompts
@@ -69,7 +69,7 @@ class EngineAnswers:
         max_tokens: int,
         seed: int,
     ) -> OracleReply:
-        """The answer; `ValueError` for a chat that is longer than the engine takes."""
+        """Return the answer to a chat; raise `ValueError` if it is too long for the engine."""
         prompts = next(iter(self._prompts.values()))
         ids = prompts.template.encode(messages)
         request = SamplingRequest(
@@ -85,7 +85,7 @@ class EngineAnswers:
 
 
 class LocalActor(protocols.Actor):
-    """One engine and the games that are played with it."""
+    """One engine and the games that it plays."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class LocalActor(protocols.Actor):
         tokenizer: Any,
         rewards: Rewards | None = None,
     ) -> None:
-        """`rewards` are the config's terms, where they are not asked in this process alone."""
+        """Initialize with reward terms; None evaluates the config's terms in this process only."""
         self._config = config
         self._folder = folder
         self._rewards = rewards or Rewards(
@@ -113,9 +113,9 @@ class LocalActor(protocols.Actor):
     async def start(
         cls, config: RunConfig, folder: RunFolder, log: Path, rewards: Rewards | None = None
     ) -> Self:
-        """Start with the engine of a resolved config; it prints to the file `log`.
+        """Start an actor with the engine of a resolved config, which prints to the file `log`.
 
-        Raises `ConfigError` where the model cannot be served.
+        Raises `ConfigError` if the model cannot be served.
         """
         actor = cls(config, folder, *await make_engine(config, log), rewards)
         async with AsyncExitStack() as undo:
@@ -126,7 +126,7 @@ class LocalActor(protocols.Actor):
         return actor
 
     async def load_adapters(self) -> None:
-        """Give the engine the adapters of fixed opponents, and those that it judges with."""
+        """Load the adapters of fixed opponents and of judges into the engine."""
         judges = {name: folder for name, (_, folder) in self._config.judge_adapters.items()}
         for name, folder in (self._config.opponent_adapters | judges).items():
             await self.engine.load(read_adapter(folder, name))
@@ -152,7 +152,7 @@ class LocalActor(protocols.Actor):
     async def judged(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
     ) -> AsyncGenerator[list[Judged | GameFailure | TermCalls]]:
-        """Yield what was played with its rewards, and what reward terms were asked for that."""
+        """Yield played games with their rewards, and tallies of the calls to reward terms."""
         async with aclosing(played), aclosing(self._rewards.judge(played)) as lists:
             async for judged in lists:
                 if asked := self._rewards.take_asked().plus(self._candidates.take_asked()):
@@ -161,7 +161,7 @@ class LocalActor(protocols.Actor):
                     yield [*judged]
 
     async def present(self) -> None:
-        """Return at once: it is there."""
+        """Return at once: a local actor can always begin games."""
 
     async def state(self) -> ActorState:
         return self.collector.state()
@@ -184,7 +184,7 @@ class LocalActor(protocols.Actor):
         return self.collector.stats()
 
     async def probe(self, adapters: Sequence[Adapter], vocabulary: int) -> list[ProbeAnswer]:
-        """The engine's answers to the start-up probe, after a wake as well where it sleeps."""
+        """Return the engine's answers to the start-up probe, also after a wake if it sleeps."""
         sleeps = self._config.actors.share_gpu == "sleep"
         return await ask_probe(self.engine, adapters, vocabulary, sleeps=sleeps)
 
@@ -201,10 +201,6 @@ class LocalActor(protocols.Actor):
         began: float,
         past: Mapping[int, Shares],
     ) -> Exploitability:
-        """Return how exploitable a version is, by its `probabilities` at all decisions.
-
-        And what it wins, at least, from versions of the `past`, likewise.
-        """
         return await self._exploiter(game).assess(version, probabilities, began, past)
 
     def _exploiter(self, game: str) -> Exploiter:
@@ -223,7 +219,7 @@ class LocalActor(protocols.Actor):
         await self.engine.wake()
 
     async def close(self) -> None:
-        """End the engine and the processes of games and trees; no game may be in flight."""
+        """Close the engine and the processes of games and solvers; no game may be in flight."""
         for exploiter in self._exploiters.values():
             exploiter.close()
         await self.collector.close()
@@ -233,9 +229,9 @@ class LocalActor(protocols.Actor):
 
 
 class LocalLearner(protocols.Learner):
-    """One rank of the learner, or all of it, with the checkpoints of `folder`.
+    """One learner rank, or the whole learner, with the checkpoints of `folder`.
 
-    Raises `ConfigError` where LoRA or the starting adapter does not fit.
+    Raises `ConfigError` if the LoRA settings or the starting adapter do not fit the model.
     """
 
     def __init__(self, config: RunConfig, folder: RunFolder, ranks: "Ranks | None" = None) -> None:
@@ -261,7 +257,7 @@ class LocalLearner(protocols.Learner):
 
     @staticmethod
     def check(config: RunConfig) -> None:
-        """Raise `ConfigError` where the target of the algorithm is none."""
+        """Raise `ConfigError` if the algorithm's target is not a valid algorithm class."""
         from unstable.learners.algorithms import algorithm_class
 
         algorithm_class(config.learner.algorithm)
@@ -270,7 +266,7 @@ class LocalLearner(protocols.Learner):
         opened = batch.opened()
         with self._leaving_room():
             update = self.learner.update(opened)
-        if self._writes and not batch.recorded:  # whose samples are on file
+        if self._writes and not batch.recorded:  # recorded samples have been written already
             return replace(update, lines=_sample_lines(opened, update.advantages))
         return update
 
@@ -289,7 +285,7 @@ class LocalLearner(protocols.Learner):
     async def logprobs_under(
         self, adapter: Adapter, samples: Sequence[TokenSample]
     ) -> list[list[float]]:
-        """The same with another adapter in the policy's place."""
+        """Return the log-probabilities of the samples' tokens, in nats, under an adapter."""
         with self._leaving_room():
             return self.learner.logprobs_under(adapter, samples)
 
@@ -297,7 +293,7 @@ class LocalLearner(protocols.Learner):
         return protocols.HeldVersion(await self.keep(), self)
 
     async def keep(self) -> int:
-        """Keep a copy of the current version until `save`; returns its number."""
+        """Keep a copy of the current version until `save`, and return its number."""
         with self._leaving_room():
             snapshot = self.learner.snapshot()
         if self._writes:
@@ -323,7 +319,7 @@ class LocalLearner(protocols.Learner):
 
     @contextlib.contextmanager
     def _leaving_room(self) -> Iterator[None]:
-        """Free torch's cache after the block for an engine that shares the GPU by turns."""
+        """Free torch's cache after the block if an engine alternates with it on the GPU."""
         import torch
 
         yield
@@ -332,7 +328,7 @@ class LocalLearner(protocols.Learner):
 
 
 def _sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes | Unwritable:
-    """Return the samples' lines; lines that cannot be made cost no update."""
+    """Return the samples' lines; `Unwritable` if a number is not finite, so no update is lost."""
     try:
         return sample_lines(batch, advantages)
     except ValueError as error:

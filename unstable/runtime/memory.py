@@ -1,6 +1,6 @@
-"""A GPU's memory, waited for: what a killed process held comes back a while after it.
+"""Free GPU memory: the driver releases a killed process's memory some time after its end.
 
-An engine that starts meanwhile finds too little, or, as it measures, more than there was.
+An engine that starts before then finds too little memory, or measures it while it still grows.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from unstable.planning.machine import NVMLError, find_card, opened_nvml
 log = logging.getLogger(__name__)
 WAIT_S = 90.0
 LOOK_S = 1.0
-_STEADY = 0.01  # of a card's memory; more is still being given back
+_STEADY = 0.01  # share of a GPU's memory; a larger change means that some is still being released
 
 
 def free_shares(gpus: Sequence[str]) -> list[float]:
-    """Return each card's share of free memory; none where NVML does not answer."""
+    """Return the free share of each GPU's memory, in [0, 1]; empty if NVML is unavailable."""
     try:
         with opened_nvml() as nvml:
             if nvml is None:
@@ -35,7 +35,7 @@ async def until_free(
     wait_s: float = WAIT_S,
     look_s: float = LOOK_S,
 ) -> bool:
-    """Wait until so much of each card is free, and stays so; False where it never is in time."""
+    """Wait until a stable `share` of each GPU's memory is free; return False on a timeout."""
     deadline, before = time.monotonic() + wait_s, read(gpus)
     while before:
         await asyncio.sleep(look_s)

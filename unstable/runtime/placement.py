@@ -1,7 +1,7 @@
-"""Where a process runs: on this machine, or in what a cluster's Ray keeps for a run at a node.
+"""Placement of processes: on this machine, or in a reservation of a cluster's Ray on a node.
 
-A Ray of the run's own serves nobody else: there cards are named by us. On a cluster that others use
-too, each process is in a placement group at its node, and Ray says which cards it has.
+A local Ray serves only this run, so the run selects the GPUs of each process. On a cluster, which
+others use too, each process is in a placement group on its node, and Ray selects its GPUs.
 """
 
 import os
@@ -20,21 +20,21 @@ from unstable.planning.machine import Placement
 from unstable.runtime.nodes import ClusterNode
 
 NODE_LABEL = "ray.io/node-id"
-"""The label that Ray gives each node by itself."""
+"""Label that Ray itself assigns to each node."""
 STEP = 10_000
-"""Ray counts resources in steps of one in so many."""
+"""Steps per unit in which Ray counts resources."""
 
 
 class NodePlace(NamedTuple):
-    """A placement at a node of a cluster that was joined, and what Ray keeps there for it."""
+    """A placement on a node of a joined cluster, and Ray's reservation for it."""
 
     placement: Placement
     node: ClusterNode
     group: Any  # Ray's placement group
-    gpus: float  # of Ray; a part of one where processes share it
+    gpus: float  # Ray's count; a fraction if processes share a GPU
 
     def options(self, variables: Mapping[str, str]) -> dict[str, Any]:
-        """Ray's options for a process here; which cards it sees, and its Python, are Ray's."""
+        """Return Ray's options for a process here; Ray selects the process's GPUs and Python."""
         paths = [*self.node.paths, self.node.found.python_path]
         hidden = {} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""}
         own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **hidden, **variables}
@@ -47,7 +47,7 @@ class NodePlace(NamedTuple):
 
 
 def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Ray's options for a process on this machine; cards, threads and import path are set by us."""
+    """Return Ray's options for a process on this machine, with its GPUs and import path."""
     paths = filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])
     own = {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -55,19 +55,19 @@ def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
         **variables,
     }
     environment: dict[str, Any] = {"env_vars": own}
-    # Ray gives it to a shell as it is, where a path with a space in it would be two words.
+    # Ray passes it to a shell unquoted, where a path with a space would be two words.
     if (quoted := shlex.quote(sys.executable)) != sys.executable:
         environment["py_executable"] = quoted
-    # Ray gives each node a resource of this name: who asks for a little of it runs there.
+    # Ray gives each node a resource of this name: a process that requests some of it runs there.
     node = {f"node:{placement.node}": 0.001}
     return {"num_cpus": 1, "resources": node, "runtime_env": environment}
 
 
 def reserve(placements: Sequence[Placement], nodes: Mapping[str, ClusterNode]) -> list[NodePlace]:
-    """Have Ray keep what these processes need; whoever starts one waits until it is there.
+    """Reserve with Ray what these processes need; their start waits until Ray provides it.
 
-    Processes on the same cards are in one group, so that they get the same ones. Raises
-    `ConfigError` where Ray cannot share cards in such a way.
+    Processes on the same GPUs share a placement group, so that Ray gives them the same GPUs. Raises
+    `ConfigError` if Ray cannot share GPUs in this way.
     """
     made: dict[int, NodePlace] = {}
     for indices in _together(placements):
@@ -88,7 +88,7 @@ def reserve(placements: Sequence[Placement], nodes: Mapping[str, ClusterNode]) -
 
 
 def free(place: NodePlace) -> None:
-    """Give back what Ray keeps; what runs in it ends."""
+    """Release a place's reservation, which ends the processes in it."""
     if ray.is_initialized():
         remove_placement_group(place.group)
 
@@ -99,7 +99,7 @@ Start = Callable[[], Coroutine[Any, Any, None]]
 def in_turn(
     starts: Sequence[tuple[Placement | NodePlace, Start]],
 ) -> list[Coroutine[Any, Any, None]]:
-    """Chain the starts of processes on a card, since an engine measures its free memory."""
+    """Chain the starts of processes on the same GPUs, since an engine measures free memory."""
     queues: dict[object, list[Start]] = defaultdict(list)
     for index, (where, start) in enumerate(starts):
         placement = where.placement if isinstance(where, NodePlace) else where
@@ -113,7 +113,7 @@ def in_turn(
 
 
 def _together(placements: Sequence[Placement]) -> list[list[int]]:
-    """Indices of processes, those with a card in common together."""
+    """Return the indices of placements, grouped by common GPUs."""
     of_card: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, placement in enumerate(placements):
         for card in placement.gpus:
@@ -127,7 +127,7 @@ def _together(placements: Sequence[Placement]) -> list[list[int]]:
 
 
 def _check(cards: set[str], sharing: Sequence[Placement]) -> None:
-    """Ray hands out a part of one card, or whole cards."""
+    """Raise `ConfigError` if processes share several GPUs; Ray can share only a single one."""
     if len(sharing) > 1 and len(cards) > 1:
         raise ConfigError(
             f"actors.tensor_parallel: an engine on {len(cards)} GPUs shares them with another "

@@ -1,6 +1,6 @@
-"""What a process plays of what it is asked, and what it says of it: the other side of `stream.py`.
+"""Playing inside an actor's process: the other side of `stream.py`.
 
-Its games are judged and their lines made here, as they end; a message takes what there is by then.
+Games are judged, and their lines made, as they end; a message contains all results so far.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ log = logging.getLogger(__name__)
 
 
 class Playing:
-    """All that a process plays, and the stream of what comes of it."""
+    """All that a process plays, and the stream of its results."""
 
     def __init__(
         self, actor: Callable[[], LocalActor], *, tells_state: bool, every_s: float = EVERY_S
     ) -> None:
-        """`actor` gives it once anything is played; `tells_state`: a round ends with its state."""
+        """Initialize with a getter of the actor; if `tells_state`, its state ends each round."""
         self._actor = actor
         self._tells_state = tells_state
         self._tasks: dict[int, asyncio.Task[ActorState | None]] = {}
         self._parts: Pace[Part] = Pace(every_s)
-        self._gathered: dict[int, Ended] = {}  # those that are among the parts
+        self._gathered: dict[int, Ended] = {}  # parts not sent yet that can grow, by call
 
     def begin(self, asked: bytes, guard: Callable[[], Any]) -> None:
-        """Play calls and games that are dealt, each call within a context that `guard` makes."""
+        """Play pickled calls and dealt games, each call within a context that `guard` returns."""
         calls: list[StreamCall]
         dealt: list[GameSpec]
         calls, dealt = pickle.loads(asked)
@@ -45,12 +45,12 @@ class Playing:
             self._actor().deal(dealt)
 
     def stop(self, number: int) -> None:
-        """End a call, or what was dealt, and its games."""
+        """End a call or, if `number` is `DEALT`, the dealt games."""
         if task := self._tasks.pop(number, None):
             task.cancel()
 
     async def ended(self) -> AsyncIterator[list[Part]]:
-        """Yield what has come of all that is played, for ever."""
+        """Yield lists of results of all that is played, forever."""
         while True:
             parts = await self._parts.take()
             self._gathered.clear()
@@ -67,7 +67,7 @@ class Playing:
         task.add_done_callback(partial(self._over, number))
 
     def _over(self, number: int, played: "asyncio.Task[ActorState | None]") -> None:
-        """Tell the end of a call."""
+        """Send the end of a call."""
         if played.cancelled():
             return
         if (error := played.exception()) is None:
@@ -102,7 +102,7 @@ class Playing:
 async def _lacking(
     played: AsyncGenerator[Results], given: frozenset[int]
 ) -> AsyncGenerator[Results]:
-    """Results of games that are not given already."""
+    """Yield the results of games that are not in `given`."""
     async with aclosing(played):
         async for results in played:
             if lacking := [each for each in results if each.spec.game_id not in given]:

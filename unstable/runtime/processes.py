@@ -1,4 +1,4 @@
-"""The processes of a run: started where the plan says, probed, and gone afterwards."""
+"""Processes of a run: started according to the plan, probed, and ended afterwards."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from unstable.types.processes import Waits
 
 
 class Started(NamedTuple):
-    """The processes of a run, and the actors that have joined it since, to be taken in."""
+    """Processes of a run; `joined` queues actors that join later, for the loop to take in."""
 
     actors: list[Actor]
     learner: Learner
@@ -38,10 +38,10 @@ async def processes(
     waits: Waits | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Started]:
-    """The actors and the learner of a config that is resolved by `plan`.
+    """Start the actors and the learner of a config resolved by `plan`; end them after the block.
 
-    `at` is called with what the start has come to; `waits` says what is waited for, and `say`
-    tells a person what is doubtful, and that an actor has died. Raises what kept one from starting.
+    `at` receives each stage of the start, `waits` records calls in progress, and `say` shows the
+    user doubts and deaths of actors. Raises the error that kept a process from starting.
     """
     at("starting Ray")
     async with _hosted(config, plan.actors, plan.learners, folder, waits, say, plan.grows) as run:
@@ -53,7 +53,7 @@ async def processes(
             starts = _starts(run.actors, plan.actors)
             if plan.share == "off":
                 await _together(*starts, learner.start())
-            else:  # engines first: they do not start where their share of the memory is not free
+            else:  # engines first: they do not start unless their share of the memory is free
                 await _together(*starts)
                 async with sleeping(run.actors, config):
                     await learner.start()
@@ -76,7 +76,7 @@ async def acting(
     folder: RunFolder,
     at: Callable[[str], None],
 ) -> AsyncIterator[Sequence[Actor]]:
-    """Actors alone, one at each place; `at` as above."""
+    """Start actors without a learner, one per placement; `at` receives each stage of the start."""
     at("starting Ray")
     async with _hosted(config, placements, (), folder) as run:
         at("starting: loading the model")
@@ -88,7 +88,7 @@ async def acting(
 
 
 class _Hosted(NamedTuple):
-    """Places of a run's processes: actors that have not started, and the learner's places."""
+    """Actors of a run that have not started, and places for the learner."""
 
     actors: list[RemoteActor]
     learner_at: Sequence[Placement | NodePlace]
@@ -105,7 +105,7 @@ async def _hosted(
     say: Callable[[str], None] = lambda _: None,
     grows: bool = False,
 ) -> AsyncIterator[_Hosted]:
-    """Host processes on this machine, in a Ray of the run's own, or in the config's cluster."""
+    """Host processes in a local Ray on this machine, or in the config's cluster."""
     if not config.cluster.is_joined:
         with cluster(len(actors) + len(learners)):
             made = [
@@ -122,7 +122,7 @@ async def _hosted(
 
 
 async def _together(*starts: Coroutine[Any, Any, None]) -> None:
-    """Run all at once; the error of one ends the others, and is raised when they have ended."""
+    """Run coroutines concurrently; after an error, cancel and await the others, then raise it."""
     tasks = [asyncio.ensure_future(each) for each in starts]
     try:
         await asyncio.gather(*tasks)
@@ -135,14 +135,14 @@ async def _together(*starts: Coroutine[Any, Any, None]) -> None:
 def _starts(
     actors: Sequence[RemoteActor], placements: Sequence[Placement]
 ) -> list[Coroutine[Any, Any, None]]:
-    """The actors' starts, one after another on a card."""
+    """Return the actors' starts, chained per GPU."""
     starts = zip(placements, (actor.start for actor in actors), strict=True)
     return in_turn([*starts])
 
 
 @contextlib.asynccontextmanager
 async def _closed(actors: Sequence[Actor], but: Sequence[Actor] = ()) -> AsyncIterator[None]:
-    """End the engines of the actors that are listed after the block, but for some."""
+    """Close the engines of the actors in the list after the block, except the ones in `but`."""
     try:
         yield
     finally:
@@ -153,7 +153,7 @@ async def _closed(actors: Sequence[Actor], but: Sequence[Actor] = ()) -> AsyncIt
 async def _probe(
     config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
 ) -> list[str]:
-    """Return doubts; raises `RuntimeError` where an engine serves other than what is trained."""
+    """Return doubts; raise `RuntimeError` if an engine and the learner have different weights."""
     made, size = await asyncio.to_thread(probes, config.model), read_shape(config.model).vocabulary
     given = await asyncio.gather(*(actor.probe(made.versions, size) for actor in actors))
     samples = probe_samples([answer for answers in given for answer in answers])
@@ -164,7 +164,7 @@ async def _probe(
         scored[adapter.name] = await learner.logprobs_under(adapter, samples)
     doubts: list[str] = []
     first = 0
-    for index, answers in enumerate(given):  # each alone: among many, one that is wrong would pass
+    for index, answers in enumerate(given):  # separately: a wrong one would pass among many
         own = slice(first, first := first + len(answers))
         scores = {name: logprobs[own] for name, logprobs in scored.items()}
         try:

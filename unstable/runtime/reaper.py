@@ -1,7 +1,7 @@
-"""Ends what a killed run leaves behind. Run as `python reaper.py NAME=VALUE`, apart from the run.
+"""Reaper of what a killed run leaves behind: `python reaper.py NAME=VALUE`, apart from the run.
 
-It waits until its input ends, which is when the run's process has gone, and then kills every
-process that was started with that variable in its environment, and all that these have started.
+It waits until its standard input ends, which means that the run's process is gone, and then kills
+every process that was started with this environment variable, and all descendants.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ PAUSE_S, TRIES = 0.2, 50
 
 
 def main(mark: str) -> None:
-    """Wait, then kill, more than once: what is being started just then comes late."""
+    """Wait for the end of the input, then kill repeatedly, since processes may still start."""
     known = family(mark)
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
         # Ray's agents lose the mark as they rename themselves, and their parent may go before them:
@@ -31,7 +31,7 @@ def main(mark: str) -> None:
 
 
 def family(mark: str) -> set[psutil.Process]:
-    """The processes that carry the mark, and all that they have started."""
+    """Return the processes that carry the mark, and all their descendants."""
     name, _, value = mark.partition("=")
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
@@ -44,7 +44,7 @@ def family(mark: str) -> set[psutil.Process]:
 
 
 def running(processes: set[psutil.Process]) -> set[psutil.Process]:
-    """Those that have not ended; what is dead and not collected yet has."""
+    """Return the processes that have not ended; a zombie has ended."""
     found: set[psutil.Process] = set()
     for process in processes:
         try:

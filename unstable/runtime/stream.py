@@ -1,8 +1,7 @@
-"""Games to a process and what ends there, many to a message: Ray's part is paid by the list.
+"""Batched messages between the loop and an actor's process, so that Ray's cost is paid per list.
 
-A process has one stream of results for as long as it lives. Games that are dealt, and calls that
-play a round, are handed to it together; what has ended of all of them comes back in one list. The
-other side is `playing.py`.
+A process has one stream of results for its lifetime. Dealt games and calls that play a round are
+sent together; the results of all of them arrive in one list. The other side is `playing.py`.
 """
 
 import asyncio
@@ -16,20 +15,19 @@ from unstable.loop.ended import Ended
 from unstable.types import ActorState, GameFailure, GameResult, GameSpec
 
 EVERY_S = 0.02
-"""Between two messages one way; what comes after a longer pause is sent at once."""
+"""Seconds between two messages in one direction; after a longer pause one is sent at once."""
 MOST_EVERY_S = 0.25
-"""The same where there are many actors, so that the loop hears no more often of all together."""
+"""Maximum of the message interval, which grows with the number of actors to limit the load."""
 DEALT = 0
-"""The number of what is dealt, which is no call and has no end."""
+"""Number of the dealt games, which are not a call and have no end."""
 T = TypeVar("T")
 Results = list[GameResult | GameFailure]
 
 
 class StreamCall(NamedTuple):
-    """Games to be played, by a number of its own: a round, or with `whole` any games.
+    """A numbered call to play games: a round of training games or, if `whole`, any games.
 
-    Of a round its games come back as `Ended`, but for those that are `given` already; of any games
-    their whole results.
+    A round's games arrive as `Ended`, except the ones in `given`; any games as whole results.
     """
 
     number: int
@@ -40,24 +38,24 @@ class StreamCall(NamedTuple):
 
 
 class Over(NamedTuple):
-    """The end of a call: what the actor knows then, if that is wanted, or what it raised."""
+    """The end of a call: the actor's state, if requested, or the error that the call raised."""
 
     state: ActorState | None
     error: str | None = None
 
 
 Part = tuple[int, Results | Ended | Over]
-"""What has come of a call, by its number."""
+"""Number of a call, and a result of the call."""
 
 
 def every_s(config: RunConfig) -> float:
-    """Seconds between two messages one way, to or from each actor of a run."""
+    """Return the seconds between two messages in one direction, for each actor of a run."""
     num = config.actors.num
     return min(MOST_EVERY_S, EVERY_S * max(1.0, num / 2)) if isinstance(num, int) else EVERY_S
 
 
 class Pace(Generic[T]):
-    """Gathers items into lists, so many seconds apart."""
+    """A queue that gathers items into lists, taken at least `every_s` seconds apart."""
 
     def __init__(self, every_s: float) -> None:
         self._items: list[T] = []
@@ -72,17 +70,17 @@ class Pace(Generic[T]):
         self._filled.set()
 
     def hurry(self) -> None:
-        """Have what is there by now taken at once: nothing more is to come."""
+        """Release the items at once: no more are expected."""
         self._hurried.set()
 
     def remove(self, which: Callable[[T], bool]) -> bool:
-        """Take items back; False where none of them is there any more."""
+        """Remove the items that `which` selects; return whether there were any."""
         kept = [item for item in self._items if not which(item)]
         found, self._items = len(kept) < len(self._items), kept
         return found
 
     async def take(self) -> list[T]:
-        """All items, once there is one and the last list is long enough ago."""
+        """Return all items, once there is one and `every_s` has passed since the last list."""
         clock = asyncio.get_running_loop().time
         await self._filled.wait()
         rest = self._taken + self._every_s - clock()
@@ -100,10 +98,10 @@ class Pace(Generic[T]):
 
 
 class Stream:
-    """The loop's side of one process; once that is dead all that is asked raises why."""
+    """The loop's side of one process; once the process is dead, all calls raise its error."""
 
     def __init__(self, actor: Any, every_s: float = EVERY_S) -> None:
-        """`actor` is Ray's handle of what has `begin`, `stop` and `ended`."""
+        """Connect to an actor, Ray's handle of an object with `begin`, `stop` and `ended`."""
         self._actor = actor
         self._numbers = itertools.count(DEALT + 1)
         self._open: dict[int, asyncio.Queue[Results | Ended | Over | BaseException]] = {}
@@ -120,9 +118,9 @@ class Stream:
         enough: int | None = None,
         given: Iterable[int] = (),
     ) -> AsyncGenerator[Results | Ended | ActorState]:
-        """Yield what comes of a `StreamCall`; the actor's state comes last where it is told.
+        """Yield the results of a `StreamCall`, then the actor's state if the process sends it.
 
-        Raises `RayActorError` where the process dies, and `RuntimeError` for what it raised.
+        Raises `RayActorError` if the process dies, and `RuntimeError` for an error within it.
         """
         call = StreamCall(next(self._numbers), list(specs), whole, enough, frozenset(given))
         self._asked.put(call)
@@ -130,11 +128,11 @@ class Stream:
             yield part
 
     def deal(self, specs: Sequence[GameSpec]) -> None:
-        """Have `play_on` play these too."""
+        """Add games for `play_on` to play."""
         self._asked.put(specs)
 
     def play_on(self) -> AsyncGenerator[Results | Ended | ActorState]:
-        """Yield what comes of all games that are dealt, for ever; raises like `play`."""
+        """Yield the results of all dealt games, forever; raises the errors of `play`."""
         return self._parts(DEALT, lambda asked: not isinstance(asked, StreamCall))
 
     async def _parts(
@@ -162,11 +160,11 @@ class Stream:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether what was to come will not."""
+        """True if the process is dead, so that pending results will not arrive."""
         return self._dead is not None
 
     def close(self) -> None:
-        """Ask and hear no more."""
+        """Stop sending and receiving."""
         for task in self._tasks:
             task.cancel()
 
@@ -179,7 +177,7 @@ class Stream:
                     calls.append(asked)
                 else:
                     dealt += asked
-            # As bytes: Ray's own way of making them takes several times as long.
+            # As bytes: Ray's own serialization takes several times as long.
             self._actor.begin.remote(pickle.dumps((calls, dealt), pickle.HIGHEST_PROTOCOL))
 
     async def _receive(self) -> None:
@@ -189,7 +187,7 @@ class Stream:
                     self._open[number].put_nowait(part)
 
     def _end(self, received: "asyncio.Task[None]") -> None:
-        """Raise the process's death to all that wait."""
+        """Raise the process's death in all open calls."""
         if received.cancelled() or (error := received.exception()) is None:
             return
         self._dead = error

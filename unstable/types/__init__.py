@@ -1,4 +1,4 @@
-"""The values that rooms exchange, one word per thing.
+"""Values that rooms exchange, one term per concept.
 
 game (one play of an env) > seat (a player's place in it) > turn (one observation, one action).
 A trajectory is one seat's turns; a group is the trajectories whose advantages are computed

@@ -1,4 +1,4 @@
-"""What an engine and a player answer, and what of it is trained on."""
+"""Answers of engines and players, and the tokens of them that are trained on."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -12,16 +12,16 @@ from unstable.types.players import PlayerId
 
 FinishReason = Literal["stop", "length"]
 TopLogprobs = list[list[tuple[int, float]]]
-"""At each token, the ids that were the likeliest there and their log-probabilities, best first."""
+"""Per token, the likeliest ids at its position and their log-probabilities, likeliest first."""
 _T = TypeVar("_T")
 
 
 class Plain(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of values that files hold as they are, without fields that have their default."""
+    """Base of values that files store directly; fields with their default value are omitted."""
 
 
 class Segment(Plain, frozen=True, kw_only=True, tag_field="kind", tag="inserted"):
-    """Successive tokens of an answer: the model's own, which are scored, or inserted into it.
+    """Consecutive tokens of an answer: sampled by the model and scored, or inserted.
 
     Segment(token_ids=[58, 2]), Segment(token_ids=[7, 8, 9], scored=False)
     """
@@ -31,7 +31,7 @@ class Segment(Plain, frozen=True, kw_only=True, tag_field="kind", tag="inserted"
 
 
 class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
-    """An engine's answer: what was sampled, and the log-probabilities of exactly that distribution.
+    """An engine's answer: sampled tokens with their log-probabilities when they were sampled.
 
     Completion(token_ids=[58, 2], logprobs=[-0.1, -0.05], finish_reason="stop", adapter="main@3")
     """
@@ -40,10 +40,10 @@ class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
     logprobs: list[float]  # natural logarithm, after temperature, one per token id
     finish_reason: FinishReason
     adapter: str | None  # None: the base model
-    top_logprobs: TopLogprobs | None = None  # of the same distribution; None: not asked for
+    top_logprobs: TopLogprobs | None = None  # of the same distribution; None: not requested
 
     def problem(self) -> str | None:
-        """Describe the first field that does not fit the others; None where all do."""
+        """Return a description of the first inconsistent field; None if there is none."""
         likeliest = self.top_logprobs
         if len(self.logprobs) != len(self.token_ids):
             return "logprobs: not one a token"
@@ -56,14 +56,14 @@ class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
 
 
 class TokenSample(Plain, frozen=True, kw_only=True):
-    """A prompt and an answer. The answer's scored tokens are trained on, all others are only read.
+    """A prompt and an answer; only the answer's scored tokens are trained on.
 
     TokenSample(prompt_ids=[1, 2, 3], segments=(Segment(token_ids=[58, 2]),))
     """
 
     prompt_ids: list[TokenId]
-    segments: tuple[Segment, ...]  # none: only the prompt is read, as by a critic
-    temperature: Figure = 1.0  # that the logits are divided by
+    segments: tuple[Segment, ...]  # empty: only the prompt is read, as by a critic
+    temperature: Figure = 1.0  # divisor of the logits
 
     @property
     def token_ids(self) -> list[int]:
@@ -72,17 +72,17 @@ class TokenSample(Plain, frozen=True, kw_only=True):
 
     @property
     def scored_ids(self) -> list[int]:
-        """Those that are scored."""
+        """Tokens of the answer that are scored."""
         return _joined(segment.token_ids for segment in self.segments if segment.scored)
 
     @property
     def num_scored(self) -> int:
-        """Number of tokens that are scored."""
+        """Number of the answer's tokens that are scored."""
         return sum(len(segment.token_ids) for segment in self.segments if segment.scored)
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and answer."""
+        """Number of tokens of prompt and answer."""
         return len(self.prompt_ids) + sum(len(segment.token_ids) for segment in self.segments)
 
 
@@ -90,22 +90,22 @@ class Move(NamedTuple):
     """A legal move as an answer, with the stop token. Move(token_ids=[58, 2], expert=0.5)"""
 
     token_ids: list[TokenId]
-    expert: Figure | None = None  # how likely an expert makes it; None: nobody asked
+    expert: Figure | None = None  # probability of the move under an expert; None: not queried
 
 
 class SampledTokens(TokenSample, frozen=True, kw_only=True):
-    """Ids that a local model was given and that it sampled, never re-encoded text.
+    """Token ids of a local model's prompt and answer as the engine had them, never re-encoded text.
 
-    What is scored are its completions. Where something was inserted between two of them, the
-    prompt of the second is all that stands before it.
+    The completions are scored. If tokens were inserted between two completions, the prompt of the
+    second consists of all tokens before it.
     """
 
     segments: tuple[Completion | Segment, ...]
-    temperature: Figure  # without a default, which files would leave out
+    temperature: Figure  # without a default, which files would omit
     version: Count | None  # of the policy that answered; None: no version of it
     prompt_cut: Count = 0  # tokens of old events left out of the prompt so that it fits
-    moves: tuple[Move, ...] = ()  # the position's legal ones, where the run keeps them
-    thought: Count = 0  # of the sampled tokens, how many are a thought, its closing tag included
+    moves: tuple[Move, ...] = ()  # legal moves of the position, if the run records them
+    thought: Count = 0  # number of sampled tokens in a thought, including its closing tag
 
     @property
     def completions(self) -> list[Completion]:
@@ -113,14 +113,14 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
         return [segment for segment in self.segments if isinstance(segment, Completion)]
 
     def problem(self) -> str | None:
-        """Describe the first field that does not fit the others; None where all do."""
+        """Return a description of the first inconsistent field; None if there is none."""
         for place, segment in enumerate(self.segments):
             if isinstance(segment, Completion) and (problem := segment.problem()):
                 return f"segments.{place}.{problem}"
         return None if self.completions else "segments: nothing sampled"
 
     def without_top_logprobs(self) -> "SampledTokens":
-        """The same, with what was sampled alone."""
+        """Return a copy without `top_logprobs`."""
         if all(completion.top_logprobs is None for completion in self.completions):
             return self
         segments = [
@@ -131,11 +131,11 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
 
     @property
     def logprobs(self) -> list[float]:
-        """One per scored token, of exactly the distribution that it was sampled from."""
+        """Log-probabilities, one per scored token, under exactly the distribution sampled from."""
         return _joined(completion.logprobs for completion in self.completions)
 
     def num_scored_of(self, count: int) -> int:
-        """Count the sampled ones among the answer's first `count` tokens."""
+        """Return the number of scored tokens among the answer's first `count` tokens."""
         scored = begun = 0
         for segment in self.segments:
             size = len(segment.token_ids)
@@ -145,12 +145,12 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
 
     @property
     def has_inserted(self) -> bool:
-        """Return whether something was inserted, as what ends a thought at its budget."""
+        """True if tokens were inserted, such as the end of a thought at its budget."""
         return not all(segment.scored for segment in self.segments)
 
     @property
     def move(self) -> int | None:
-        """Index of the move among `moves` that was answered; None where it is none of them."""
+        """Index in `moves` of the move that was answered; None if it is not among them."""
         answer = self.token_ids
         return next((i for i, move in enumerate(self.moves) if move.token_ids == answer), None)
 
@@ -168,15 +168,15 @@ class Answer(Plain, frozen=True, kw_only=True):
 
     observation: str  # as the player saw it
     text: str  # of a local model, its tokens as text
-    action: str  # what the env and, through it, the other seats are given
+    action: str  # passed to the env and, through it, to the other seats
     formatted: bool = True  # the parser found an action in the text
     sampled: SampledTokens | None = None  # None: no local model answered
-    player: PlayerId | None = None  # who answered; None while it is the player of the seat
-    cut_characters: Count = 0  # left out as too long
-    votes: Count | None = None  # for the action, of those sampled; None: there was no vote
+    player: PlayerId | None = None  # player that answered; None while it is the seat's player
+    cut_characters: Count = 0  # number of characters cut because the text was too long
+    votes: Count | None = None  # sampled answers with this action; None: no vote
 
 
 def _joined(parts: Iterable[list[_T]]) -> list[_T]:
-    """The parts as one list; a single part is not copied."""
+    """Return the parts as one list; a single part is not copied."""
     lists = list(parts)
     return lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))

@@ -1,11 +1,11 @@
-"""Numbers as records hold them, within bounds, so that a damaged one is found where it is read."""
+"""Types of numbers in records, with bounds, so that reading a damaged number fails."""
 
 from typing import Annotated
 
 from msgspec import Meta
 
 MOST = 1e100
-"""No figure of a run comes to that; sums and squares of what is less are finite."""
+"""Exclusive bound of all figures of a run; sums and squares of smaller figures are finite."""
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 SeatNumber = Annotated[int, Meta(ge=0, lt=1000)]

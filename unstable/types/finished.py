@@ -1,4 +1,4 @@
-"""Training games as an actor hands them to the loop: what counts of them, and samples packed."""
+"""Training games as an actor sends them to the loop: summarized, with packed samples."""
 
 from msgspec import Struct
 
@@ -10,15 +10,15 @@ class PlayedGame(Struct):
     """A finished training game: its result, its line, and its packed trajectories."""
 
     spec: GameSpec
-    outcomes: list[float]  # as GameResult has them, and so the next one
-    forfeit: int | None
+    outcomes: list[float]  # as in GameResult
+    forfeit: int | None  # as in GameResult
     truncated: bool
     turns: int
-    moves: int  # of trained seats, the opening's left out
+    moves: int  # of trained seats, without the opening
     legal_moves: int
-    line: bytes | Unwritable  # as `records.games.game_body` makes it
+    line: bytes | Unwritable  # made by `records.games.game_body`
     branches: list["PlayedGame"] = []
-    trajectories: list[PackedTrajectory] = []  # its branches' too
+    trajectories: list[PackedTrajectory] = []  # including its branches'
 
     @classmethod
     def of(cls, game: GameResult, line: bytes | Unwritable) -> "PlayedGame":
@@ -31,16 +31,16 @@ class PlayedGame(Struct):
 
     @property
     def ranked_outcomes(self) -> list[float]:
-        """Outcomes by seat for comparing only."""
+        """Outcomes by seat, adjusted for comparisons by `ranked`."""
         return ranked(self.spec, self.outcomes, self.forfeit)
 
     @property
     def ended_in_opening(self) -> bool:
-        """The game was over before any seat's own player had a turn."""
+        """True if the game ended before any seat's own player had a turn."""
         return self.spec.opening > 0 and self.turns <= self.spec.opening
 
     def standing(self, seat: int) -> Standing:
-        """Return the standing of a seat and its team."""
+        """Return the standing of a seat's team."""
         return standing_of(self.spec, self.ranked_outcomes, seat)
 
     @property
@@ -50,5 +50,5 @@ class PlayedGame(Struct):
 
     @property
     def num_samples(self) -> int:
-        """Samples of all its trajectories."""
+        """Number of samples in all trajectories."""
         return sum(each.num_samples for each in self.trajectories)

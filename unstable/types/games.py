@@ -1,4 +1,4 @@
-"""A game as it was decided on, as a seat sees it, and as it was played."""
+"""Games: their specification, a seat's view of them, and their result."""
 
 import math
 import traceback
@@ -16,7 +16,7 @@ from unstable.types.players import PlayerId
 
 Purpose = Literal["train", "eval"]
 Side = tuple[SeatNumber, ...]
-"""Seats that win and lose together: a team, or one seat that is for itself."""
+"""Seats that win and lose together: a team, or a single seat that plays for itself."""
 
 
 class SeatSpec(Plain, frozen=True):
@@ -26,12 +26,12 @@ class SeatSpec(Plain, frozen=True):
     temperature: Figure
     group_id: Count | None = None  # None: this seat is not trained on
     group_size: Count = 1  # trajectories in the group
-    votes: Count = 1  # answers sampled for each turn, of which the most frequent action counts
-    best_of: Count = 1  # or of which a judge's best is played
+    votes: Count = 1  # answers sampled per turn, of which the most frequent action is played
+    best_of: Count = 1  # answers sampled per turn, of which a judge's best is played
 
     @property
     def trained(self) -> bool:
-        """Return whether the seat's turns are trained on."""
+        """True if the seat's turns are trained on."""
         return self.group_id is not None
 
 
@@ -43,69 +43,69 @@ class Reward(Plain, frozen=True):
 
 
 class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
-    """One game to be played, decided in full: two plays of it differ only by an engine's rounding.
+    """A fully determined game to play: two plays of it differ only by an engine's rounding.
 
     GameSpec(game_id=5, purpose="train", env="TicTacToe-v0", seed=90210, seats=(SeatSpec(...), ...))
     """
 
-    # Unique in training; an evaluation's game k is the same for every version.
+    # Unique in training; an evaluation's game k is equal for all versions.
     game_id: Count = field(name="game")
     purpose: Purpose
     env: str  # a GameConfig's key
     seed: int  # of the env's own random state; a group's games share it
     seats: Annotated[tuple[SeatSpec, ...], Meta(min_length=1)]
-    teams: tuple[Side, ...] = ()  # seats that win and lose together; (): each is for itself
-    member: Count = 0  # place among its group's games, which are started one after another
-    branches: Count = 0  # continuations that it is forked into, with the ids that follow its own
-    opening: Count = 0  # first moves that `opener` makes, whoever's seat it is; never trained on
+    teams: tuple[Side, ...] = ()  # seats that win and lose together; (): each plays for itself
+    member: Count = 0  # index in its group's games, which are started one after another
+    branches: Count = 0  # number of continuations that it is forked into, with the next game ids
+    opening: Count = 0  # number of first moves that `opener` makes at all seats; never trained on
     opener: SeatSpec | None = None
-    ensemble: tuple[PlayerId, ...] = ()  # versions that choose what branches begin with
+    ensemble: tuple[PlayerId, ...] = ()  # versions that choose the first actions of branches
 
     def problem(self) -> str | None:
-        """Describe the first field that does not fit the others; None where all do."""
+        """Return a description of the first inconsistent field; None if there is none."""
         if self.teams and sorted(chain(*self.teams)) != list(range(len(self.seats))):
             return "teams: do not hold each seat once"
         return "opener: nobody makes the opening" if self.opening and not self.opener else None
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """Sides that play against each other: the teams, or each seat. One player holds a side."""
+        """Sides that play against each other: the teams, or each seat; one player has a side."""
         return self.teams or tuple(zip(range(len(self.seats))))
 
     @property
     def trained_sides(self) -> list[Side]:
-        """Those with a seat that is trained on."""
+        """Sides with a seat that is trained on."""
         return [side for side in self.sides if any(self.seats[seat].trained for seat in side)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """View of the seat to move. The rules come first and stay, so that games share them.
+    """View of the seat to move; the rules come first and never change, so that games share them.
 
     Observation(seat=1, rules="You are X ...", events=["Player 0 ..."], board="...", notice="")
     """
 
     seat: int
     rules: str
-    events: list[str]  # oldest first; the first ones are left out when a prompt is too long
-    board: str  # the last one
-    notice: str  # why the seat's last move was refused, else empty
-    brief: str = ""  # rules and request, short, the same in every turn; only for the compact style
-    position: str = ""  # all that changes from turn to turn, as short as can be; only for it too
-    answers: tuple[str, ...] = ()  # the seat's own earlier ones, private, thoughts included
-    chat: tuple[dict[str, Any], ...] = ()  # what a program asks a model with, in place of all that
-    tools: tuple[dict[str, Any], ...] = ()  # that it offers there
+    events: list[str]  # oldest first; the first ones are left out if a prompt is too long
+    board: str  # the newest board
+    notice: str  # reason why the seat's last move was refused, else empty
+    brief: str = ""  # short rules and request, equal in every turn; for the compact style
+    position: str = ""  # all that changes between turns, minimal; for the compact style
+    answers: tuple[str, ...] = ()  # the seat's own earlier answers, private, with thoughts
+    chat: tuple[dict[str, Any], ...] = ()  # a game driver's request, instead of the fields above
+    tools: tuple[dict[str, Any], ...] = ()  # tools offered in that request
 
 
 class Turn(Struct, kw_only=True, omit_defaults=True):
-    """One observation and one action of a seat; the answer names who gave it."""
+    """One observation and one action of a seat; the answer names its player."""
 
     seat: SeatNumber
-    index: Count  # 0-based place among the game's turns
+    index: Count  # 0-based index among the game's turns
     answer: Answer
     invalid: bool  # the env refused the action
     seconds: Figure  # until the player answered
-    rewards: dict[str, Reward] | None = None  # also its trajectory's; None: not trained on
+    rewards: dict[str, Reward] | None = None  # including its trajectory's; None: not trained on
 
     @property
     def player(self) -> PlayerId:
@@ -116,21 +116,21 @@ class Turn(Struct, kw_only=True, omit_defaults=True):
 
 Standing = Literal["win", "draw", "loss"]
 WORTH: dict[Standing, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
-"""What counts for the score, which is wins plus half the draws, per game."""
+"""Contribution of a game to the score, which is wins plus half the draws, per game."""
 
 
 def standing(own: float, all_scores: Sequence[float]) -> Standing:
-    """Return the standing of one of several scores: the best wins, if somebody did worse."""
+    """Return the standing of one of several scores: the best wins if another is worse."""
     if own < max(all_scores):
         return "loss"
     return "win" if min(all_scores) < own else "draw"
 
 
 def standing_of(spec: GameSpec, ranked_outcomes: Sequence[float], seat: int) -> Standing:
-    """Return the standing of a seat's team: the best outcome wins, if somebody did worse.
+    """Return the standing of a seat's team: the best outcome wins if another is worse.
 
-    A forfeit is a loss, whatever it is worth. Alone, 1 is a win and anything above 0 a draw; so it
-    is with one team of all seats.
+    A forfeit is a loss regardless of its outcome. With a single side, an outcome of at least 1 is a
+    win, another outcome above 0 a draw.
     """
     own = ranked_outcomes[seat]
     if own == -math.inf:
@@ -141,9 +141,9 @@ def standing_of(spec: GameSpec, ranked_outcomes: Sequence[float], seat: int) -> 
 
 
 def ranked(spec: GameSpec, outcomes: Sequence[float], forfeit: int | None) -> list[float]:
-    """Outcomes by seat for comparing only: a team's mean stands for each of its seats.
+    """Return outcomes by seat for comparisons only: each seat of a team gets the team's mean.
 
-    Who forfeited is last, and so is its team, whatever that is worth.
+    A side that forfeited gets minus infinity.
     """
     found = list(outcomes)
     for team in spec.teams:
@@ -159,26 +159,26 @@ def ranked(spec: GameSpec, outcomes: Sequence[float], forfeit: int | None) -> li
 class GameResult(Struct, kw_only=True, omit_defaults=True):
     """A finished game.
 
-    `payoffs` are what it was worth by seat, in the game's unit; `outcomes` are these over its scale
-    (or a forfeit's), unshaped. A forfeit pays nothing: what it is worth is an outcome.
+    `payoffs` are by seat, in the game's unit; `outcomes` are payoffs divided by the game's scale,
+    unshaped. A forfeit has a configured outcome and no payoff.
     """
 
     spec: GameSpec
     payoffs: list[Figure]
     outcomes: list[Figure]
     forfeit: SeatNumber | None = None  # the seat that forfeited by invalid moves
-    raised: bool = False  # it forfeited by an action at which the env raised
-    truncated: bool  # cut off by the step cap
-    reason: str  # the env's last word on why the game ended
+    raised: bool = False  # the forfeit was an action at which the env raised
+    truncated: bool  # cut off by the step limit
+    reason: str  # the env's reason for the end of the game
     seconds: Figure
     stakes: Figure | None = None
-    """The most that a seat can win or lose, in the game's unit; None: a game without pay-offs."""
+    """Maximum that a seat can win or lose, in the game's unit; None for a game without payoffs."""
     fork: Count = 0  # of a branch: index of its first own turn
     turns: list[Turn]
     branches: list["GameResult"] = []
 
     def problem(self) -> str | None:
-        """Describe the first field that does not fit the others; None where all do."""
+        """Return a description of the first inconsistent field; None if there is none."""
         seats = len(self.spec.seats)
         if problem := self.spec.problem():
             return f"spec.{problem}"
@@ -196,7 +196,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
                 return f"turns.{place}.answer.player: missing"
             if (sampled := turn.answer.sampled) and (problem := sampled.problem()):
                 return f"turns.{place}.answer.sampled.{problem}"
-        is_late = self.turns and self.fork > len(self.turns)  # a head is read without turns
+        is_late = self.turns and self.fork > len(self.turns)  # a game's head has no turns
         return "fork: after the last turn" if is_late else None
 
     @property
@@ -206,31 +206,31 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def own_turns(self) -> list[Turn]:
-        """The turns that were played for this game and not for one that it was forked from."""
+        """Turns that were played in this game and not in the game that it was forked from."""
         return self.turns[self.fork :]
 
     @property
     def trained(self) -> list["GameResult"]:
-        """The games that are trained on: itself, or its branches.
+        """Games that are trained on: the game itself or, if it was forked, its branches.
 
-        What was forked is not among them: it gets to the fork by definition, and its continuation
-        was not played beside theirs.
+        A forked game is excluded: it reaches the fork by definition, and its continuation was not
+        sampled together with the branches.
         """
         return self.branches if self.spec.branches else [self]
 
     @property
     def trained_turns(self) -> list[Turn]:
-        """Own turns of trained seats, in order, without the opening's."""
+        """Own turns of trained seats, in order, without the opening."""
         seats, own = self.spec.seats, self.own_turns
         return [t for t in own if t.index >= self.spec.opening and seats[t.seat].trained]
 
     @property
     def ended_in_opening(self) -> bool:
-        """Return whether it was over before any seat's own player had a turn."""
+        """True if the game ended before any seat's own player had a turn."""
         return self.spec.opening > 0 and len(self.turns) <= self.spec.opening
 
     def seat_turns(self, seat: int) -> list[Turn]:
-        """The turns of a seat's own player, in order: none of the opening."""
+        """Return the turns of a seat's own player, in order, without the opening."""
         return [t for t in self.turns if t.seat == seat and t.index >= self.spec.opening]
 
     def standing(self, seat: int) -> Standing:
@@ -239,7 +239,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def ranked_outcomes(self) -> list[float]:
-        """Outcomes by seat for comparing only, as `ranked` says."""
+        """Outcomes by seat, adjusted for comparisons by `ranked`."""
         return ranked(self.spec, self.outcomes, self.forfeit)
 
     @property
@@ -249,14 +249,14 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
 
 
 class RecordedGame(GameResult, kw_only=True):
-    """A game as a file has it."""
+    """A game as read from a file."""
 
-    version: Count  # that was current as it ended
-    actor: Count | None  # that played it; None: an evaluation, which no actor has to itself
+    version: Count  # current version at the end of the game
+    actor: Count | None  # index of the actor that played it; None: an evaluation on all actors
 
 
 class SpentError(Exception):
-    """An opponent has spent what it may, and plays no more. SpentError("openai:some", "why")"""
+    """Exhausted budget of an opponent, which plays no more. SpentError("openai:some", "why")"""
 
     def __init__(self, opponent: str, why: str) -> None:
         super().__init__(opponent, why)
@@ -268,16 +268,16 @@ class SpentError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameFailure:
-    """A game that raised, or a reward term of it: counted, logged, never trained on."""
+    """A game that raised, or whose reward terms did: counted, logged, never trained on."""
 
     spec: GameSpec
     error: str  # one line
     traceback: str
-    spent: str | None = None  # the opponent that may cost no more, if that is why
+    spent: str | None = None  # the opponent whose budget is exhausted, if that is the cause
 
     @classmethod
     def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
-        """The failure of a game that raised `error`."""
+        """Return the failure of a game that raised `error`."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
         trace = "".join(traceback.format_exception(error))
         spent = error.opponent if isinstance(error, SpentError) else None
@@ -286,11 +286,11 @@ class GameFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorState:
-    """Knowledge of an actor from the games that it played, which decides on games to come."""
+    """Knowledge of an actor from its past games, on which its future games depend."""
 
     training_games: int
     trained_turns: int
-    ended: dict[str, int]  # games that an env has ended by accepted steps, by env
-    raised: dict[str, int]  # games at which it has raised, or that failed
-    # Of each env, seat and turn: the share of games that reached it, the spread of outcomes.
+    ended: dict[str, int]  # number of games that an env has ended by accepted steps, by env
+    raised: dict[str, int]  # number of games at which an env has raised, or that failed, by env
+    # Per env, seat and turn: the share of games that reached it, the spread of outcomes.
     forks: list[tuple[str, int, int, float, float]]

@@ -1,4 +1,4 @@
-"""Means with 95 % intervals: of scores, which have a range, and of pay-offs, which have none."""
+"""Means with 95 % intervals: of scores, which have a range, and of payoffs, which have none."""
 
 import math
 import statistics
@@ -18,7 +18,7 @@ class Interval(NamedTuple):
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean; 0 of nothing."""
+    """Return the mean of the values; 0 without values."""
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0
 
@@ -30,16 +30,16 @@ def mean_interval(
     count: int | None = None,
     z: float = Z,
 ) -> Interval:
-    """Mean of one value at least, all between `low` and `high`, and its 95 % interval.
+    """Return the mean of at least one value between `low` and `high`, with its 95 % interval.
 
-    `count` is how many of the values are independent, by default all; `z` is of the normal
-    distribution what the interval covers, by default 95 %.
+    `count` is the number of independent values, by default all; `z` is the normal quantile of the
+    interval's coverage, by default 95 %.
 
-    Wilson's interval of a share, with the values' own variance in place of a coin's: it never
-    leaves the range, knows that a draw is nearer to the mean than a win, and is a share's where all
-    values are ends of the range. The variance is seen as if one more value were at an end, so that
-    few values of one kind, such as sixteen draws, do not seem certain. Its coverage is shown by
-    tests/league/test_evaluation.py.
+    This is Wilson's interval of a share with the values' own variance in place of a Bernoulli
+    variance: the interval never leaves the range, accounts for draws being nearer to the mean than
+    wins, and equals Wilson's if all values are ends of the range. The variance is computed as if
+    one more value were at an end, so that few equal values, such as sixteen draws, do not seem
+    certain. tests/league/test_evaluation.py verifies the coverage.
     """
     count, width = count or len(values), high - low
     shares = [(value - low) / width for value in values]
@@ -52,11 +52,11 @@ def mean_interval(
 def student_interval(
     values: Sequence[float], count: int | None = None, least: int = 4, z: float = Z
 ) -> Interval | None:
-    """Mean of values that have no range, and its interval, by default of 95 %.
+    """Return the mean of values without a range, and its interval, by default of 95 %.
 
-    Student's (1908, doi:10.2307/2331554). `count` is how many of the values are independent, by
-    default all; `z` says what the interval covers, as for a normal distribution. None for fewer
-    than `least`, and where all are alike: such values do not say how far others may be.
+    Student's interval (1908, doi:10.2307/2331554). `count` is the number of independent values, by
+    default all; `z` is the normal quantile of the interval's coverage. Returns None if there are
+    fewer than `least`, or if all are equal, since such values do not bound others.
     """
     count, centre = count or len(values), mean(values)
     variance = mean((value - centre) ** 2 for value in values)
@@ -67,7 +67,7 @@ def student_interval(
 
 
 def difference_interval(first: Interval, second: Interval) -> Interval:
-    """The second mean less the first, of values that are not paired, and its 95 % interval.
+    """Return the second mean minus the first, of unpaired values, with its 95 % interval.
 
     Newcombe's (1998, doi:10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I), from
     the intervals of both.
@@ -79,9 +79,9 @@ def difference_interval(first: Interval, second: Interval) -> Interval:
 
 
 def _student(freedom: int, z: float = Z) -> float:
-    """Quantile of Student's distribution where `z` is that of the normal one, to 1 %.
+    """Return the quantile of Student's distribution for the normal quantile `z`, to 1 %.
 
-    Of one and two degrees in closed form, else Abramowitz and Stegun, 26.7.5.
+    One and two degrees of freedom have a closed form; others use Abramowitz and Stegun, 26.7.5.
     """
     inside = math.erf(z / math.sqrt(2))
     if freedom == 1:
@@ -97,19 +97,19 @@ def _student(freedom: int, z: float = Z) -> float:
 
 
 def z_of_each(comparisons: int) -> float:
-    """The z of each of several comparisons with which all of them hold in 95 % (Bonferroni)."""
+    """Return the z per comparison with which all intervals hold jointly in 95 % (Bonferroni)."""
     return NormalDist().inv_cdf(1 - 0.025 / max(1, comparisons))
 
 
 def wilson_interval(share: float, count: float, z: float = Z) -> tuple[float, float]:
-    """95 % interval of a share seen in `count` games (Wilson, 1927, doi:10.2307/2276774)."""
+    """Return the 95 % interval of a share in `count` games (Wilson, 1927, doi:10.2307/2276774)."""
     return _interval(share, count, 0.0, z)
 
 
 def _interval(share: float, count: float, inner: float, z: float = Z) -> tuple[float, float]:
-    """Means m in [0, 1] with (share - m)^2 <= z^2 (m (1 - m) - inner) / count.
+    """Return the bounds of means m in [0, 1] with (share - m)^2 <= z^2 (m (1 - m) - inner) / count.
 
-    `inner` is the mean of y (1 - y) over values y; their variance is m (1 - m) less it.
+    `inner` is the mean of y (1 - y) over values y; their variance is m (1 - m) - `inner`.
     """
     a, b = count + z * z, count * share + z * z / 2
     half = math.sqrt(max(0.0, b * b - a * (count * share * share + z * z * inner)))
@@ -117,9 +117,9 @@ def _interval(share: float, count: float, inner: float, z: float = Z) -> tuple[f
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Pearson's correlation of pairs, with its interval by Fisher's transformation (1921).
+    """Return Pearson's correlation of pairs, with its interval by Fisher's transformation (1921).
 
-    None for fewer than four pairs, and where all values of one kind are alike.
+    Returns None for fewer than four pairs, or if all values of one sequence are equal.
 
     >>> correlation([0.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 1.0]) is None
     True

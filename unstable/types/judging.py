@@ -1,4 +1,4 @@
-"""How strong a version is found to be, and what is wrong with it."""
+"""Measurements of a version: ratings, evaluation scores, exploitability and alarms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from unstable.types.players import PlayerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """A player's place in the registry. TrueSkill: skill is believed to be mu +- sigma."""
+    """A player's TrueSkill rating in the registry: its skill is estimated as mu +- sigma."""
 
     player: PlayerId
     mu: float
@@ -19,7 +19,7 @@ class Rating:
     wins: int
     draws: int
     losses: int
-    forfeits: int  # of the losses, those by invalid moves
+    forfeits: int  # losses by invalid moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +31,26 @@ class EvalScore:
     opponent: str
     temperature: float  # the version's, in these games
     games: int
-    distinct: int  # of these, with those that repeat another counted once
+    distinct: int  # number of games, with identical ones counted once
     wins: int
     draws: int
     losses: int
-    forfeits: int  # of the losses, those by the version's own invalid moves
+    forfeits: int  # losses by the version's own invalid moves
     legal_moves: float  # share of the version's moves that the env accepted
-    votes: int  # answers sampled for each of the version's turns
-    agreement: float | None  # share of them that named the action played; None: one answer a turn
+    votes: int  # number of answers sampled per turn of the version
+    agreement: float | None  # share of them with the action played; None: one answer per turn
     score: float  # wins plus half the draws, per game
     low: float  # 95 % interval of score
     high: float
     gain: float | None = None  # mean difference to the first version's score in the same games
     gain_low: float | None = None  # 95 % interval of gain
     gain_high: float | None = None
-    needed: int | None = None  # games to see a difference of 0.05; None: they repeat one another
-    payoff: float | None = None  # mean of a game, in its unit; None: it is won, drawn or lost
-    payoff_low: float | None = None  # 95 % interval of payoff; None: too few deals, or all alike
+    needed: int | None = None  # games to detect a difference of 0.05; None: the games repeat
+    payoff: float | None = None  # mean per game, in its unit; None: it is won, drawn or lost
+    payoff_low: float | None = None  # 95 % interval of payoff; None: too few deals, or all equal
     payoff_high: float | None = None
     payoff_gain: float | None = None  # mean difference to the first version's, in the same games
-    payoff_gain_low: float | None = None  # 95 % interval of payoff_gain; None as above
+    payoff_gain_low: float | None = None  # 95 % interval of payoff_gain; None as for payoff_low
     payoff_gain_high: float | None = None
 
     @property
@@ -60,27 +60,27 @@ class EvalScore:
 
 
 Shares = Mapping[int, Sequence[float]]
-"""By a decision's number in a small game: the probability of each legal action."""
+"""Probabilities of the legal actions, by number of the decision in a small game."""
 
 
 class LeastWon(NamedTuple):
-    """The least that a policy wins from any of a pool, in the game's own pay-offs, exactly.
+    """The exact minimum that a policy wins from any member of a pool, in the game's payoffs.
 
     LeastWon(member=4, low=-0.31, high=-0.27, compared=8)
     """
 
     member: int
-    low: float  # illegal mass forfeits, or is spread: what comes of the two
+    low: float  # bounds: illegal mass forfeits, or is spread over legal actions
     high: float
-    compared: int  # members of the pool
+    compared: int  # number of members of the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploitability:
     """Exact distance of one version, in all seats of a small game, from an equilibrium.
 
-    In the game's own pay-offs. Answers that are no legal action, the illegal mass, forfeit or are
-    spread over the legal ones: `low` and `high` are what comes of the two, the rest is of the last.
+    The unit is the game's payoffs. Answers that are not a legal action, the illegal mass, forfeit
+    or are spread over legal ones: `low` and `high` bound the two, other fields assume the spread.
     """
 
     version: int
@@ -89,12 +89,12 @@ class Exploitability:
     high: float
     values: tuple[float, ...]  # by seat, against itself
     best: tuple[float, ...]  # by seat, of its best response against the version
-    illegal_mass: float  # probability that a game against itself comes to an illegal action
-    decisions: int  # what a seat to move can be shown
-    prompts: int  # that ask for them, each scored once
+    illegal_mass: float  # probability that a game against itself reaches an illegal action
+    decisions: int  # number of different views of a seat to move
+    prompts: int  # number of prompts for them, each scored once
     seconds: float
-    samples: int = 0  # answers to each prompt that stand for the policy; 0: it is exact
-    past: LeastWon | None = None  # from versions that were measured before
+    samples: int = 0  # answers sampled per prompt to estimate the policy; 0: exact
+    past: LeastWon | None = None  # against versions that were measured before
 
     @property
     def key(self) -> ExploitKey:
@@ -104,11 +104,11 @@ class Exploitability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A broken rule of the guard; its name is that of its threshold in the config."""
+    """A broken rule of the guard; `rule` is the name of its threshold in the config."""
 
     rule: str
-    name: str  # of the metric
-    version: int  # that it was found at
+    name: str  # name of the metric
+    version: int  # version at which it was found
     figure: float
     threshold: float
-    since: int  # version
+    since: int  # version since which the rule is broken

@@ -1,8 +1,8 @@
-"""The registry of metrics, and names that depend on the run, which are made and parsed here alone.
+"""Registry of metrics; also makes and parses all metric names that depend on the run.
 
-`metrics.txt` declares each metric in a line, and docs/metrics.md is made of it. Slashes separate
-the parts of a name. What the run brings (an env, an opponent) is one part: its own slashes become
-colons.
+`metrics.txt` declares one metric per line, and docs/metrics.md is generated from it. Slashes
+separate the parts of a name. A value from the run (an env, an opponent) is one part: its own
+slashes become colons.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Self
 
 
 class Metric(NamedTuple):
-    """A declared metric; `<...>` stands for one part of its name, which the run brings."""
+    """A declared metric; `<...>` in its name is a placeholder for one part, a value of the run."""
 
     name: str
     unit: str
@@ -29,7 +29,7 @@ GROUPS = tuple(dict.fromkeys(each.name.split("/")[0] for each in METRICS if "/" 
 
 @lru_cache(maxsize=4096)
 def metric(name: str) -> Metric | None:
-    """The declaration of a name; None for a name that is not declared, as a user's own.
+    """Return the declaration of a name; None for an undeclared name, such as a user's own.
 
     >>> metric("learn/entropy/env/0").name, metric("learn/baseline/env/0").name
     ('learn/entropy', 'learn/baseline/<env>/<seat>')
@@ -47,7 +47,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def unit(name: str) -> str:
-    """The unit of a metric, "" for none.
+    """Return the unit of a metric; "" if it has none or is not declared.
 
     >>> unit("learn/entropy"), unit("learn/loss")
     ('nats', '')
@@ -57,7 +57,7 @@ def unit(name: str) -> str:
 
 
 def part(name: str) -> str:
-    """A name as one part of a metric's name.
+    """Return a name as one part of a metric's name.
 
     >>> part("openai:some/model")
     'openai:some:model'
@@ -67,7 +67,7 @@ def part(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def metric_name(prefix: str, *parts: str | int) -> str:
-    """The prefix as it is, then what the run brings.
+    """Return the name of a metric from a prefix and parts that are values of the run.
 
     >>> metric_name("collect/outcome", "some/env", 1)
     'collect/outcome/some:env/1'
@@ -76,7 +76,7 @@ def metric_name(prefix: str, *parts: str | int) -> str:
 
 
 def sampling_mode(temperature: float) -> str:
-    """Return how answers are sampled, in a word.
+    """Return the sampling mode of a temperature as a word.
 
     >>> sampling_mode(0.0), sampling_mode(0.5), sampling_mode(1.0)
     ('greedy', 't0.5', 'sampled')
@@ -88,7 +88,7 @@ def sampling_mode(temperature: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetricKey:
-    """Key of figures whose names begin alike. A class for each kind of it."""
+    """Base of keys: a key identifies metrics that share all but the last part of their names."""
 
     prefix: ClassVar[str]
 
@@ -97,7 +97,7 @@ class MetricKey:
             object.__setattr__(self, field.name, part(getattr(self, field.name)))
 
     def name(self, figure: str) -> str:
-        """The metric's whole name.
+        """Return the whole name of a metric.
 
         >>> EvalKey("Nim-v0", "random", "greedy").name("score")
         'eval/Nim-v0/random/greedy/score'
@@ -106,7 +106,7 @@ class MetricKey:
 
     @classmethod
     def parse(cls, name: str) -> tuple[Self, str] | None:
-        """The key and the figure of a whole name; None for a name of something else."""
+        """Return the key and the figure of a whole name; None if the name has another form."""
         if not name.startswith(f"{cls.prefix}/"):
             return None
         parts = name.removeprefix(f"{cls.prefix}/").split("/", len(fields(cls)))
@@ -127,7 +127,7 @@ class EvalKey(MetricKey):
 
 @dataclass(frozen=True, slots=True)
 class ExploitKey(MetricKey):
-    """Exploitability in one env; figures by seat end in the seat's number."""
+    """Exploitability in one env; the names of figures by seat end in the seat's number."""
 
     prefix = "exploit"
     env: str
@@ -143,19 +143,19 @@ class RatingKey(MetricKey):
 
 @dataclass(frozen=True, slots=True)
 class WorstKey(MetricKey):
-    """The least score of a policy's newest versions against any before them: WorstKey("main")"""
+    """The lowest score of a policy's newest versions against any past one: WorstKey("main")"""
 
     prefix = "worst"
     policy: str
 
 
 SUMS = ("others", "fixed")
-"""Kinds of opponents whose games count under another one too."""
+"""Kinds of opponents whose games also count under another kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersusKey(MetricKey):
-    """Training games against an opponent, or a kind of opponents: VersusKey("self")"""
+    """Training games against an opponent or a kind of opponents: VersusKey("self")"""
 
     prefix = "collect/versus"
     opponent: str
@@ -163,7 +163,7 @@ class VersusKey(MetricKey):
 
 @lru_cache(maxsize=4096)
 def versus_name(opponent: str, figure: str) -> str:
-    """`VersusKey(opponent).name(figure)`, which every game asks for.
+    """Return `VersusKey(opponent).name(figure)`, cached since every game needs it.
 
     >>> versus_name("self", "games")
     'collect/versus/self/games'

@@ -1,4 +1,4 @@
-"""Who plays: names that mean one thing for good, and the weights behind them."""
+"""Players: permanent names, and the weights that they denote."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 from pydantic_core import core_schema
 
 MAIN = "main"
-"""The policy that is trained where a run names no other."""
+"""Default name of the policy that a run trains."""
 PAST = "past"
-"""What the versions before the one that is evaluated are called together, as its opponent."""
+"""Name of all versions before the evaluated one together, as its opponent."""
 _VERSION = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)@(0|[1-9][0-9]{0,17})")
 
 
 class PlayerId:
-    """A player: a version of a policy, or one that never changes.
+    """A player: a version of a policy, or a player that never changes.
 
     PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
@@ -23,9 +23,9 @@ class PlayerId:
 
     def __init__(self, label: str, version: int | None = None) -> None:
         self.label = label  # the policy's name, or the player's
-        self.version = version  # of the policy; None for everyone else
+        self.version = version  # of the policy; None for other players
         self.name = label if version is None else f"{label}@{version}"
-        """Name in files and tables; of a version, also the immutable name of its adapter."""
+        """Name in files and tables; for a version, also the immutable name of its adapter."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -56,16 +56,16 @@ class PlayerId:
 
     @classmethod
     def policy(cls, version: int, name: str = MAIN) -> "PlayerId":
-        """A version of the policy of that name."""
+        """Return a version of the policy `name`."""
         return cls(name, version)
 
     @classmethod
     def parse(cls, name: str) -> "PlayerId":
-        """The player that files call `name`.
+        """Return the player that files call `name`.
 
         NAME@N is version N of the policy NAME: a word of ASCII letters, digits, _ and - that begins
-        with a letter. Every other name is that of a player that never changes, and the config
-        refuses an opponent whose name reads as a version.
+        with a letter. Every other name denotes a player that never changes; the config refuses an
+        opponent whose name has the form of a version.
 
         >>> PlayerId.parse("main@12").version, PlayerId.parse("checkpoint:warm@2").version
         (12, None)
@@ -75,16 +75,16 @@ class PlayerId:
 
 
 BASE = PlayerId("base")
-"""The player that is the base model without an adapter."""
+"""The base model without an adapter, as a player."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """Trained weights under a name never used for other weights: `main@3`, `checkpoint:warm`.
 
-    Of a LoRA `weights` is a safetensors file with PEFT's keys, and `config` PEFT's
-    `adapter_config.json`. Of a whole model its keys are the names of the base's parameters, tied
-    ones once, and `config` is empty.
+    For a LoRA, `weights` is a safetensors file with PEFT's keys, and `config` is PEFT's
+    `adapter_config.json`. For a whole model, the keys are the names of the base model's parameters,
+    tied ones once, and `config` is empty.
     """
 
     name: str
@@ -93,5 +93,5 @@ class Adapter:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it takes the place of all of the base's weights."""
+        """True if the adapter replaces all weights of the base model."""
         return not self.config

@@ -1,4 +1,4 @@
-"""Processes as they are known from outside: who each is, and what is waited for."""
+"""Identity of processes, and calls to them that are in progress."""
 
 import contextlib
 import os
@@ -9,33 +9,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-_STARTED = 19  # the start's place among what `stat` of /proc says behind a process's name
+_STARTED = 19  # index of the start time among the fields of /proc/PID/stat after the name
 
 
 class ProcessId(NamedTuple):
-    """A process and no other: its id is given to another one when it has gone.
+    """Unique identity of a process; a pid alone is reused after the process's end.
 
     ProcessId("node-1", "6f3c.../4026531836", pid=4127, started=884301)
     """
 
-    host: str  # its name, for people
-    space: str  # the host since it was booted, and the container: where the id counts
+    host: str  # name of the host, for display
+    space: str  # boot of the host and container, within which a pid is valid
     pid: int
     started: int  # clock ticks after the host's boot
 
     @classmethod
     def own(cls) -> Self:
-        """This process."""
+        """Return the id of this process."""
         pid = os.getpid()
         return cls(socket.gethostname(), space(), pid, started(pid) or 0)
 
     @property
     def is_running(self) -> bool:
-        """Return whether it is there, on this host, and has not ended."""
+        """True if the process is on this host and has not ended."""
         return self.space == space() and started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> bool:
-        """Signal it; False, and nobody is signalled, where it has gone or is elsewhere."""
+        """Send the process a signal; return False, without effect, if it is gone or elsewhere."""
         if not self.is_running:
             return False
         try:
@@ -45,7 +45,7 @@ class ProcessId(NamedTuple):
         except (OSError, AttributeError):  # forbidden here, or not Linux
             return self._send_by_number(number)
         try:
-            # What the handle is of stays what it is, so that now is the time to look.
+            # The handle keeps referring to one process, so check now that it is the right one.
             if not self.is_running:
                 return False
             with contextlib.suppress(ProcessLookupError):
@@ -63,7 +63,7 @@ class ProcessId(NamedTuple):
 
 
 def space() -> str:
-    """Return where this process's ids count: the host's boot and the container's namespace."""
+    """Return an id of the space in which pids are valid: host's boot and container's namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -72,9 +72,9 @@ def space() -> str:
 
 
 def started(pid: int) -> int | None:
-    """Clock ticks from the host's boot to a process's start; None where no such process runs."""
+    """Return the clock ticks from boot to a process's start; None if the process does not run."""
     try:
-        # Behind the name, which may hold anything: the state, then numbers.
+        # After the name, which may contain anything: the state, then numbers.
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -82,16 +82,16 @@ def started(pid: int) -> int | None:
 
 
 class Wait(NamedTuple):
-    """Something that is waited for, and since when. Wait("learner: update", since=1763800000.0)"""
+    """An operation in progress and its start. Wait("learner: update", since=1763800000.0)"""
 
     what: str
-    since: float  # of the clock, in seconds
+    since: float  # in seconds since the epoch
 
 
 class Waits:
-    """Names of what the run's loop waits for, and the time when something last moved.
+    """Operations that the run's loop waits for, and the time of the last progress.
 
-    `processes` are the ids of those that it waits for.
+    `processes` are the pids of a run's processes, by name.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Waits:
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Wait for something for the duration of the block."""
+        """Register `what` as waited for, for the duration of the block."""
         self.move()
         self._count += 1
         number, self._open[self._count] = self._count, Wait(what, self.moved)
@@ -113,9 +113,9 @@ class Waits:
             self.move()
 
     def move(self) -> None:
-        """Something has moved now."""
+        """Record progress at the current time."""
         self.moved = time.time()
 
     def open(self) -> list[Wait]:
-        """List what is waited for, the longest first."""
+        """Return the operations that are waited for, the oldest first."""
         return sorted(self._open.copy().values(), key=lambda wait: wait.since)

@@ -1,12 +1,12 @@
-"""Seeds: every source of chance in a run is named, so that no two of them share a stream."""
+"""Seeds: every source of randomness in a run is named, so that no two share a stream."""
 
 import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed that depends on every part, and on nothing else.
+    """Return a 63-bit seed that depends on every part, and on nothing else.
 
-    The same on every machine and Python version (BLAKE2b of the parts' text), unlike `hash`.
+    Equal on every machine and Python version (BLAKE2b of the parts' text), unlike `hash`.
 
     >>> derive_seed(0, "train", 7) == derive_seed(0, "train", 7) != derive_seed(0, "eval", 7)
     True

@@ -1,4 +1,4 @@
-"""How often one player won, drew and lost against another, and what follows from such counts."""
+"""Tallies of wins, draws and losses between players, and worst-case scores from them."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -10,9 +10,9 @@ from unstable.types.players import PlayerId
 
 LEVEL = 0.95
 FEWEST = 8
-"""Games below which a pair says too little about a worst case."""
+"""Minimum games of a pair of players to count for a worst case."""
 RECENT = 10
-"""One in so many of a run's versions is of the newest."""
+"""Inverse of the share of a run's versions that count as the newest."""
 
 
 class Tally(NamedTuple):
@@ -24,27 +24,27 @@ class Tally(NamedTuple):
 
     @property
     def games(self) -> int:
-        """All of them."""
+        """Number of games."""
         return sum(self)
 
     @property
     def turned(self) -> "Tally":
-        """The other player's."""
+        """The tally from the other player's view."""
         return Tally(self.losses, self.draws, self.wins)
 
     def plus(self, other: "Tally") -> "Tally":
-        """Both together."""
+        """Return the sum of both tallies."""
         return Tally(*(own + its for own, its in zip(self, other, strict=True)))
 
     @property
     def share(self) -> float:
-        """Wins plus half the draws, per game; 0 of none."""
+        """Wins plus half the draws, per game; 0 without games."""
         return (self.wins + self.draws / 2) / max(1, self.games)
 
     def score(self, among: int = 1) -> Interval:
-        """Wins plus half the draws, per game, with its interval.
+        """Return wins plus half the draws, per game, with its interval.
 
-        The intervals of so many pairs hold all together with 95 % (Bonferroni).
+        The intervals of `among` pairs hold jointly with 95 % (Bonferroni).
         """
         z = NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / among)
         values = [1.0] * self.wins + [0.5] * self.draws + [0.0] * self.losses
@@ -52,9 +52,9 @@ class Tally(NamedTuple):
 
 
 class TermCalls(NamedTuple):
-    """Questions to reward terms that wait since the last such value, by term.
+    """Tally of the calls to reward terms that wait, since the last tally, by term.
 
-    Asked({"judge": {"calls": 3}}, {"judge": {"seconds": (0.6, 3)}}): sums, with how many they are.
+    TermCalls({"judge": {"calls": 3}}, {"judge": {"seconds": (0.6, 3)}}): `means` has (sum, count).
     """
 
     counts: dict[str, dict[str, int]]
@@ -64,28 +64,28 @@ class TermCalls(NamedTuple):
         return bool(self.counts)
 
     def plus(self, other: "TermCalls") -> "TermCalls":
-        """Add what other terms have been asked."""
+        """Return this tally with the calls to other terms added."""
         return TermCalls({**self.counts, **other.counts}, {**self.means, **other.means})
 
 
 class Least(NamedTuple):
-    """The least score of several, whose interval holds for the least of the true ones.
+    """The lowest of several scores, with an interval for the lowest true score.
 
     Least("main@3", Interval(0.41, 0.22, 0.55), games=14, compared=9, left_out=2)
     """
 
-    opponent: str  # against whom it was seen
+    opponent: str  # against which the score was measured
     score: Interval
-    games: int  # that it was seen in
-    compared: int  # opponents
-    left_out: int  # opponents with fewer games than `fewest`
+    games: int  # number of games against that opponent
+    compared: int  # number of opponents
+    left_out: int  # number of opponents with fewer games than `fewest`
 
 
 def least_score(tallies: Mapping[str, Tally], fewest: int = FEWEST) -> Least | None:
-    """Return a player's least score by opponent; None where no pair has enough games.
+    """Return a player's lowest score by opponent; None if no pair has `fewest` games.
 
-    All intervals hold together, so the least true score lies between the least lower and the least
-    upper end. The least score seen is below it on average: the more opponents, the further.
+    All intervals hold jointly, so the lowest true score is between the lowest lower end and the
+    lowest upper end. The lowest measured score is biased low, more so with more opponents.
     """
     known = {name: each for name, each in tallies.items() if each.games >= fewest}
     if not known:
@@ -103,12 +103,12 @@ def least_score(tallies: Mapping[str, Tally], fewest: int = FEWEST) -> Least | N
 
 
 def added(tallies: Iterable[Tally]) -> Tally:
-    """All of them together."""
+    """Return the sum of tallies."""
     return Tally(*map(sum, zip(*tallies, strict=True)))
 
 
 def first_of_newest(newest: int) -> int:
-    """The first of the newest versions, where they are numbered from 0 to `newest`.
+    """Return the first of the newest versions, for versions numbered from 0 to `newest`.
 
     >>> first_of_newest(8), first_of_newest(200)
     (8, 180)
@@ -117,9 +117,9 @@ def first_of_newest(newest: int) -> int:
 
 
 def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Least]:
-    """Return by policy the newest versions' least score against any version before them.
+    """Return by policy the newest versions' lowest score against any version before them.
 
-    The newest tenth counts as one player, since a version has few games against each other one.
+    The newest tenth counts as one player, since a version has few games against each other version.
     """
     players = {name: PlayerId.parse(name) for name in {*chain(*found)}}
     newest: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What is trained on: turns with their rewards, as trajectories, groups and batches.
+"""Training data: turns with their rewards, as trajectories, groups and batches.
 
-Between the process that played and the one that learns they are packed: the loop, which hands them
-on, knows how many there are and of which version, and never makes their tokens objects.
+Trajectories are packed between the process that plays and the process that learns: the loop passes
+them on and knows their sizes and versions, but never decodes their tokens.
 """
 
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ def _weighted(rewards: dict[str, Reward]) -> float:
 
 
 class Sample(Plain, frozen=True, kw_only=True):
-    """One turn as trained. `rewards` has the terms that judge it, which add up to `reward`.
+    """One turn as trained; `rewards` has the terms that judge it, whose sum is `reward`.
 
-    What judges the whole trajectory is the trajectory's.
+    Terms that judge the whole trajectory are in `Trajectory.rewards`.
     """
 
     turn: int  # Turn.index
@@ -31,20 +31,20 @@ class Sample(Plain, frozen=True, kw_only=True):
 
     @property
     def version(self) -> int:
-        """The version of the policy that sampled it."""
+        """Version of the policy that sampled the turn."""
         assert self.tokens.version is not None, "only the policy is trained"
         return self.tokens.version
 
     @property
     def reward(self) -> float:
-        """The turn's weighted terms, added up."""
+        """Sum of the turn's weighted terms."""
         return _weighted(self.rewards)
 
 
 class Trajectory(Plain, frozen=True, kw_only=True):
-    """One seat's samples of one game, in order. `rewards` holds the terms that judge it as a whole.
+    """One seat's samples of one game, in order; `rewards` has the terms that judge it as a whole.
 
-    Whatever its number of turns, such a term counts once, with its weight.
+    Such a term counts once, with its weight, for any number of turns.
     """
 
     game_id: int
@@ -52,29 +52,29 @@ class Trajectory(Plain, frozen=True, kw_only=True):
     seat: int
     group_id: int
     outcome: float  # of the seat, unshaped
-    forfeit: bool  # this seat forfeited
+    forfeit: bool  # True if this seat forfeited
     samples: tuple[Sample, ...]
     rewards: dict[str, Reward] = {}
 
     @property
     def terminal_reward(self) -> float:
-        """The weighted terms that judge the whole trajectory, added up."""
+        """Sum of the weighted terms that judge the whole trajectory."""
         return _weighted(self.rewards)
 
     @property
     def reward(self) -> float:
-        """Reward that groups compare: the terminal one, and the mean of the turns' own.
+        """Reward that groups compare: the terminal reward plus the mean of the turns' rewards.
 
-        It is exact before it is rounded, so that equal rewards tie whatever their number.
+        The mean is exact before rounding, so that equal rewards tie for any number of turns.
         """
         terminal = self.terminal_reward
         values = [sample.reward + terminal for sample in self.samples]
-        # Of equal values, as outcomes are, without the exact fractions that others need.
+        # Equal values, such as outcomes, need no exact fractions.
         return values[0] if min(values) == max(values) else mean(values)
 
     @property
     def version(self) -> int:
-        """The oldest version that sampled any of it."""
+        """Oldest version that sampled any of the turns."""
         return min(sample.version for sample in self.samples)
 
 
@@ -87,7 +87,7 @@ def _decoder() -> "msgpack.Decoder[Trajectory]":
 
 
 class PackedTrajectory(NamedTuple):
-    """A trajectory as the loop holds it; `content` is all of it, which only a learner opens."""
+    """A trajectory as the loop holds it; only a learner decodes `content`, the whole trajectory."""
 
     game_id: int
     seat: int
@@ -111,7 +111,7 @@ class PackedTrajectory(NamedTuple):
         )
 
     def opened(self) -> Trajectory:
-        """The trajectory again, to the bit."""
+        """Return the original trajectory, bit for bit."""
         return _decoder().decode(self.content)
 
 
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def tied(self) -> bool:
-        """Return whether every trajectory earned the same: comparing them, nothing is learned."""
+        """True if all trajectories have equal rewards, so that comparing them teaches nothing."""
         return len({trajectory.reward for trajectory in self.trajectories}) == 1
 
 
@@ -131,7 +131,7 @@ class Group:
 class Batch:
     """Whole groups, oldest first, drawn for an update of version `version` into `version + 1`.
 
-    Of `recorded` ones the samples' versions are those of the run that played them.
+    If `recorded`, the samples' versions belong to the run that played them.
     """
 
     version: int
@@ -140,29 +140,29 @@ class Batch:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Those of all groups, in order."""
+        """Trajectories of all groups, in order."""
         return [trajectory for group in self.groups for trajectory in group.trajectories]
 
     @property
     def samples(self) -> list[Sample]:
-        """Those of all trajectories, in order."""
+        """Samples of all trajectories, in order."""
         return [sample for trajectory in self.trajectories for sample in trajectory.samples]
 
     def staleness(self, sample: Sample) -> int | None:
-        """Versions between the one that sampled and the one that is updated.
+        """Return the versions between the one that sampled and the one that is updated.
 
-        None of recorded games: another run's versions have no distance to this one's.
+        None for recorded games: another run's versions have no distance to this run's.
         """
         return None if self.recorded else self.version - sample.version
 
 
 class Unwritable(NamedTuple):
-    """Stands for lines that could not be made. Unwritable("ValueError: nan is not finite")"""
+    """A placeholder for lines that failed to encode. Unwritable("ValueError: nan is not finite")"""
 
     why: str
 
     def complain(self) -> None:
-        """Raise why, where they would have been written."""
+        """Raise `ValueError` with the reason, when the lines would have been written."""
         raise ValueError(self.why)
 
 
@@ -175,17 +175,17 @@ class PackedBatch(NamedTuple):
 
     @property
     def num_samples(self) -> int:
-        """Samples of all groups."""
+        """Number of samples in all groups."""
         return sum(each.num_samples for group in self.groups for each in group)
 
     def opened(self) -> Batch:
-        """Open the batch for a learner."""
+        """Return the decoded batch."""
         groups = (Group(trajectories=tuple(e.opened() for e in group)) for group in self.groups)
         return Batch(version=self.version, groups=tuple(groups), recorded=self.recorded)
 
 
 class MeanLoss(NamedTuple):
-    """The loss of a batch, and the tokens that it is of; without tokens there is none."""
+    """The mean loss of a batch over its `tokens`; `value` is meaningless for 0 tokens."""
 
     value: float
     tokens: int
@@ -193,10 +193,10 @@ class MeanLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Result of an update; `advantages` in the order of the batch's samples."""
+    """Result of an update; `advantages` are in the order of the batch's samples."""
 
-    version: int  # that this update made
-    metrics: dict[str, float | None]  # names that begin with learn/
+    version: int  # the version that this update made
+    metrics: dict[str, float | None]  # by names that begin with learn/
     advantages: list[float]
-    refusals: list[str] = field(default_factory=list)  # why, for each step that was not made
-    lines: bytes | Unwritable | None = None  # the samples as `train/` has them; None: not asked for
+    refusals: list[str] = field(default_factory=list)  # reason for each step that was not made
+    lines: bytes | Unwritable | None = None  # the samples' lines in `train/`; None: not requested
