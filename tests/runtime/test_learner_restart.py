@@ -210,3 +210,26 @@ def test_a_journal_begins_anew_with_what_is_on_file() -> None:
     idle.add("hold", 0)
     idle.saved(0)
     assert (idle.version, idle.since) == (None, [])
+
+
+async def test_every_rank_gathers_shards_after_a_restart(
+    model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of sharded weights is a collective: a rank that makes it alone waits forever."""
+    asked: list[tuple[int, str]] = []
+
+    class Rank:
+        def __init__(self, _: type, arguments: tuple[Any, ...], *__: Any, **___: Any) -> None:
+            self.index = arguments[-2]
+
+        async def call(self, method: str, *_: object) -> int:
+            asked.append((self.index, method))
+            return 1
+
+    monkeypatch.setattr(learner_ranks, "Process", Rank)
+    whole = config_of(model).updated({"model.adapter": None, "learner.parallel": "fsdp"})
+    learner = RemoteLearner(whole, RunFolder(tmp_path), [Placement("a"), Placement("a")], 2)
+    held = await learner.hold()
+    assert (held.version, asked) == (1, [(0, "keep"), (1, "keep")])
+    await learner._catch_up()
+    assert asked[2:] == [(0, "keep"), (1, "keep")]

@@ -148,16 +148,15 @@ class RemoteLearner(Learner):
         self._waits.processes.update(zip(names, pids, strict=True))
 
     async def hold(self) -> HeldVersion:
-        """Keep a copy at rank 0, or at all ranks if each has a part of the weights."""
-        spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
-
-        async def keep() -> int:
-            ranks = self._ranks if spread else self._ranks[:1]
-            return (await self._answers("hold", [rank.call("keep") for rank in ranks]))[0]
-
-        version = await self._lasting(keep)
+        version = await self._lasting(self._keep)
         self._journal.add("hold", version)
         return HeldVersion(version, self)
+
+    async def _keep(self) -> int:
+        """Keep a copy at rank 0, or at all ranks if a copy is gathered from their shards."""
+        spread = self._config.model.trains_all and self._config.learner.parallel == "fsdp"
+        ranks = self._ranks if spread else self._ranks[:1]
+        return (await self._answers("hold", [rank.call("keep") for rank in ranks]))[0]
 
     async def adapter(self, version: int) -> HeldAdapter:
         """Return Ray's reference to the adapter of a held version; an update may run meanwhile.
@@ -299,7 +298,7 @@ class RemoteLearner(Learner):
         for method, arguments in self._journal.since:
             log.info("asked again: %s", method)
             if method == "hold":
-                await self._answers(method, [self._ranks[0].call("keep")])
+                await self._keep()
             elif method == "restore":
                 await self._with_checkpoint(method, *arguments)
             else:
@@ -310,7 +309,8 @@ class RemoteLearner(Learner):
         ranks = self._ranks  # by the time that a death is known there may be others
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
-        seconds = loop.start_timeout if method == "start" else loop.stall_timeout
+        limit = "start_timeout" if method == "start" else "stall_timeout"
+        seconds = getattr(loop, limit)
         try:
             with self._waits.on(f"learner: {method}"):
                 async with asyncio.timeout(seconds):
@@ -318,7 +318,7 @@ class RemoteLearner(Learner):
         except TimeoutError as error:
             end(ranks)
             raise RunFailedError(
-                f"the learner has not answered '{method}' in loop.stall_timeout = {seconds:g} s; "
+                f"the learner has not answered '{method}' in loop.{limit} = {seconds:g} s; "
                 f"raise it where an update may take longer; {again(self._folder)}"
             ) from error
         except RayError as error:
