@@ -227,7 +227,7 @@ async def test_every_rank_gathers_shards_after_a_restart(
             return 1
 
     monkeypatch.setattr(learner_ranks, "Process", Rank)
-    whole = config_of(model).updated({"model.adapter": None, "learner.parallel": "fsdp"})
+    whole = config_of(model).updated({"model.adapter": "none", "learner.parallel": "fsdp"})
     learner = RemoteLearner(whole, RunFolder(tmp_path), [Placement("a"), Placement("a")], 2)
     held = await learner.hold()
     assert (held.version, asked) == (1, [(0, "keep"), (1, "keep")])
