@@ -196,10 +196,7 @@ def _judge(
     bound: Bound,
     asked: str,
 ) -> list[str]:
-    """Return doubts about the answers under one adapter; raises as `check_probe` does.
-
-    `asked` names the adapter in messages.
-    """
+    """Return doubts about the answers under one adapter; raises as `check_probe` does."""
     gaps = {name: np.abs(engine_N - scored_N) for name, scored_N in scored.items()}
     right_N = gaps.pop(adapter)
     right, most = float(right_N.mean()), float(right_N.max())

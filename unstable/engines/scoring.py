@@ -12,10 +12,7 @@ After = Callable[[list[int], list[int]], Awaitable[Sequence[float]]]
 
 
 async def score_all(continuations: Sequence[Sequence[int]], after: After) -> list[list[float]]:
-    """Return the log-probability of each token of each continuation.
-
-    Calls `after` once per beginning.
-    """
+    """Return the log-probability of each token of each continuation; scores shared parts once."""
     tree = next_tokens(continuations)
     found = await asyncio.gather(*(after([*begin], ids) for begin, ids in tree.items()))
     known = {

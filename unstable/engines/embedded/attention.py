@@ -298,10 +298,7 @@ def _copy(keys: Tensor, values: Tensor, copies: Sequence[_Copies]) -> None:
 def _batches(
     slots_R: Ints, starts_R: Ints, sizes_R: Ints, offsets_R: Ints
 ) -> Iterator[_Singles | _Short]:
-    """Yield groups of segments that attend together.
-
-    Single tokens in nearby slots form one group that reads the cache without a copy.
-    """
+    """Yield segments that attend together; single tokens in nearby slots need no copy of them."""
     if len(slots_R) == 0:
         return
     if sizes_R.max() == 1 and np.ptp(slots_R) < _SPARSE * len(slots_R):
