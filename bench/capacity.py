@@ -95,7 +95,7 @@ def machine_named(text: str) -> Machine:
     card = CARDS[found[3]] if found[3] else Card(f"a card of {found[2]} GB", size, 8.0, 0, 0)
     if not count or not card.memory_bytes:
         raise ConfigError(f"--machine = {shown(text)} has no card; give at least one, of 1 GB")
-    # Cores and memory for each card, of a server or a workstation.
+    # Cores and memory per GPU, of a server or a workstation.
     cores, memory = (16, 128 * GB) if card.memory_bytes >= 40 * GB else (8, 32 * GB)
     gpu = GPU(
         id="0",
@@ -235,7 +235,7 @@ def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Ca
     tokens = config.learner.batch_size * config.learner.epochs * length
     passes = math.ceil(tokens / ranks / (chosen.micro_batch_tokens or PASS_TOKENS))
     learn = max(tokens / ranks * token_s(shape, card), passes * shape.layers * LAUNCH_S)
-    if config.model.quantize != "none":  # made dense forward and back
+    if config.model.quantize != "none":  # dequantized in forward and backward
         learn += 2 * passes * weights / (BANDWIDTH_USED * card.bandwidth)
     learn *= slower
     finished = config.learner.batch_size / GAME_TURNS

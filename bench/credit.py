@@ -59,7 +59,7 @@ from unstable.types import PlayerId, SampledTokens, Shares
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A mask that no ratio of 1 passes: the policy has no gradient, whatever the rate of its critic.
+# A mask that no ratio of 1 passes: the policy has no gradient at any rate of its critic.
 STILL = {"importance": "mask", "importance_floor": 1e8, "importance_cap": 1e9}
 
 
@@ -97,8 +97,8 @@ class Turns(NamedTuple):
     turns_S: list[int]
     moves_S: Ints  # number of prompt and answer
     decisions_S: Ints  # number of the prompt
-    clusters_S: Ints  # number of the game, or of all games that are compared with it
-    kl_S: Floats  # how much likelier the expert makes the move than the policy, in nats
+    clusters_S: Ints  # number of the game, or of the group of games compared with it
+    kl_S: Floats  # log ratio of the expert's probability of the move to the policy's, in nats
 
     def first(self, count: int) -> "Turns":
         """Return the first `count` turns."""
@@ -127,7 +127,7 @@ def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
 class Credit:
     """A decision's true values, in payoffs of the seat that moves, given its information."""
 
-    reach: float  # how often a game comes to it, on average
+    reach: float  # expected number of visits per game
     value: float  # V, before it moves
     actions: tuple[float, ...]  # Q of each legal action
 
@@ -402,13 +402,13 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="of the runs; what is there stays")
+    parser.add_argument("folder", type=Path, help="folder of the runs; existing runs are kept")
     parser.add_argument("--config", default="tiny_leduc")
-    parser.add_argument("--updates", type=int, default=20, help="that the policy learns for")
-    parser.add_argument("--batches", type=int, default=8, help="that are measured")
-    parser.add_argument("--critic", type=int, default=40, help="that critics learn from before")
+    parser.add_argument("--updates", type=int, default=20, help="updates of the policy")
+    parser.add_argument("--batches", type=int, default=8, help="measured batches")
+    parser.add_argument("--critic", type=int, default=40, help="batches that critics learn first")
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
-    parser.add_argument("--only", type=int, nargs="+", help="these estimators' numbers, with 0")
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of estimators, including 0")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}

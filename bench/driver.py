@@ -156,7 +156,7 @@ class IdleLearner:
         return self._version
 
     async def hold(self) -> HeldVersion:
-        learner: Any = self  # the loop asks for no more than this
+        learner: Any = self  # the loop needs only these methods
         return HeldVersion(self._version, learner)
 
     async def adapter(self, version: int) -> None: ...
@@ -319,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         pool=(0, "past versions to begin with"),
         past=("uniform", "the rule by which they are met"),
     )
-    options.add_argument("--parts", action="store_true", help="what each part costs")
+    options.add_argument("--parts", action="store_true", help="print the cost of each part")
     arguments = options.parse_args(argv)
     config, meter = configured(arguments), Meter(arguments.warm)
     in_flight = arguments.actors * arguments.in_flight

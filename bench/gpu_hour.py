@@ -62,7 +62,7 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
     for step in [each for each in STEPS if not only or each.name in only]:
         before = results.get(step.name, {})
         if before.get("outcome") in ("done", "failed"):
-            continue  # --state of its own has it measured again
+            continue  # another --state measures it again
         bound = max(step.seconds, _DRY_S) if dry else step.seconds
         why = ", ".join(missing[need] for need in step.needs if need in missing)
         tries = before.get("tries", 0) + 1
@@ -204,8 +204,8 @@ def _shown(value: float) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, seconds=(540.0, "the call is over by then"))
-    options.add_argument("--state", type=Path, required=True, help="folder of what was found")
-    options.add_argument("--dry", action="store_true", help="small, on the processor")
+    options.add_argument("--state", type=Path, required=True, help="folder of the results")
+    options.add_argument("--dry", action="store_true", help="small steps, on the CPU")
     options.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())
     arguments = options.parse_args(argv)
     if arguments.dry:

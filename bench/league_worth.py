@@ -183,8 +183,8 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, threads=1)
-    options.add_argument("sweep", type=Path, help="the folder of a sweep")
-    options.add_argument("--settings", nargs="*", help="of these alone")
+    options.add_argument("sweep", type=Path, help="folder of a sweep")
+    options.add_argument("--settings", nargs="*", help="settings to measure; default: all")
     arguments = options.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     asyncio.run(measure(arguments))

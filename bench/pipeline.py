@@ -57,7 +57,7 @@ class Case:
     step_s: float  # of an engine for its first request, and for each further one in flight
     request_step_s: float
     answer_tokens: float  # mean; the lengths are geometric
-    turn_s: float  # of all learner ranks together for a turn that is learned
+    turn_s: float  # of all learner ranks together, per trained turn
     hold_s: float  # of the learner, to copy a version
     save_s: float  # adapter and optimizer to the disk
     publish_s: float  # from the learner into an engine, meanwhile
@@ -162,7 +162,7 @@ class PhaseTracker(Tracker):
 class TimedEngine(ScriptedEngine):
     """An engine that answers with an empty cell of TicTacToe after an answer's typical time."""
 
-    CHUNK = 16  # tokens between two looks at how many requests there are
+    CHUNK = 16  # tokens between updates of the number of requests
 
     def __init__(self, case: Case, tokenizer: Any) -> None:
         super().__init__(free_cell(tokenizer))
@@ -359,8 +359,8 @@ HEADINGS = (
 def main(argv: Sequence[str] | None = None) -> None:
     parsed = parser(__doc__, updates=60, eval_every=5)
     parsed.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
-    parsed.add_argument("--learners", type=int, help="ranks; as planned")
-    parsed.add_argument("--batch", type=int, help="turns of an update; as in the config")
+    parsed.add_argument("--learners", type=int, help="learner ranks; default: as planned")
+    parsed.add_argument("--batch", type=int, help="turns per update; default: the config's")
     arguments = parsed.parse_args(argv)
     given = {"learner.num": arguments.learners, "learner.batch_size": arguments.batch}
     options = {path: value for path, value in given.items() if value is not None}

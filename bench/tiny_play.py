@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps=(800, "of training beforehand"),
     )
     options.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
-    options.add_argument("--profile", action="store_true", help="print where a round's time goes")
+    options.add_argument("--profile", action="store_true", help="print a profile of one round")
     args = options.parse_args(argv)
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process

@@ -30,8 +30,8 @@ async def loop(run: unstable.Context) -> str:
             run.end_round(await play(run, run.past, run.probabilities))
         else:
             made = await conclude(run, await run.learner.update(batch))  # metrics, alarms
-            await publish(run, *made)  # saved, served, and drawn from now on
-            await finalize(run)  # evaluations that are due, the row of metrics, the state
+            await publish(run, *made)  # saves and serves it, and adds it to the pool
+            await finalize(run)  # runs due evaluations, writes the row of metrics and the state
     return "all updates made"
 
 

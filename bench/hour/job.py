@@ -31,7 +31,7 @@ class Job:
 
     notes: Path
     folder: Path  # of the step
-    models: Path  # kept from step to step, and from call to call
+    models: Path  # shared by all steps and calls
     engine: str  # vllm or embedded
     dry: bool
     card: bool

@@ -59,7 +59,7 @@ class Collector:
         self.players = PlayerFactory(config, engine, tokenizer, judges)
         self.prompts = self.players.prompts
         self._plays: list[_PlayCall] = []
-        self._standing = _PlayCall(deque(), None)  # of `play_on`
+        self._standing = _PlayCall(deque(), None)  # for `play_on`
         self._beginning = asyncio.Lock()  # no game is in flight while the prefix cache is dropped
         self._retired: set[PlayerId] = set()  # versions
         self._tally = _CollectorTally()
@@ -82,7 +82,7 @@ class Collector:
     async def start(self) -> None:
         """Import the games' modules; open ports and start drivers if game drivers play."""
         needed = _users_modules(self._config) | _libraries(self._config)
-        await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
+        await asyncio.to_thread(import_all, needed)  # in a thread, not to block the event loop
         if any(game.is_driven for game in self._config.games):
             from unstable.collectors.driven.driving import Driving  # a web server
 
@@ -309,9 +309,9 @@ TRUST_SHARE = 0.9
 class Trust:
     """Counts of how each env's games ended, by which an env becomes trusted.
 
-    An exception of a trusted env is the player's fault. Otherwise a faulty env would turn good
-    moves into forfeits, or a policy could void games that it is about to lose by an action at which
-    a good env raises.
+    If a trusted env does not list legal moves, its exceptions are the player's fault. Without
+    trust, a faulty env would turn good moves into forfeits, or a policy could void games that it is
+    about to lose by an action at which a good env raises.
     """
 
     def __init__(self) -> None:

@@ -29,6 +29,6 @@ async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrained
     served, `RuntimeError` if the engine does not start.
     """
     tokenizer = load_tokenizer(config.model)
-    module = import_module(f"{__package__}.{config.actors.engine}.engine")  # which loads torch
+    module = import_module(f"{__package__}.{config.actors.engine}.engine")  # loads torch
     engine: Engine = await module.start(config, tokenizer, log)
     return engine, tokenizer

@@ -65,7 +65,7 @@ class Growing:
             self._ids = self._ids[end:]
             self._most = 2 * _WINDOW
         else:
-            self._most = len(self._ids) + _LATER  # some tokens lose their space where they begin
+            self._most = len(self._ids) + _LATER  # some tokens lose a leading space
 
 
 class Watch:

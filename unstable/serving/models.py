@@ -29,7 +29,7 @@ from unstable.serving.requests import ApiError, ChatRequest, Request, TextReques
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
-_WAITING = 4  # times as many answers may wait as run at once
+_WAITING = 4  # waiting answers per answer that may run
 _AGAIN_S = 1  # Retry-After of a refused request
 _SHORT = 2**15  # characters; shorter requests are encoded on the event loop
 _BLANKS = 4  # factor on a token's characters, because tokenizers may drop blanks
@@ -276,7 +276,7 @@ class ModelsSeat:
 
         try:
             return list(await all_of(map(before, prompts)))
-        except ValueError as error:  # such as ids that are none
+        except ValueError as error:  # such as invalid ids
             raise ApiError(400, str(error), param="prompt") from None
 
     async def _sampled(self, stops: Sequence[str], asked: SamplingRequest) -> Completion:

@@ -19,8 +19,8 @@ class ReplyPart:
     """Some of an answer's tokens. Part([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
-    logprobs: Sequence[float | None] = ()  # None: of a prompt's first
-    likeliest: TopLogprobs | None = None  # at each token, where they are known
+    logprobs: Sequence[float | None] = ()  # None: a prompt's first token
+    likeliest: TopLogprobs | None = None  # at each token, if known
 
     @classmethod
     def of(cls, completion: Completion | None) -> Self:

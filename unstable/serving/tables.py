@@ -106,7 +106,7 @@ class HostedGames:
         If other processes share the port where programs take games, each wait is short and closes
         its connection, so that a program reaches all processes.
         """
-        self.port = 0  # of the seats, known once it is listened at
+        self.port = 0  # of the seats, set once it is open
         self._shared = shared
         self.token = token
         self._waiting: deque[HostedGame] = deque()

@@ -126,7 +126,7 @@ class LimitedPlayer:
 
 
 def scripted(observation: Observation, action: str) -> Answer:
-    """The answer of a player that is not asked by a prompt."""
+    """Return the answer of a player without a prompt, with the action as its text."""
     action, cut = shorten(action)
     return Answer(
         observation=observation_text(observation), text=action, action=action, cut_characters=cut

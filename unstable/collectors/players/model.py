@@ -43,7 +43,7 @@ class ModelPlayer:
     temperature: float
     max_tokens: int
     think_budget: int | None = None  # tokens after which an open thought is ended
-    moves: MovesKept = "none"  # what its turns keep of the position's moves
+    moves: MovesKept = "none"  # information on the position's moves that its turns record
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Sample the model's answer to the observation's prompt."""

@@ -61,7 +61,7 @@ class OpenAIPlayer(OpponentPlayer):
             api_key=os.environ[opponent.api_key_env],
             timeout=opponent.timeout,
             max_retries=0,
-            # A redirect would lead a game's prompts to a host that nobody named.
+            # A redirect would send a game's prompts to a host that the config does not name.
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=opponent.timeout),
         )
 
@@ -103,7 +103,7 @@ class OpenAIPlayer(OpponentPlayer):
         reply = await self._ask(chat or self._style.messages(asked), seed)
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(text)
-        if not action.formatted:  # it is not trained to stop where its action ends
+        if not action.formatted:  # the model is not trained to stop after its action
             action = replace(self._style, parser="brackets").read_action(text)
         return Answer(
             observation=asked,
@@ -115,7 +115,7 @@ class OpenAIPlayer(OpponentPlayer):
 
     async def _ask(self, messages: list[dict[str, str]], seed: int) -> str:
         longest = self._opponent.extra.get("max_completion_tokens") or self._opponent.max_tokens
-        # A token has a character at least, and a template some tokens around each message.
+        # A token has at least one character; a template adds some tokens to each message.
         most = sum(len(message["content"]) + 16 for message in messages) + longest
         if self._ledger is not None:
             self._ledger.reserve(most)
@@ -156,7 +156,7 @@ class OpenAIPlayer(OpponentPlayer):
             own = self._opponent
             parameters = chat_parameters(own.max_tokens, self._temperature, own.extra, refused)
             if own.seeded and "seed" not in own.extra:
-                parameters["seed"] = seed  # of 63 bits, as the API has it
+                parameters["seed"] = seed  # of 63 bits, as in the API
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,

@@ -31,7 +31,7 @@ class _AttentionRule(NamedTuple):
     """A layer's parameters for turning query-key products into attention weights."""
 
     scaling: float
-    window: int | None  # the last positions that a token sees, its own among them; None: all
+    window: int | None  # last positions that a token sees, its own included; None: all
     cap: float | None  # scores are cap * tanh(score / cap)
     sinks: Tensor | None  # [K, G], scores of a key without a value
 
@@ -246,7 +246,7 @@ class SlotCache:
         """Allocate zeroed storage for keys and values shaped like these of tokens [T, K, D]."""
         (_, heads, key_size), value_size = keys.shape, values.shape[-1]
         shape = self._num_slots, heads
-        if keys.dtype == torch.bfloat16:  # each is up to four times as fast to multiply so
+        if keys.dtype == torch.bfloat16:  # each layout is up to four times as fast for its dtype
             room = keys.new_zeros((*shape, key_size, self._room))
         else:
             room = keys.new_zeros((*shape, self._room, key_size)).transpose(2, 3)
@@ -266,9 +266,8 @@ class _Copies(NamedTuple):
 def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
     """Group copies into batches with the effect of running them one after another.
 
-    Copies of equal positions share a batch where possible. A round holds copies that read nothing
-    that a later round writes, and write nothing that a later round, or another copy of their own
-    round, still reads.
+    Copies of equal positions share a batch where possible. Each copy runs in a round after those
+    that write its source or read its target.
     """
     rounds: list[dict[tuple[int, int], list[Copy]]] = []
     written: dict[int, int] = {}  # slot: the round from which it can be read

@@ -62,7 +62,7 @@ class EmbeddedEngine:
         packed: bool = True,
     ) -> None:
         config = model.config.get_text_config()
-        limits = [getattr(config, name, None) for name in _LONGEST]  # none in Mamba's, for one
+        limits = [getattr(config, name, None) for name in _LONGEST]  # Mamba's has none
         self._max_length = min([max_length, *filter(None, limits)])
         self._vocab_size = config.vocab_size
         self._stops_V = np.isin(np.arange(self._vocab_size), [*stop_token_ids])

@@ -62,7 +62,7 @@ def sample(
     token_ids_R1 = torch.searchsorted(
         cumulated_RV, uniforms_R[:, None].float() * total_R1, right=True
     )
-    # Rounding may reach the total itself; the last token that adds to it is the end.
+    # Rounding may reach the total itself: clamp to the last token that adds to it.
     token_ids_R1 = torch.minimum(token_ids_R1, torch.searchsorted(cumulated_RV, total_R1))
     greedy_R = temperatures_R == 0
     if greedy_R.any():

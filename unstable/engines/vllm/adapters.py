@@ -95,7 +95,7 @@ class AdapterStore:
     def drop(self, stored: StoredAdapter) -> None:
         """Remove an adapter that is not served, and its folder."""
         self._names.remove(stored.name)
-        shutil.rmtree(stored.folder, ignore_errors=True)  # one that was refused may have none
+        shutil.rmtree(stored.folder, ignore_errors=True)  # a refused adapter may have none
 
     def find(self, name: str) -> StoredAdapter:
         """Return the adapter of that name; raises `ValueError` if it is not served."""

@@ -21,12 +21,12 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     # As on a CPU. A fork cannot use CUDA once this process has initialized it.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # an often missing package, used for top-p alone
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS sets the number, as elsewhere
 }
 """Defaults for environment variables that vLLM reads."""
-_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+_CPU_BLOCK = 32  # tokens; vLLM's default on a CPU, 128, exceeds many prompts' common prefix
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
 
 
@@ -89,7 +89,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
         options |= {
             "enable_lora": True,
             "max_lora_rank": padded_rank(settings.max_rank),
-            "max_loras": settings.max_loras + on_cpu,  # where the base takes a place too
+            "max_loras": settings.max_loras + on_cpu,  # on a CPU the base takes a slot too
             "max_cpu_loras": settings.max_cpu_loras + on_cpu,
         }
         if not on_cpu:
@@ -100,7 +100,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
         model=settings.model,
         dtype=str(settings.dtype).removeprefix("torch."),
         skip_tokenizer_init=True,
-        generation_config="vllm",  # no sampling defaults of the model's
+        generation_config="vllm",  # ignores the model's sampling defaults
         logprobs_mode="processed_logprobs",  # after temperature
         max_model_len=settings.max_length,
         max_num_seqs=settings.max_requests,

@@ -257,7 +257,7 @@ class VLLMEngine:
         if not self._llm.errored:
             await self._llm.abort(self._in_flight.copy())
         self._llm.shutdown()
-        del self._llm  # or it would shut down once more as Python ends, and fail
+        del self._llm  # otherwise it shuts down again as Python ends, and fails
         self._folder.close()
 
 

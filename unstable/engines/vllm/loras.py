@@ -75,7 +75,7 @@ class Loras:
         stored = self._store.find(name)
         self._store.withdraw(stored)
         await self._llm.remove_lora(stored.number)
-        self._store.drop(stored)  # only now has vLLM ended the requests that were cancelled
+        self._store.drop(stored)  # by now vLLM has ended all cancelled requests
 
     @asynccontextmanager
     async def asked(self, name: str | None) -> AsyncIterator[Weights]:

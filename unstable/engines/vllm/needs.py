@@ -16,9 +16,9 @@ from unstable.planning.memory import (
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
-_GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts;
-# twice as many of them where they are captured for several numbers of LoRAs
-_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
+_GRAPHS = 1_000_000_000  # bytes of captured CUDA graphs, which vLLM measures when it starts;
+# twice as many if it captures them for several numbers of LoRAs
+_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # earlier vLLM includes bitsandbytes
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 _NO_EXPERTS = (
     "vLLM's build for processors (0.32) does not exchange the weights of experts, which "

@@ -101,7 +101,7 @@ class VersionTurns:
             if not begins.done():
                 self._running += 1
                 begins.set_result(None)
-        self._next()  # if all of them were cancelled meanwhile
+        self._next()  # in case all of them were cancelled meanwhile
 
     def _fail(self, error: BaseException) -> None:
         """Fail all waiting and later requests: after a failed exchange the weights are unknown."""

@@ -59,7 +59,7 @@ class ScratchFolder:
             # A locked folder, another user's, or one that another process is just deleting.
             with contextlib.suppress(OSError), FileLock(left / ".lock", timeout=0):
                 shutil.rmtree(left)
-        # Only a locked folder gets a name by which others look for it.
+        # Only a locked folder gets the prefix that other processes search for.
         made = Path(tempfile.mkdtemp(prefix="new-"))
         self._lock = FileLock(made / ".lock", timeout=0)
         self._lock.acquire()

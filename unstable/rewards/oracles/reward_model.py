@@ -39,7 +39,7 @@ class RewardModel(Oracle):
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[OracleQuestion]:
-        most = 8 * self._config.max_tokens  # characters, of which a token has few
+        most = 8 * self._config.max_tokens  # characters, more than most tokens have
         words = places(game, judged, most)
         content: Any = {"chat": [words["observation"], words["answer"]]}
         if self._config.template is not None:
@@ -54,7 +54,7 @@ class RewardModel(Oracle):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
         thread, contents = self._thread, [question.content for question in questions]
-        if self._model is None:  # not within the time of a call
+        if self._model is None:  # loads outside the timeout of a call
             await asyncio.get_running_loop().run_in_executor(thread, self._load)
 
         async def ask() -> list[float]:
