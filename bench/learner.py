@@ -214,7 +214,7 @@ def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     vocab, model = (30_000, "ids are below this"), ("smollm2-135m", "as model.name of a run")
     options = parser(__doc__, model=model, threads=2, rounds=3, samples=64, vocab=vocab)
-    options.add_argument("--shape", choices=SHAPES, help="random weights of this shape, not --model")
+    options.add_argument("--shape", choices=SHAPES, help="random weights of this shape, no --model")
     options.add_argument("--rank", type=int, help="LoRA rank; default: 32 with --shape, else 16")
     options.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if available")
     options.add_argument(

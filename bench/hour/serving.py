@@ -353,7 +353,7 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
 
 
 class Places:
-    """Samples the main thread's position every ten milliseconds: a profiler without a package."""
+    """A sampling profiler: the main thread's position every ten milliseconds."""
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident

@@ -33,7 +33,7 @@ LEAST_SPREAD = 0.05
 
 
 class Forks:
-    """Chooses a seat's turn to fork at, before the game is played.
+    """Sampler of a seat's turn to fork at, before the game is played.
 
     The probability of a turn is proportional to the share of earlier games that reached it. The
     rule "uncertain" multiplies it by the spread of the turn's groups: the standard deviation of

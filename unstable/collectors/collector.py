@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Plays games with one engine. `actors.games_in_flight` must be a number by now.
+    """A player of many games on one engine. `actors.games_in_flight` must be a number by now.
 
     The engine's owner loads the adapters of fixed opponents and of the policy's versions. Without
     an engine and its tokenizer it plays games that need no local model.

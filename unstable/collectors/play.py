@@ -43,7 +43,7 @@ from unstable.types.seeds import derive_seed
 
 
 class PlayerFactory:
-    """Creates the players of games; local models answer through the engine.
+    """Factory of the players of games; local models answer through the engine.
 
     Without an engine and its tokenizer it creates all other players. The engine's owner loads the
     adapters of fixed opponents and of the policy's versions. `judges` choose among several answers,

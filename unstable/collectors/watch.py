@@ -34,7 +34,7 @@ def task_name(spec: GameSpec) -> str:
 
 
 class LoopWatch:
-    """Watches the running loop until `close`.
+    """A watch of the running loop until `close`.
 
     The watching thread calls `blocked(env)` once each time that a game of an env has blocked the
     loop, and `stuck(env)` if it blocks for `limit(env)` seconds. Time counts only while the thread

@@ -41,7 +41,7 @@ class EngineDiedError(RuntimeError):
 
 
 class Engine(Protocol):
-    """Serves concurrent requests, each under its own weights. One event loop uses it."""
+    """A server of concurrent requests, each under its own weights. One event loop uses it."""
 
     async def load(self, weights: Adapter) -> None:
         """Serve these weights; `ValueError` if their name is taken or they do not fit the base."""

@@ -14,7 +14,7 @@ J = TypeVar("J")
 
 
 class Beside(Generic[G, J]):
-    """Judges the games that `played` yields, and yields lists of finished results in game order."""
+    """A judge of the games that `played` yields, with lists of finished results in game order."""
 
     def __init__(
         self, played: AsyncGenerator[list[G]], judge: Callable[[G], Coroutine[Any, Any, J]]

@@ -80,7 +80,7 @@ def check_model(seat: ServedSeat, name: str) -> None:
 
 
 class Writer:
-    """Writes the answers to one request."""
+    """A writer of the answers to one request."""
 
     def __init__(self, request: Request, strings: TokenStrings) -> None:
         """Create the writer; `strings` decodes single tokens."""

@@ -61,7 +61,7 @@ class _PendingQuestion:
 
 
 class Asking:
-    """Sends questions to an oracle, with the batching, retries and cache of its judge's config."""
+    """A client of an oracle, with the batching, retries and cache of its judge's config."""
 
     def __init__(
         self, config: JudgeConfig, oracle: Oracle, *, at_once: int, cache: Path | None

@@ -59,7 +59,7 @@ class OracleCounts:
 
 
 class OracleCaller(Protocol):
-    """Makes calls with the term's limits on concurrency and time, and its retries."""
+    """A function that makes calls with the term's concurrency limit, timeout and retries."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the call's result; raises the last attempt's error."""

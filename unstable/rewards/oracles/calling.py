@@ -17,7 +17,7 @@ _LONGEST_WAIT_S = 60.0
 
 
 class Caller:
-    """Makes a term's calls, and counts them."""
+    """The calls of a term, with counts."""
 
     def __init__(
         self, name: str, *, at_once: int, timeout: float, retries: int, counts: OracleCounts

@@ -9,7 +9,7 @@ from unstable.types import GameResult, Turn
 
 
 class FunctionOracle(Oracle):
-    """Calls `term(result, turn)`, or `term(results, turns)` for a list; also with seats."""
+    """An oracle that calls `term(result, turn)` or, for lists, `term(results, turns)`; also seats."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from unstable.types import GameResult, Turn
 
 
 class RewardModel(Oracle):
-    """Scores batches of texts, or of chats by the tokenizer's own template."""
+    """A scorer of batches of texts, or of chats by the tokenizer's own template."""
 
     def __init__(self, name: str, field: str, config: RewardModelOracle) -> None:
         super().__init__(name, field, at_once=1)

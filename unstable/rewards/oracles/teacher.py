@@ -16,7 +16,7 @@ from unstable.types import GameResult, SampledTokens, Turn
 
 
 class LogprobTeacher(Oracle):
-    """Requests the log-probabilities of a prompt's tokens (`echo`), as in vLLM's completions.
+    """An oracle by log-probabilities of a prompt's tokens (`echo`), as in vLLM's completions.
 
     The teacher must share the policy's tokenizer, else an error says so. Turns without a local
     model's answer have no value.
