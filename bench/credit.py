@@ -211,7 +211,7 @@ def _credit_by(tree: Tree, probabilities: Shares) -> list[Credit | None]:
 
 
 async def truth(config: RunConfig) -> tuple[Credits, float]:
-    """Return the value of each answer under the initial policy, and the payoff of one reward."""
+    """Return the value of each answer under the initial policy, and a reward's payoff."""
     (key,) = exact_games(config.updated({"eval.exploitability.every": 1}))
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     engine = EmbeddedEngine(model, stop_token_ids(model, config.model, tokenizer), max_requests=256)
@@ -226,7 +226,7 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
 
 
 def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns:
-    """Return the turns of the last batches, without turns that have no legal move."""
+    """Return the turns of the last batches, without illegal answers."""
     numbers: dict[object, int] = {}
     clusters: dict[object, int] = {}
     rows: list[tuple[Any, ...]] = []

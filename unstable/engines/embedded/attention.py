@@ -243,7 +243,7 @@ class SlotCache:
         return mixed.flatten(1, 2)[None]
 
     def _allocate(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Allocate zeroed storage for keys and values shaped like these of tokens [T, K, D]."""
+        """Allocate zeroed storage for keys and values with the shapes of these, [T, K, D]."""
         (_, heads, key_size), value_size = keys.shape, values.shape[-1]
         shape = self._num_slots, heads
         if keys.dtype == torch.bfloat16:  # each layout is up to four times as fast for its dtype

@@ -149,7 +149,7 @@ class EmbeddedEngine:
             raise
 
     def stats(self) -> dict[str, float]:
-        """Return counters since the start (a step's seconds divided by tokens), and two gauges."""
+        """Return counters and two gauges; tokens split a step's seconds into prefill and decode."""
         gauges = {"running": len(self._running.requests), "waiting": len(self._waiting)}
         return self._counts | gauges
 

@@ -9,7 +9,7 @@ from unstable.types import GameResult, Turn
 
 
 class FunctionOracle(Oracle):
-    """An oracle that calls `term(result, turn)` or, for lists, `term(results, turns)`; also seats."""
+    """An oracle that calls `term(result, turn)` or, for lists, `term(results, turns)`."""
 
     def __init__(
         self,
