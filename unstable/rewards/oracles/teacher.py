@@ -1,6 +1,6 @@
 """A teacher behind an endpoint: its log-likelihood of an answer minus the policy's.
 
-The sum over an answer's tokens of log pi_teacher - log pi_behaviour is, on average, minus the KL of
+The sum over an answer's tokens of log pi_teacher - log pi_behavior is, on average, minus the KL of
 the answer to the teacher: Schulman's k1, http://joschu.net/blog/kl-approx.html, used as reward in
 on-policy distillation, https://thinkingmachines.ai/blog/on-policy-distillation/.
 """
