@@ -1,4 +1,4 @@
-"""Measurements, each a script of its own: `python -m bench.NAME` from the repository's root."""
+"""Benchmarks, each a script: `python -m bench.NAME` from the repository's root."""
 
 import argparse
 import multiprocessing
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parser(doc: str | None, **options: Any) -> argparse.ArgumentParser:
-    """Describe a bench by its docstring's first line, and its options by their defaults.
+    """Return a parser described by a docstring's first line, with options from their defaults.
 
     A pair is a default and a help text. `--in_flight` may be written `--in-flight`.
     """
@@ -20,7 +20,7 @@ def parser(doc: str | None, **options: Any) -> argparse.ArgumentParser:
 
 
 def forks(*modules: str) -> ForkServerContext:
-    """Start processes that begin at once: each is a fork of one that has imported the modules."""
+    """Return a context whose processes start at once, as forks of one that imported the modules."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules])
     return context

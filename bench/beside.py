@@ -1,7 +1,7 @@
-"""How long an evaluation takes beside a full house of training games, against the same one alone.
+"""Evaluation time with a full load of training games, compared with the same evaluation alone.
 
-The `tiny` model plays TicTacToe with itself on the embedded engine. As in asynchronous play each
-training game is asked for by a call of its own, and a new one follows each that ends.
+The `tiny` model plays TicTacToe with itself on the embedded engine. As in asynchronous play, each
+training game is a call of its own, and a new game follows each one that ends.
 
 Run: python -m bench.beside [--in_flight 32] [--games 32] [--rounds 5]
 """
@@ -23,7 +23,7 @@ from unstable.types import BASE, GameSpec, Purpose, SeatSpec
 
 
 class House:
-    """A collector that is kept full of training games."""
+    """A collector with a constant load of training games."""
 
     def __init__(self, collector: Collector, in_flight: int) -> None:
         self._collector = collector
@@ -32,7 +32,7 @@ class House:
         self.trained = 0  # games that ended
 
     async def play(self, purpose: Purpose, numbers: Iterable[int]) -> None:
-        """Play games of these numbers to their end."""
+        """Play games with these numbers to their end."""
         seat = SeatSpec(player=BASE, temperature=1.0)
         specs = [
             GameSpec(game_id=i, purpose=purpose, env="TicTacToe-v0", seed=i, seats=(seat, seat))
@@ -42,12 +42,12 @@ class House:
             self.trained += purpose == "train"
 
     async def train(self) -> None:
-        """One training game after another, for ever."""
+        """Play one training game after another, forever."""
         while True:
             await self.play("train", [next(self._numbers)])
 
     async def seconds(self, games: int, beside: bool) -> tuple[float, int]:
-        """Of an evaluation of so many games, and the training games that ended meanwhile."""
+        """Return the seconds of an evaluation, and the training games that ended during it."""
         tasks = [asyncio.create_task(self.train()) for _ in range(2 * self._in_flight * beside)]
         target = self.trained + 2 * self._in_flight
         while beside and self.trained < target:
@@ -62,7 +62,10 @@ class House:
 
 
 def collecting(name: str, in_flight: int) -> tuple[RunConfig, EmbeddedEngine, Collector]:
-    """A config of so many games at once, and what plays them with that model, embedded."""
+    """Return a config, an embedded engine of that model and a collector on it.
+
+    `in_flight` is the number of concurrent games.
+    """
     config = parse(
         {
             "model": {"name": name, "dtype": "float32"},

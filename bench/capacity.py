@@ -1,7 +1,7 @@
-"""A plan for machines that are not here, and what it comes to in an hour.
+"""A plan for hypothetical machines, and its estimated throughput per hour.
 
-Sizes and placement are the project's own plan; seconds are estimates by the figures below, which no
-card has confirmed but where they say so.
+Sizes and placement are the project's own plan; times are estimates from the constants below, which
+are not measured on a GPU unless they say so.
 
 Run: python -m bench.capacity --machine 8xh100 --nodes 4 --config qwen3_24gb
 """
@@ -26,36 +26,36 @@ from unstable.planning.plan import Plan, plan
 
 MIB, GB = 2**20, 1_000_000_000
 ANSWER_LENGTH = 0.4
-"""Of `sampling.max_tokens`, a typical answer: an estimate."""
+"""Length of a typical answer relative to `sampling.max_tokens`: an estimate."""
 STEP_S, REQUEST_S = 4e-3, 33e-6
-"""Of vLLM's own processor time in a step, and for each request in it: 16.6 ms at 384 requests were
+"""Seconds of vLLM's own CPU time per step, and per request in it: 16.6 ms at 384 requests were
 measured (vLLM 0.24, SmolLM2-135M, one H200, log-probabilities on)."""
 BANDWIDTH_USED = 0.8
-"""Of a card's bandwidth, where an engine reads weights and cache: an estimate."""
+"""Share of a GPU's bandwidth that an engine uses for weights and cache: an estimate."""
 DENSE = 2
-"""Times that a product writes or reads the dense weights of a quantized layer."""
+"""Number of times that a product writes or reads the dense weights of a quantized layer."""
 MATMUL_USED = 0.66
-"""Of a card's arithmetic, in a learner's products: an estimate; of a bare product 790 of 989
-TFLOP/s were measured on an H200."""
+"""Share of a GPU's FLOP/s that a learner's products use: an estimate; a bare product was measured
+at 790 of 989 TFLOP/s on an H200."""
 PASSES = 141
-"""Times that a learner's norms, rotary embeddings and activations read or write a layer's hidden
-and intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
+"""Number of times that a learner's norms, rotary embeddings and activations read or write a layer's
+hidden and intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
 OTHER = 1.16
 """Estimated factor for attention and gaps between kernels."""
 LAUNCH_S = 1.9e-3
-"""Of launching a layer's kernels in one pass forward and back: 249 kernels a layer were counted."""
+"""Seconds to launch a layer's kernels in one forward and backward pass: 249 kernels per layer."""
 PASS_TOKENS = 16_384
-"""Of a micro-batch whose tokens nothing bounds."""
+"""Tokens of a micro-batch without a bound."""
 SHARED = 2
-"""Estimated slowdown of an engine and a learner that share a card, both busy."""
+"""Estimated slowdown of an engine and a learner that share a GPU, both busy."""
 DRIVER_S = 0.16e-3
-"""Of the driver's thread for a finished game: 160 us were measured (docs/benchmarks.md)."""
+"""Seconds of the driver's thread per finished game: 160 us were measured (docs/benchmarks.md)."""
 NETWORK = 1.25e9
-"""Bytes in a second between two nodes: 10 Gbit/s, the least that a cluster of cards has."""
+"""Bytes per second between two nodes: 10 Gbit/s, the least that a GPU cluster has."""
 
 
 class Card(NamedTuple):
-    """A kind of card. `memory_bytes` are those that NVML counts."""
+    """A kind of GPU. `memory_bytes` are as NVML counts them."""
 
     name: str
     memory_bytes: int
@@ -74,17 +74,17 @@ CARDS: Mapping[str, Card] = {
     "rtx3090": Card("NVIDIA GeForce RTX 3090", 24_576 * MIB, 8.6, 71e12, 0.94e12),
     "l4": Card("NVIDIA L4", 23_034 * MIB, 8.9, 121e12, 0.3e12),
 }
-"""Cards by the words of `--machine`, by their data sheets."""
+"""GPUs by their names in `--machine`, from their data sheets."""
 _NAME = re.compile(r"(?:(\d{1,3})x)?(?:(\d{1,4})gb|(\w+))", re.ASCII)
 _TAKEN = 500_000_000
-"""Bytes of a card that its driver keeps for itself."""
+"""Bytes of a GPU that its driver reserves."""
 _CUDA = "13.0"
 _PACKAGES = ("torch", "vllm", "vllm-bnb-plugin", "torchao", "bitsandbytes")
-"""All of that version, which is newer than any that is asked for."""
+"""Packages reported with the version `_CUDA`, newer than any required one."""
 
 
 def machine_named(text: str) -> Machine:
-    """Return the idle machine of a name (h200, 8xh100, 4x24gb), with all that a run needs."""
+    """Return the idle machine of a name (h200, 8xh100, 4x24gb), with all packages of a run."""
     found = _NAME.fullmatch(text.lower())
     if found is None or (found[3] and found[3] not in CARDS):
         hint = nearest(found[3] if found and found[3] else "", list(CARDS))
@@ -95,7 +95,7 @@ def machine_named(text: str) -> Machine:
     card = CARDS[found[3]] if found[3] else Card(f"a card of {found[2]} GB", size, 8.0, 0, 0)
     if not count or not card.memory_bytes:
         raise ConfigError(f"--machine = {shown(text)} has no card; give at least one, of 1 GB")
-    # Cores and memory for each card, of a server or a workstation.
+    # Cores and memory per GPU, of a server or a workstation.
     cores, memory = (16, 128 * GB) if card.memory_bytes >= 40 * GB else (8, 32 * GB)
     gpu = GPU(
         id="0",
@@ -117,7 +117,7 @@ def machine_named(text: str) -> Machine:
 
 
 def nodes_named(text: str, nodes: int) -> list[Machine]:
-    """Return so many equal machines of a name."""
+    """Return `nodes` equal machines of a name."""
     machine = machine_named(text)
     if nodes == 1:
         return [machine]
@@ -125,7 +125,7 @@ def nodes_named(text: str, nodes: int) -> list[Machine]:
 
 
 def card_like(name: str, memory_bytes: int) -> Card:
-    """Return the card of that name, or else one of about that much memory."""
+    """Return the GPU of that name, or else one with about that much memory."""
     words = set(re.split(r"[\s-]+", name))
     for card in CARDS.values():
         if {*card.name.split()[1:]} <= words:
@@ -135,7 +135,10 @@ def card_like(name: str, memory_bytes: int) -> Card:
 
 
 def read_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
-    """Count what a pass reads of the base; of quantized layers also dense ones, made and read."""
+    """Count the bytes of the base that a pass reads.
+
+    Quantized layers add their dense copies, which are written and read.
+    """
     weights = weight_bytes(shape, dtype, quantize)
     if quantize == "none":
         return weights
@@ -151,14 +154,16 @@ def step_s(
     length: int,
     engines: int,
 ) -> float:
-    """Estimate an engine's step, which reads so many bytes of `weights` and gives each request a
-    token; `engines` share the card."""
+    """Estimate the seconds of an engine's step, which gives each request a token.
+
+    The step reads `weights` bytes of weights; `engines` share the GPU.
+    """
     read = weights + requests * length * cache_bytes(shape, dtype)
     return STEP_S + requests * REQUEST_S + engines * read / (BANDWIDTH_USED * card.bandwidth)
 
 
 def token_s(shape: ModelShape, card: Card) -> float:
-    """Estimate a learner rank's time for a token: 4 operations a weight, 6 one of the head."""
+    """Estimate a learner rank's seconds per token: 4 operations per weight, 6 in the head."""
     head = shape.hidden * shape.vocabulary
     products = (4 * shape.linear_parameters + 6 * head) / (MATMUL_USED * card.flops)
     values = 2 * shape.layers * (shape.hidden + shape.intermediate)
@@ -166,13 +171,13 @@ def token_s(shape: ModelShape, card: Card) -> float:
 
 
 def typical_length(config: RunConfig, shape: ModelShape) -> int:
-    """Return the tokens of a typical prompt and answer."""
+    """Return the tokens of a typical prompt and completion together."""
     asked = config.sampling.max_prompt_tokens + config.sampling.max_tokens
     return max(1, int(TYPICAL_LENGTH * min(asked, shape.max_length)))
 
 
 def played_turns(config: RunConfig) -> float:
-    """Count the turns that engines answer for an update, evaluations against programs included."""
+    """Count the turns that engines answer per update, including evaluations."""
     draw, judged = config.opponents.draw, config.eval
     fixed = draw.fixed * bool(config.opponents.fixed)
     games = (draw.self + draw.past + fixed) or 1.0
@@ -183,7 +188,7 @@ def played_turns(config: RunConfig) -> float:
 
 
 class Capacity(NamedTuple):
-    """Estimates of a plan for cards."""
+    """Estimates of a plan for GPUs."""
 
     play_s: float  # of an update
     learn_s: float
@@ -197,7 +202,7 @@ class Capacity(NamedTuple):
     publish_s: float  # to all nodes that are not the driver's, one after another
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Format the estimate as text."""
+        """Yield the estimates as labeled text."""
         yield "pace", f"playing {self.play_s:.1f} s, learning {self.learn_s:.1f} s an update"
         if self.games < self.places / 2:
             more = self.places / self.games
@@ -211,7 +216,7 @@ class Capacity(NamedTuple):
 
 
 def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Capacity | None:
-    """Estimate what a plan comes to; None where nothing is on cards."""
+    """Estimate the throughput of a plan; None if it does not use GPUs."""
     gpus, ranks = together(machines).usable_gpus, len(chosen.learners)
     if not (gpus and ranks and NEEDS[chosen.engine].uses_gpus):
         return None
@@ -230,7 +235,7 @@ def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Ca
     tokens = config.learner.batch_size * config.learner.epochs * length
     passes = math.ceil(tokens / ranks / (chosen.micro_batch_tokens or PASS_TOKENS))
     learn = max(tokens / ranks * token_s(shape, card), passes * shape.layers * LAUNCH_S)
-    if config.model.quantize != "none":  # made dense forward and back
+    if config.model.quantize != "none":  # dequantized in forward and backward
         learn += 2 * passes * weights / (BANDWIDTH_USED * card.bandwidth)
     learn *= slower
     finished = config.learner.batch_size / GAME_TURNS

@@ -1,12 +1,12 @@
-"""How fast the embedded engine is on one processor thread, against transformers' `generate()`.
+"""Speed of the embedded engine on one CPU thread, compared with transformers' `generate()`.
 
     python -m bench.cpu_engine [--quick]
 
-Prints (a) sampled tokens per second of many requests under one adapter, (b) under three adapters
-mixed, both as ratios to `generate()` with PEFT on the same prompts, (c) how much prompt work
-shared prefixes save in TicTacToe games, and (d) how fast the same model is served as one that
+Prints (a) sampled tokens per second of many requests under one adapter, (b) under three mixed
+adapters, both as ratios to `generate()` with PEFT on the same prompts, (c) the prompt work that
+shared prefixes save in TicTacToe games, and (d) the speed of the same model served as one that
 cannot be packed. Seconds are CPU seconds of this process, which has one thread, so that other work
-on the machine disturbs less than it would the clock.
+on the machine disturbs them less than wall-clock time.
 """
 
 import argparse
@@ -39,7 +39,7 @@ NAMES = ("main@0", "main@1", "main@2")
 
 
 def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:
-    """An adapter whose B is not zero, as after some training."""
+    """Return an adapter whose B is not zero, as after some training."""
     random = torch.Generator().manual_seed(seed)
     fresh = TrainedLora(peft_model).export(name)
     weights = {
@@ -50,7 +50,7 @@ def random_adapter(peft_model: PeftModel, name: str, seed: int) -> Adapter:
 
 
 def random_prompts(number: int, length: int, vocab: int, seed: int) -> list[list[int]]:
-    """Prompts that share no prefix, of lengths up to `length`."""
+    """Return prompts that share no prefix, with lengths up to `length`."""
     random = np.random.default_rng(seed)
     sizes = random.integers(3 * length // 4, length + 1, number)
     return [random.integers(1, vocab, size).tolist() for size in sizes]
@@ -63,7 +63,7 @@ def serve(
     names: Sequence[str],
     new_tokens: int,
 ) -> float:
-    """CPU seconds to answer chains of prompts: chains at once, by adapters in turn."""
+    """Return the CPU seconds to answer chains of prompts concurrently, alternating adapters."""
 
     async def answer(number: int) -> None:
         for prompt in chains[number]:
@@ -86,7 +86,7 @@ def serve(
 
 @torch.inference_mode()
 def generate(peft_model: PeftModel, prompts: Sequence[list[int]], new_tokens: int) -> float:
-    """CPU seconds that `generate()` takes for the same prompts, padded on the left."""
+    """Return the CPU seconds that `generate()` takes for the same prompts, padded on the left."""
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -112,7 +112,7 @@ def compare_speed(
     peft_model: PeftModel,
     args: argparse.Namespace,
 ) -> None:
-    """(a) and (b): rounds of all three in turn, on new prompts each time; the medians count."""
+    """Print medians of (a) and (b): rounds of all three ways, on new prompts each time."""
     seconds: dict[str, list[float]] = {"generate": [], "one": [], "three": []}
     vocab = peft_model.config.vocab_size
     for number in range(args.rounds + 1):
@@ -139,7 +139,7 @@ def compare_speed(
 
 
 def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int]]:
-    """The prompts of a TicTacToe game of random legal moves, each with all that has happened."""
+    """Return the prompts of a TicTacToe game of random legal moves, each with the whole history."""
     game, random, prompts = Game(GameConfig(events="all"), seed), np.random.default_rng(seed), []
     style = STYLES["answer"]
     while not game.done:
@@ -153,7 +153,7 @@ def game_prompts(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[list[int
 def compare_prefixes(
     runner: asyncio.Runner, engine: EmbeddedEngine, games: Sequence[Sequence[list[int]]]
 ) -> None:
-    """(c): games' prompts as they are, and with a first token that no other prompt has."""
+    """Print (c): games' prompts unchanged, and with a unique first token each."""
     first_ids = count(1)
     apart = [[[next(first_ids), *prompt[1:]] for prompt in game] for game in games]
     whole_s = serve(runner, engine, apart, NAMES[:1], 1)
@@ -173,7 +173,7 @@ def compare_prefixes(
 def compare_ways(
     runner: asyncio.Runner, packed: EmbeddedEngine, own: EmbeddedEngine, args: argparse.Namespace
 ) -> None:
-    """(d): three adapters by packed rows and by the model's own cache; the medians count."""
+    """Print (d): medians with three adapters, by packed rows and by the model's own cache."""
     sampled, random = args.requests * args.new_tokens, np.random.default_rng(0)
     for label in ("of many lengths", "of one length"):
         seconds: dict[EmbeddedEngine, list[float]] = {packed: [], own: []}

@@ -1,22 +1,23 @@
-"""What each way to share out credit is worth, where the true advantage of every move is known.
+"""Accuracy of credit assignment methods, in games where the true advantage of every move is known.
 
     python -m bench.credit FOLDER [--config tiny_leduc] [--updates 20] [--batches 8] [--critic 40]
 
-A policy that has learned for `--updates` is held still. For each estimator a run of its own plays
-it against itself and computes advantages as any run does: they are read from its files. Critics
-learn for `--critic` batches first. The game's tree gives the true advantage A of every move. An
-estimate is c + s A + error, with s and c by least squares. Of the error
+A policy that has learned for `--updates` is frozen. For each estimator a separate run plays it
+against itself and computes advantages like any run; they are read from its files. Critics first
+learn for `--critic` batches. The game's tree gives the true advantage A of every move. An estimate
+is c + s A + error, with s and c by least squares. The error has two parts:
 
-- bias is the part that a move has in every game, against the other moves of its decision: what the
-  policy would learn wrongly however much it played;
-- noise is all else: what a move's estimates spread by, and what all moves of a decision have.
+- bias is the part that a move has in every game, relative to the other moves of its decision: an
+  error that the policy would learn however much it played;
+- noise is the rest: the spread of a move's estimates, and the part common to all moves of a
+  decision.
 
-Both are root mean squares, divided by that of s A. s is scaled by the spread of the estimates, so
-that it is their correlation with A. The square of the bias is the product of a move's mean errors
-in two halves of the games, which share no deal: without a bias it is 0 on average, and so as often
-below 0, which a minus before its root says. Illegal answers are left out. Of 20 random halvings the
-mean is told; intervals are the middle 95 % of 400 bootstrap samples of the games in random halves,
-whole groups of them where groups are compared.
+Both are root mean squares, divided by the root mean square of s A. s is scaled by the spread of the
+estimates, so that it is their correlation with A. The square of the bias is the product of a move's
+mean errors in two halves of the games, which share no deal: without a bias it is 0 on average, so
+it may be negative, which a minus sign before its root shows. Illegal answers are left out. The
+table shows the mean over 20 random halvings; intervals are the middle 95 % of 400 bootstrap samples
+of the games in random halves, of whole groups if groups are compared.
 """
 
 import argparse
@@ -58,12 +59,12 @@ from unstable.types import PlayerId, SampledTokens, Shares
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A mask that no ratio of 1 passes: the policy has no gradient, whatever the rate of its critic.
+# A mask that no ratio of 1 passes: the policy has no gradient at any rate of its critic.
 STILL = {"importance": "mask", "importance_floor": 1e8, "importance_cap": 1e9}
 
 
 def of_critic(name: str, **critic: Any) -> dict[str, Any]:
-    """An algorithm with a critic, of which the critic alone learns."""
+    """Return an algorithm with a critic, in which only the critic learns."""
     return {"name": name, **STILL, "critic": {"normalize": "none", "learning_rate": 1e-2, **critic}}
 
 
@@ -79,13 +80,13 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "Q of moves a LoRA, lambda 0.95": of_critic("vrpo", kind="adapter", sarsa_lambda=0.95),
     "Q of moves a LoRA, lambda 1": of_critic("vrpo", kind="adapter", sarsa_lambda=1.0),
 }
-"""The learner's algorithm of each."""
+"""The learner's algorithm of each estimator."""
 JUDGES_NOISE = 2.0  # times the deviation of the true advantages
 SPLITS, BOOTSTRAPS = 20, 400
 
 
 class Turns(NamedTuple):
-    """Turns [S] as they were trained on, by trajectory, with the truth about each."""
+    """Turns [S] of a run's samples, by trajectory, with the truth about each."""
 
     advantages_S: Floats
     truth_S: Floats  # Q - V, in rewards
@@ -96,16 +97,16 @@ class Turns(NamedTuple):
     turns_S: list[int]
     moves_S: Ints  # number of prompt and answer
     decisions_S: Ints  # number of the prompt
-    clusters_S: Ints  # number of the game, or of all games that are compared with it
-    kl_S: Floats  # how much likelier the expert makes the move than the policy, in nats
+    clusters_S: Ints  # number of the game, or of the group of games compared with it
+    kl_S: Floats  # log ratio of the expert's probability of the move to the policy's, in nats
 
     def first(self, count: int) -> "Turns":
-        """The first turns."""
+        """Return the first `count` turns."""
         return Turns(*(column[:count] for column in self))  # type: ignore[arg-type]
 
 
 def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) -> RunFolder:
-    """A run that holds the policy still, and learns nothing but a critic."""
+    """Run with the policy frozen, so that only a critic learns."""
     algorithm = ESTIMATORS[name]
     options = still | {"learner.algorithm": algorithm, "loop.steps": steps}
     if "critic" not in algorithm:
@@ -116,7 +117,7 @@ def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) 
 
 
 def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
-    """The run in the folder, which is made unless it is there."""
+    """Return the run in the folder, training it first unless it exists."""
     if folder.exists():
         return RunFolder(folder)
     return train(load(base, options | {"tracking.run_dir": str(folder)}))
@@ -124,34 +125,35 @@ def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A decision, in pay-offs of the seat that moves: what it may expect when it is shown it."""
+    """A decision's true values, in payoffs of the seat that moves, given its information."""
 
-    reach: float  # how often a game comes to it, on average
+    reach: float  # expected number of visits per game
     value: float  # V, before it moves
     actions: tuple[float, ...]  # Q of each legal action
 
     @property
     def advantages(self) -> tuple[float, ...]:
-        """Q - V of each legal action."""
+        """Advantage Q - V of each legal action."""
         return tuple(each - self.value for each in self.actions)
 
 
 class Worth(NamedTuple):
-    """What a prompt is worth to its seat, and what each legal answer to it is, in pay-offs."""
+    """Values of a prompt for its seat, and of each legal answer to it, in payoffs."""
 
     value: float
     answers: dict[tuple[int, ...], float]  # Q, by token ids
 
 
 Credits = dict[tuple[int, ...], Worth]
-"""By prompt ids, those that play comes to."""
+"""Worths by prompt ids, of prompts that play reaches."""
 
 
 def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]:
-    """Credit by what a seat is shown, of all that the policy in every seat ever comes to.
+    """Return the credit of each information set that the policy reaches, in every seat.
 
-    The seat does not see which of several positions it is at: their values count by how often the
-    policy comes to each. Illegal mass as in `best_response.assess`: where it forfeits it is in V.
+    The seat cannot distinguish positions with the same observation: their values are weighted by
+    the probability that the policy reaches them. Illegal mass is as in `best_response.assess`: if
+    it forfeits, it is part of V.
     """
     values = PolicyValues(tree, policy, forfeits)
     positions: dict[Shown, list[Credit]] = defaultdict(list)
@@ -163,7 +165,7 @@ def credit(tree: Tree, policy: Policy, *, forfeits: bool) -> dict[Shown, Credit]
 
 
 def joined(parts: Sequence[Credit]) -> Credit:
-    """Of positions with the same actions that the seat cannot tell apart."""
+    """Combine positions with the same actions that the seat cannot distinguish."""
     reach = sum(each.reach for each in parts)
     value = sum(each.reach * each.value for each in parts) / reach
     rows = zip(*(each.actions for each in parts), strict=True)
@@ -173,7 +175,7 @@ def joined(parts: Sequence[Credit]) -> Credit:
 
 
 def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
-    """Each position of the tree, after all that lead to it, with how often a game comes to it."""
+    """Yield each position of the tree, parents first, with the probability of reaching it."""
     reaches: dict[int, float] = defaultdict(float)
     reaches[id(values.tree.root)] = 1.0
     for node in values.tree.parents_first():
@@ -185,9 +187,9 @@ def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
 
 
 async def worths(game: GameConfig, model: ModelPlayer, adapter: str) -> Credits:
-    """What each answer to each prompt is truly worth where the model plays in all seats.
+    """Return the true value of each answer to each prompt if the model plays all seats.
 
-    A prompt that stands for several decisions has their mean, by how often a game comes there.
+    A prompt shared by several decisions gets their mean, weighted by reach.
     """
     solver = LocalSolver(game)
     exploiter = Exploiter(game, model, solver=solver)
@@ -203,13 +205,13 @@ async def worths(game: GameConfig, model: ModelPlayer, adapter: str) -> Credits:
 
 
 def _credit_by(tree: Tree, probabilities: Shares) -> list[Credit | None]:
-    """The credit of each decision, by its number; None where no game comes to it."""
+    """Return the credit of each decision, by its number; None if no game reaches it."""
     found = credit(tree, policy_by(tree, probabilities), forfeits=True)
     return [found.get(node.key) for node in tree.decisions]
 
 
 async def truth(config: RunConfig) -> tuple[Credits, float]:
-    """What each answer is worth under the start's policy, in pay-offs, and a reward's pay-off."""
+    """Return the value of each answer under the initial policy, and a reward's payoff."""
     (key,) = exact_games(config.updated({"eval.exploitability.every": 1}))
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     engine = EmbeddedEngine(model, stop_token_ids(model, config.model, tokenizer), max_requests=256)
@@ -224,7 +226,7 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
 
 
 def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns:
-    """The turns of the last batches; those without a legal move are left out."""
+    """Return the turns of the last batches, without illegal answers."""
     numbers: dict[object, int] = {}
     clusters: dict[object, int] = {}
     rows: list[tuple[Any, ...]] = []
@@ -267,9 +269,9 @@ def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns
 
 
 def expert_ratio(sampled: SampledTokens) -> float:
-    """log of the expert's share of the move over the policy's chance of it.
+    """Return the log ratio of the expert's probability of the move to the policy's.
 
-    A hundredth of the expert is an even choice, so that no move is impossible.
+    The expert is mixed with 1 % of uniform moves, so that no move is impossible.
     """
     answer, moves = answer_tokens(sampled), sampled.moves
     share = next(expert for token_ids, expert in moves if token_ids == answer.token_ids)
@@ -279,7 +281,7 @@ def expert_ratio(sampled: SampledTokens) -> float:
 
 
 def computed(turns: Turns) -> dict[str, Floats]:
-    """Estimates that no run has: by the tree's own V and Q, and with a judge of each turn."""
+    """Return estimates that no run has: by the tree's V and Q, and with a judge of each turn."""
     values_S, actions_S = turns.values_S, turns.actions_S
     steps = turns.trajectories_S, turns.turns_S
     legal_S = np.ones(len(values_S), bool)
@@ -305,11 +307,11 @@ def computed(turns: Turns) -> dict[str, Floats]:
 
 
 def figures(estimates_S: Floats, turns: Turns, halves: Sequence[Floats]) -> Floats:
-    """Correlation, and the squares of bias and noise, by how often each half has each turn."""
+    """Return correlation, squared bias and squared noise, given each half's weights of turns."""
     weights_S = halves[0] + halves[1]
 
     def parts(those_S: Floats) -> tuple[Floats, float, Floats]:
-        """Of some turns: variances of truth and estimates with what they share; slope; errors."""
+        """Return variances of truth and estimates with their covariance; the slope; the errors."""
         total = those_S.sum()
         truth_S = turns.truth_S - those_S @ turns.truth_S / total
         centred_S = estimates_S - those_S @ estimates_S / total
@@ -319,9 +321,9 @@ def figures(estimates_S: Floats, turns: Turns, halves: Sequence[Floats]) -> Floa
         return variances, slope, centred_S - slope * truth_S
 
     def own(half_S: Floats) -> Floats:
-        """The mean error of each turn's move, less that of its decision; NaN where there is none.
+        """Return the mean error of each turn's move minus its decision's; NaN without any.
 
-        Beside the half's own slope: one of both would tie its errors to the other half's.
+        Uses the half's own slope: a common slope would tie its errors to the other half's.
         """
         means, errors_S = [], parts(half_S)[2]
         for keys_S in (turns.moves_S, turns.decisions_S):
@@ -341,7 +343,7 @@ def figures(estimates_S: Floats, turns: Turns, halves: Sequence[Floats]) -> Floa
 
 
 def split(clusters_S: Ints, chance: np.random.Generator, *, again: bool) -> list[Floats]:
-    """Two halves of the clusters, as weights of turns; `again` draws from each with replacement."""
+    """Return two halves of the clusters, as weights of turns; `again` resamples each."""
     count = int(clusters_S.max()) + 1
     order, found = chance.permutation(count), []
     for part in (order[::2], order[1::2]):
@@ -353,7 +355,7 @@ def split(clusters_S: Ints, chance: np.random.Generator, *, again: bool) -> list
 
 
 def row(name: str, estimates_S: Floats, turns: Turns) -> str:
-    """A line of the table."""
+    """Return one line of the table."""
     clusters_S = np.unique(turns.clusters_S, return_inverse=True)[1]
     chance = np.random.default_rng(1)
 
@@ -375,7 +377,7 @@ def row(name: str, estimates_S: Floats, turns: Turns) -> str:
 
 
 def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    """The table's lines, for the policy that these options hold still."""
+    """Return the table's lines, for the policy that these options freeze."""
     config = prepare(alone(load(args.config, still)), learner=False).config
     found, scale = asyncio.run(truth(config))
     runs: dict[str, Turns] = {}
@@ -400,13 +402,13 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="of the runs; what is there stays")
+    parser.add_argument("folder", type=Path, help="folder of the runs; existing runs are kept")
     parser.add_argument("--config", default="tiny_leduc")
-    parser.add_argument("--updates", type=int, default=20, help="that the policy learns for")
-    parser.add_argument("--batches", type=int, default=8, help="that are measured")
-    parser.add_argument("--critic", type=int, default=40, help="that critics learn from before")
+    parser.add_argument("--updates", type=int, default=20, help="updates of the policy")
+    parser.add_argument("--batches", type=int, default=8, help="measured batches")
+    parser.add_argument("--critic", type=int, default=40, help="batches that critics learn first")
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
-    parser.add_argument("--only", type=int, nargs="+", help="these estimators' numbers, with 0")
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of estimators, including 0")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     options: dict[str, Any] = {"seed": args.seed, "eval.exploitability.every": 0}

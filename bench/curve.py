@@ -1,9 +1,9 @@
-"""Scores of runs over their versions, as a picture: what docs/results.md shows.
+"""Plot of runs' scores over their versions, as in docs/results.md.
 
     python -m bench.curve RUN [RUN ...] --out docs/curve.svg
 
-Every evaluation of a run is a panel: an env against an opponent, the score of each version with its
-95 % interval. Several runs share the panels. Needs matplotlib (`pip install -e '.[bench]'`).
+Every evaluation of a run is a panel: an env against an opponent, with the score of each version and
+its 95 % interval. Several runs share the panels. Requires matplotlib (`pip install -e '.[bench]'`).
 """
 
 import argparse

@@ -1,17 +1,15 @@
-"""What a finished game costs the driver: its own loop, fed by actors that play nothing.
+"""Cost of a finished game for the driver: its own loop, with actors that only replay games.
 
-The loop of asynchronous play with all that it has (gate, schedule, Ray, reward terms, tracker with
-a run's files, ratings, guard, buffer), and actors in processes of their own, whose collectors give
-back recorded TicTacToe games under the specs that they are dealt. The learner answers at once, and
-writes nothing.
+The loop of asynchronous play is complete (gate, schedule, Ray, reward terms, tracker with a run's
+files, ratings, guard, buffer). Actors are separate processes whose collectors return recorded
+TicTacToe games under the specs that they receive. The learner answers at once, and writes nothing.
 
-- games/s: by the clock, of the games between `--warm` and the end.
-- us a game: of the thread that the loop runs in (its processor time, Ray's part in it included),
-  and of the whole process.
-- by part: in another run (`--parts`), whose clocks cost about a microsecond a call.
+- games/s: wall-clock rate of the games between `--warm` and the end.
+- us a game: CPU time of the loop's thread (Ray's part in it included), and of the whole process.
+- by part: in another run (`--parts`), whose timers cost about a microsecond per call.
 - RSS: of the driver, from `--warm` to the end.
 
-`--pool 200` begins with so many past versions in the pool, met by the rule that `--past` names.
+`--pool 200` starts with 200 past versions in the pool, drawn by the rule that `--past` names.
 
 Run: python -m bench.driver [--actors 7] [--in-flight 384] [--games 20000] [--rate 0] [--parts]
 """
@@ -68,13 +66,13 @@ from unstable.types import (
 from unstable.types.processes import ProcessId
 
 RECORDED = 256
-"""Games that are played once and given back again and again."""
+"""Number of games that are played once and then replayed."""
 SECONDS = "BENCH_DRIVER_SECONDS"
-"""How long a game takes on average, for the actors' processes."""
+"""Environment variable with a game's mean seconds, for the actors' processes."""
 
 
 def record(config: RunConfig) -> list[GameResult]:
-    """Games of any legal moves, as a collector returns them."""
+    """Return games of random legal moves, as a collector returns them."""
     return asyncio.run(_record(config))
 
 
@@ -88,7 +86,7 @@ async def _record(config: RunConfig) -> list[GameResult]:
 
 
 class ReplayCollector(Collector):
-    """Gives back a recorded game where another would play one, after the time that it may take."""
+    """A collector that returns recorded games after a delay instead of playing."""
 
     def __init__(self, config: RunConfig, recorded: Sequence[GameResult], seconds: float) -> None:
         super().__init__(config, ScriptedEngine(lambda ids, seed: []), TextTokenizer())
@@ -110,7 +108,7 @@ class ReplayCollector(Collector):
 
 
 def _played_by(turn: Turn, spec: GameSpec) -> Turn:
-    """The turn as if the player at that seat had made it."""
+    """Return the turn with the player of its seat in the spec."""
     player, sampled = spec.seats[turn.seat].player, turn.answer.sampled
     assert sampled is not None
     own = None if player.version is None else replace(sampled, version=player.version)
@@ -118,7 +116,7 @@ def _played_by(turn: Turn, spec: GameSpec) -> Turn:
 
 
 class ReplayActor(LocalActor):
-    """Has no model to give a version's weights to."""
+    """An actor without a model, which ignores published weights."""
 
     async def publish(self, version: PlayerId, adapter: Adapter | None = None) -> None: ...
 
@@ -141,7 +139,7 @@ class ReplayProcess(ActorProcess):
 
 
 class IdleLearner:
-    """Makes each version at once; it has opened the batch and made the lines of its samples."""
+    """A learner that makes each version at once; it only unpacks batches and writes lines."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -158,7 +156,7 @@ class IdleLearner:
         return self._version
 
     async def hold(self) -> HeldVersion:
-        learner: Any = self  # the loop asks for no more than this
+        learner: Any = self  # the loop needs only these methods
         return HeldVersion(self._version, learner)
 
     async def adapter(self, version: int) -> None: ...
@@ -177,7 +175,7 @@ class IdleProcess(LearnerProcess):
 
 
 class Meter:
-    """Clocks and memory from the moment at which `warm` games have ended."""
+    """Timers and memory from the moment at which `warm` games have ended."""
 
     def __init__(self, warm: int) -> None:
         self._warm = warm
@@ -221,11 +219,11 @@ PARTS: list[tuple[str, str, str]] = [
     ("an update's samples and row", "tracker", "log_samples"),
     ("an update's samples and row", "tracker", "end_update"),
 ]
-"""What is called, by the context's name of the object and that of its method."""
+"""Timed methods: label, the context's attribute with the object, and the method."""
 
 
 def timed(context: Context, meter: Meter) -> dict[str, float]:
-    """From now on the parts' processor seconds are counted in what is returned."""
+    """Start timing the parts; returns a dict that accumulates their CPU seconds."""
     spent: dict[str, float] = defaultdict(float)
     for part, owner, name in PARTS:
         thing = getattr(context, owner)
@@ -251,9 +249,9 @@ def _timed(
 async def run(
     config: RunConfig, folder: RunFolder, actors: int, meter: Meter, pool: int, *, parts: bool
 ) -> dict[str, float]:
-    """The run's loop until its last update; returns what was spent on each part, if asked for.
+    """Run the loop until its last update; returns the seconds of each part, empty without `parts`.
 
-    It begins with the version that has `pool` versions before it.
+    It starts with the version that has `pool` versions before it.
     """
     remote = [RemoteActor(config, folder, index, Placement(LOOPBACK)) for index in range(actors)]
     learner = RemoteLearner(config, folder, [Placement(LOOPBACK)], threads=1)
@@ -283,7 +281,7 @@ async def run(
 
 
 async def fill(context: Context, pool: int) -> None:
-    """Have the run go on from the version that has so many before it."""
+    """Make the run resume from the version that has `pool` versions before it."""
     for player in map(context.player, range(pool + 1)):
         context.registry.add(player)
         context.registry.announce(player)
@@ -294,7 +292,7 @@ async def fill(context: Context, pool: int) -> None:
 
 
 def configured(arguments: argparse.Namespace) -> RunConfig:
-    """Of asynchronous play, with as many updates as the games make."""
+    """Return a config of asynchronous play, with as many updates as the games allow."""
     samples, batch = 5 * (arguments.games + arguments.warm), arguments.batch
     return parse(
         {
@@ -321,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         pool=(0, "past versions to begin with"),
         past=("uniform", "the rule by which they are met"),
     )
-    options.add_argument("--parts", action="store_true", help="what each part costs")
+    options.add_argument("--parts", action="store_true", help="print the cost of each part")
     arguments = options.parse_args(argv)
     config, meter = configured(arguments), Meter(arguments.warm)
     in_flight = arguments.actors * arguments.in_flight

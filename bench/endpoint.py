@@ -1,11 +1,11 @@
-"""The same games played in process, and through the endpoint of `unstable serve`.
+"""Games played in process, compared with the same games through `unstable serve`.
 
     python -m bench.endpoint [--games 128] [--in_flight 64] [--rounds 3] [--model NAME]
 
-Both ways take turns, round after round, on the embedded engine with one thread: in process, games
+Both ways alternate, round after round, on the embedded engine with one thread. In process, games
 and engine share a process; through the endpoint, the engine is in the process of `unstable serve`,
-and the games are played here by `openai` opponents that send their seeds. Medians are printed, and
-their ratio: of turns a second by the clock, and of processor time a turn, of all processes.
+and `openai` opponents that send their seeds play the games here. Prints medians and their ratio: of
+turns per second by wall clock, and of CPU time per turn, of all processes.
 """
 
 import argparse
@@ -33,12 +33,12 @@ from unstable.engines.kinds import make_engine
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec
 
 KEY = "BENCH_ENDPOINT_KEY"
-"""The environment variable of a token that nobody asks for."""
+"""Environment variable of a token that the endpoint does not check."""
 FAR = PlayerId("far")
 
 
 class Round(NamedTuple):
-    """What a round of games took."""
+    """Turns and times of a round of games."""
 
     turns: int
     seconds: float
@@ -47,7 +47,7 @@ class Round(NamedTuple):
 
 @contextmanager
 def serving(config: RunConfig, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """`unstable serve` of the config's base, its URL and its process."""
+    """Run `unstable serve` with the config's base; yields its URL and its process."""
     path = folder / "config.yaml"
     path.write_text(dump(config), encoding="utf-8")
     likeliest = str(config.tracking.top_logprobs)
@@ -70,7 +70,7 @@ def serving(config: RunConfig, folder: Path) -> Iterator[tuple[str, psutil.Proce
 
 
 def through(config: RunConfig, url: str) -> RunConfig:
-    """The config with the endpoint as an opponent, whose turns take as many tokens."""
+    """Return the config with the endpoint as an opponent, whose turns take the same tokens."""
     far = {"kind": "openai", "name": FAR.name, "model": BASE.name, "base_url": url, "timeout": 600}
     own = {**far, "api_key_env": KEY, "seeded": True, "max_tokens": config.sampling.max_tokens}
     return RunConfig.model_validate(
@@ -82,7 +82,7 @@ def through(config: RunConfig, url: str) -> RunConfig:
 async def play(
     collector: Collector, player: PlayerId, games: range, processes: Sequence[psutil.Process]
 ) -> Round:
-    """A round of games in which the player sits at both seats."""
+    """Play a round of games with the player at both seats."""
     seat = SeatSpec(player=player, temperature=1.0)
     specs = [
         GameSpec(game_id=i, purpose="eval", env="game", seed=i, seats=(seat, seat)) for i in games
@@ -96,7 +96,7 @@ async def play(
 
 
 def spent(processes: Sequence[psutil.Process]) -> float:
-    """Processor seconds of processes so far."""
+    """Return the CPU seconds of processes so far."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
@@ -122,7 +122,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, folder: Path
 
 
 def report(rounds: dict[str, list[Round]]) -> None:
-    """Prints the medians, and what the endpoint's are of the others."""
+    """Print the medians, and the endpoint's relative to the others."""
     speeds, costs = dict[str, float](), dict[str, float]()
     for way, found in rounds.items():
         speeds[way] = statistics.median(each.turns / each.seconds for each in found)

@@ -1,8 +1,8 @@
-"""How much a slow judge slows playing: games of a full house, judged over HTTP and not, in turn.
+"""Slowdown of play by a slow judge: games judged over HTTP and not judged, alternating.
 
-The `tiny` model plays TicTacToe with itself on the embedded engine, 400 games a second, as in
-asynchronous play. The judge is a server of its own process that takes `--delay` seconds for a call,
-whatever is in it.
+The `tiny` model plays TicTacToe with itself on the embedded engine, 400 games per second, as in
+asynchronous play. The judge is a server in a separate process that takes `--delay` seconds per
+call, independent of its content.
 
 Run: python -m bench.feedback [--in_flight 64] [--games 512] [--rounds 5] [--delay 0.2]
 """
@@ -43,7 +43,7 @@ async def score_turns(results: list[GameResult], turns: list[Turn], url: str) ->
 
 
 def serve(delay_s: float, told: Connection) -> None:
-    """Be the judge, for ever; tells its port."""
+    """Serve as the judge, forever; sends its port to `told`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -61,7 +61,7 @@ def serve(delay_s: float, told: Connection) -> None:
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: Any) -> None:
-            """A round has ended and hung up."""
+            """Ignore errors: a round has ended and closed its connections."""
 
     server = Server(("127.0.0.1", 0), Handler)
     told.send(server.server_port)
@@ -70,7 +70,7 @@ def serve(delay_s: float, told: Connection) -> None:
 
 @contextmanager
 def judge(delay_s: float) -> Iterator[str]:
-    """The URL of a judge, as long as the block lasts."""
+    """Yield the URL of a judge that runs until the block ends."""
     context = forks("bench.feedback")
     told, tells = context.Pipe(duplex=False)
     process = context.Process(target=serve, args=(delay_s, tells), daemon=True)
@@ -85,9 +85,9 @@ def judge(delay_s: float) -> Iterator[str]:
 async def seconds(
     collector: Collector, config: RunConfig, games: int, house: int
 ) -> tuple[float, float, TermCalls]:
-    """From one judged game to the `games`-th after it, while the house stays full.
+    """Measure `games` judged games, while the number of games in flight stays constant.
 
-    By the clock, of this process's processor, and what was asked.
+    Returns wall-clock seconds, this process's CPU seconds, and the counts of terms.
     """
     rewards, over = judging(config, RunFolder(Path())), 0
     collector.deal(self_play(range(games + 4 * house), BASE))

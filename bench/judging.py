@@ -1,7 +1,7 @@
-"""What it takes to compute a model's exploitability in a small game, and where the time goes.
+"""Cost of computing a model's exploitability in a small game, by part.
 
-Beside it, on a sample of the decisions, the plain way: a forward pass of the model for each action,
-prompt and answer whole.
+Also measures the plain way on a sample of the decisions: one forward pass of the model per action,
+over the whole prompt and answer.
 
 Run: python -m bench.judging [--model smollm2-135m] [--threads 2] [--sample 40]
 """
@@ -29,14 +29,14 @@ from unstable.solving.solver import LocalSolver
 
 @torch.inference_mode()
 def plainly(model: torch.nn.Module, prompt: list[int], answer: list[int]) -> float:
-    """The log-probability of an answer, by one forward pass over all of it."""
+    """Return the log-probability of an answer, by one forward pass over the whole text."""
     logits = model(torch.tensor([[*prompt, *answer]]), use_cache=False).logits[0]
     logprobs = logits[len(prompt) - 1 : -1].float().log_softmax(-1)
     return float(logprobs.gather(1, torch.tensor(answer)[:, None]).sum())
 
 
 def asked_of(engine: EmbeddedEngine, prompts: PromptBuilder, most: int) -> ModelPlayer:
-    """A player that is asked of the engine, under the adapter that each question names."""
+    """Return a player on the engine, used under the adapter that each question names."""
     sampled: dict[str, Any] = {"temperature": 1.0, "max_tokens": most}
     return ModelPlayer(engine=engine, adapter=None, version=None, prompts=prompts, **sampled)
 

@@ -1,11 +1,11 @@
-"""What the runs of a sweep learned of a small game, exactly: for settings with and without leagues.
+"""Exact results of a sweep's runs on a small game, for settings with and without leagues.
 
 By setting, the mean over seeds with its 95 % interval by Student's t: games; exploitability; the
-least that the last version wins from any of its own past, of which eight at most are taken, evenly;
-the same from the last versions of the other seeds; and how far policies are from each other, as the
-KL of a whole game in nats: the expectation, over games of one policy against itself, of the sum of
-its KL from another at each decision. Between seeds, and between the members of a league that are
-not exploiters. Of a setting whose runs are not all done, those that are.
+least that the last version wins from any of its own past versions, at most eight, evenly chosen;
+the least that it wins from the last versions of the other seeds; and the distance between policies,
+as the KL of a whole game in nats: the expectation, over games of one policy against itself, of the
+sum of its KL from another at each decision. The KL is between seeds, and between the members of a
+league that are not exploiters. Runs that are not done are left out.
 
 Run: python -m bench.league_worth outputs/league_leduc
 """
@@ -44,7 +44,7 @@ LEAST = 1e-12
 
 
 def versions_of(trial: Trial, folder: SweepFolder) -> list[Path]:
-    """The checkpoints of the measured policy, from after the start to the last, evenly chosen."""
+    """Return the measured policy's checkpoints, evenly chosen, ending with the last."""
     job = trial.job(folder)
     if isinstance(job, LeagueJob):
         member, generations = measured(job.config), range(1, job.config.generations + 1)
@@ -59,13 +59,13 @@ def versions_of(trial: Trial, folder: SweepFolder) -> list[Path]:
 
 
 def kept(run: RunFolder, every: int) -> list[int]:
-    """Versions that are kept whatever comes, and the last."""
+    """Return versions that `keep_every` retains, and the last."""
     known = run.versions()
     return [version for version in known if version % every == 0 or version == known[-1]]
 
 
 def members_of(trial: Trial, folder: SweepFolder) -> list[Path]:
-    """The last versions of a league's members that are no exploiters."""
+    """Return the last versions of a league's members that are not exploiters."""
     job = trial.job(folder)
     if not isinstance(job, LeagueJob):
         return []
@@ -75,7 +75,7 @@ def members_of(trial: Trial, folder: SweepFolder) -> list[Path]:
 
 
 def divergence(tree: Tree, own: Policy, other: Policy) -> float:
-    """The KL of a game of one policy against itself from what the other would do, in nats."""
+    """Return the KL in nats, over one policy's games against itself, from the other policy."""
     mine, others = (PolicyValues(tree, each, forfeits=False) for each in (own, other))
     known: dict[int, float] = {}
 
@@ -94,7 +94,7 @@ def divergence(tree: Tree, own: Policy, other: Policy) -> float:
 
 
 class Policies:
-    """Versions as exact policies of a game, each asked of the model once."""
+    """Versions as exact policies of a game, each queried from the model once."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         (self._game,) = exact_games(config)
@@ -107,7 +107,7 @@ class Policies:
         self._found: dict[Path, Policy] = {}
 
     async def of(self, checkpoint: Path) -> Policy:
-        """A checkpoint's."""
+        """Return the policy of a checkpoint."""
         if checkpoint not in self._found:
             player = PlayerId.policy(len(self._found))
             await self._actor.publish(player, read_adapter(checkpoint, player.name))
@@ -117,18 +117,18 @@ class Policies:
         return self._found[checkpoint]
 
     async def close(self) -> None:
-        """End the processes that helped."""
+        """End the helper processes."""
         await self._actor.close()
 
     async def all(self, checkpoints: Sequence[Path]) -> list[Policy]:
-        """Those of several."""
+        """Return the policies of several checkpoints."""
         return [await self.of(each) for each in checkpoints]
 
 
 async def figures(
     trials: Sequence[Trial], folder: SweepFolder, policies: Policies
 ) -> list[list[float | None]]:
-    """Of each run of a setting, in the order of the table."""
+    """Return one table row per run of a setting."""
     tree = policies.tree
     own = [await policies.all(versions_of(trial, folder)) for trial in trials]
     rows: list[list[float | None]] = []
@@ -151,7 +151,7 @@ async def figures(
 
 
 def cell(values: Sequence[float | None], digits: int) -> str:
-    """Mean and interval over seeds."""
+    """Return mean and interval over seeds as text."""
     known = [each for each in values if each is not None]
 
     def text(value: float) -> str:
@@ -183,8 +183,8 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, threads=1)
-    options.add_argument("sweep", type=Path, help="the folder of a sweep")
-    options.add_argument("--settings", nargs="*", help="of these alone")
+    options.add_argument("sweep", type=Path, help="folder of a sweep")
+    options.add_argument("--settings", nargs="*", help="settings to measure; default: all")
     arguments = options.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     asyncio.run(measure(arguments))

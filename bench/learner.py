@@ -1,12 +1,12 @@
-"""How fast the learner is, against a plain padded loop and against a micro-batch of one sample.
+"""Speed of the learner, compared with a plain padded loop and with micro-batches of one sample.
 
     python -m bench.learner [--threads 2] [--rounds 3] [--shape 1.7b] [--compile]
 
-The same update by each: 64 samples whose lengths are skewed, forward, backward and a step of
-AdamW on a LoRA. Ids are random, for what is computed does not depend on them; "shared prefixes" are
-three quarters of each prompt, as rules of a game are. The ways take turns, each time in a process
-of its own, for its peak memory. Tokens are counted as if nothing were padded or shared. With one
-thread, seconds are CPU seconds, which other work on the machine disturbs less.
+All do the same update: 64 samples with skewed lengths, forward, backward and a step of AdamW on a
+LoRA. Ids are random, since they do not affect the cost; "shared prefixes" are three quarters of
+each prompt, like the rules of a game. The ways alternate, each time in a new process, for its peak
+memory. Tokens are counted without padding and sharing. With one thread, seconds are CPU seconds,
+which other work on the machine disturbs less.
 """
 
 import argparse
@@ -51,7 +51,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process is given."""
+    """A process's input."""
 
     model: ModelConfig
     learner: LearnerConfig
@@ -60,13 +60,14 @@ class Task:
 
 
 Run = Callable[[Batch], None]
-"""One update on the samples."""
+"""A function that does one update on a batch."""
 
 
 def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vocab: int) -> Batch:
-    """Samples of `prompt` + `low` to `high` tokens, most of them short; `shared` begin alike.
+    """Return samples of `prompt` + `low` to `high` tokens, most of them short.
 
-    Whatever is shared, lengths and answers are the same. Each is a group of its own.
+    All prompts share their first `shared` tokens, which does not change lengths and answers. Each
+    sample is a group.
     """
     random = np.random.default_rng(0)
     common = np.random.default_rng(1).integers(10, vocab, shared).tolist()
@@ -98,7 +99,7 @@ def make_batch(number: int, prompt: int, low: int, high: int, *, shared: int, vo
 
 
 def ours(task: Task) -> Run:
-    """The learner that runs use, with its metrics."""
+    """Return an update by the learner that runs use, with its metrics."""
     learner = PolicyLearner(task.model, task.learner, updates=100, max_tokens=2048, seed=0)
 
     def run(batch: Batch) -> None:
@@ -108,9 +109,9 @@ def ours(task: Task) -> Run:
 
 
 def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False) -> Run:
-    """`size` samples at a time, padded to the longest, all by transformers and PEFT.
+    """Return an update of `size` padded samples at a time, by transformers and PEFT alone.
 
-    Tuned: sorted by length, logits of sampled tokens alone. `recompute`: activations twice.
+    `tuned`: sorted by length, logits of sampled tokens alone. `recompute`: gradient checkpointing.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = attach_lora(load_model(task.model), task.model.lora, seed=0).to(device)
@@ -138,7 +139,7 @@ def plain(task: Task, *, size: int, tuned: bool = False, recompute: bool = False
 def padded_loss(
     model: Any, samples: Sequence[Sample], device: torch.device, *, everywhere: bool
 ) -> Tensor:
-    """-sum(reward x logprob) of the sampled tokens; logits `everywhere`, or of those alone."""
+    """Return -sum(reward x logprob) of the sampled tokens; logits of all tokens if `everywhere`."""
     longest = max(sample.tokens.length for sample in samples)
     ids_BT = torch.zeros(len(samples), longest, dtype=torch.long)
     mask_BT = torch.zeros(len(samples), longest, dtype=torch.long)
@@ -183,7 +184,7 @@ def one_by_one(task: Task) -> Run:
 
 
 def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:
-    """Seconds of one update, and the peak memory of this process in GB; in a new process."""
+    """Return seconds of one update, and this new process's peak memory in GB."""
     torch.set_num_threads(task.threads)
     torch.manual_seed(0)
     gpu = torch.cuda.is_available()
@@ -200,7 +201,7 @@ def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:
 
 
 def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
-    """The model named, or random weights of a shape, written to `scratch`."""
+    """Return the named model, or random weights of a shape, written to `scratch`."""
     name = arguments.model
     if arguments.shape:
         name = str(scratch)
@@ -213,9 +214,9 @@ def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     vocab, model = (30_000, "ids are below this"), ("smollm2-135m", "as model.name of a run")
     options = parser(__doc__, model=model, threads=2, rounds=3, samples=64, vocab=vocab)
-    options.add_argument("--shape", choices=SHAPES, help="instead: random weights of this shape")
-    options.add_argument("--rank", type=int, help="of the LoRA; default: 32 with --shape, else 16")
-    options.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if there is one")
+    options.add_argument("--shape", choices=SHAPES, help="random weights of this shape, no --model")
+    options.add_argument("--rank", type=int, help="LoRA rank; default: 32 with --shape, else 16")
+    options.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU if available")
     options.add_argument(
         "--micro_batch_tokens", type=int, help="default: 16384 on a GPU, else 4096"
     )
@@ -233,7 +234,7 @@ class Speed(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Speed]:
-    """Measures the ways that the command line asks for, and prints them."""
+    """Measure the ways that the command line selects, and print them."""
     arguments = parse(argv)
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,13 +1,13 @@
-"""How fast the learner is at a tiny model's size, where arithmetic is little and all else shows.
+"""Speed of the learner with a tiny model, which exposes every cost except arithmetic.
 
     python -m bench.learner_tiny [--threads 2] [--rounds 5] [--against FOLDER]
 
 A character-level Llama of 0.1 M weights in fp32, LoRA of rank 32 on its linear layers, batches of
-2,048 TicTacToe turns: 12 prompt tokens, 2 sampled ones. The same updates by the learner that runs
-use and by plain torch: a forward and backward written out, padded, on tensors made beforehand,
-without metrics. The ways take turns, each time in a process of its own. A turn counts once for
-each epoch. "Products" are matrix products' share of the time, by torch's profiler. With one
-thread, seconds are CPU seconds, which other work on the machine disturbs less.
+2,048 TicTacToe turns: 12 prompt tokens, 2 sampled ones. Compares the learner that runs use with
+plain torch: a hand-written forward and backward, padded, on precomputed tensors, without metrics.
+The ways alternate, each time in a new process. A turn counts once per epoch. "Products" are the
+share of time in matrix products, by torch's profiler. With one thread, seconds are CPU seconds,
+which other work on the machine disturbs less.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Update = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process is given; `package` is the folder that the package is imported from."""
+    """A process's input; `package` is the folder that the package is imported from."""
 
     model: str
     algorithm: str
@@ -64,7 +64,7 @@ class Turn:
 
 
 def draw_turns(prompts: str, number: int) -> list[Turn]:
-    """Turns of random games, whose openings recur, or as many with random ids for boards."""
+    """Return turns of random games, whose openings recur, or turns with random ids as boards."""
     random = np.random.default_rng(0)
     turns: list[Turn] = []
     for game in range(number):
@@ -91,7 +91,7 @@ def draw_turns(prompts: str, number: int) -> list[Turn]:
 
 
 def ours(task: Task) -> Update:
-    """The learner that runs use, with its metrics."""
+    """Return an update by the learner that runs use, with its metrics."""
     from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
     from unstable.learners.learner import PolicyLearner
     from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
@@ -149,11 +149,11 @@ def ours(task: Task) -> Update:
 
 
 def void(_: object) -> None:
-    """Nothing, of anything."""
+    """Discard a value."""
 
 
 class PlainLinear(nn.Module):
-    """x W' + 2 (x A') B'."""
+    """A linear layer with a LoRA: x W' + 2 (x A') B'."""
 
     weight: Tensor
 
@@ -168,7 +168,7 @@ class PlainLinear(nn.Module):
 
 
 class PlainLayer(nn.Module):
-    """A Llama's layer on padded sequences of the same length [B, L, D]."""
+    """A Llama layer on padded sequences of equal length [B, L, D]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class PlainLayer(nn.Module):
 
 
 class Plain(nn.Module):
-    """Logprobs of the last two tokens of sequences [B, L], and states before them."""
+    """A model that returns logprobs of the last two tokens of sequences [B, L], and values."""
 
     words: Tensor
 
@@ -211,7 +211,7 @@ class Plain(nn.Module):
 
 
 def plain(task: Task) -> Update:
-    """The same arithmetic on a padded batch, and nothing else."""
+    """Return an update with equivalent arithmetic on a padded batch, and nothing else."""
     torch.manual_seed(0)
     model = Plain()
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -247,7 +247,7 @@ WAYS: dict[str, Callable[[Task], Update]] = {"plain": plain, "ours": ours, "agai
 
 
 def measure(way: str, task: Task) -> tuple[float, float]:
-    """Seconds of one update, and the share of matrix products in another one."""
+    """Return seconds of one update, and the share of matrix products in another one."""
     sys.path.insert(0, task.package)
     torch.set_num_threads(task.threads)
     clock = time.process_time if task.threads == 1 else time.perf_counter
@@ -311,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def report(
     algorithm: str, prompts: str, turns: int, found: dict[str, list[tuple[float, float]]]
 ) -> None:
-    """A line for each way, by medians."""
+    """Print one line per way, with medians."""
     print(f"\n{algorithm}, prompts: {prompts}")
     rates = {
         way: turns * EPOCHS[algorithm] / statistics.median(seconds for seconds, _ in runs)

@@ -1,4 +1,4 @@
-"""What play costs besides the model: an engine that answers at once, 384 TicTacToe games in flight.
+"""Cost of play without the model: an instant engine and 384 TicTacToe games in flight.
 
 Run: python -m bench.orchestration [--games 2000] [--in-flight 384] [--tokenizer embedded|none]
 """
@@ -19,11 +19,11 @@ from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, 
 
 POLICY = PlayerId.policy(0)
 Choose = Callable[[Sequence[int], int], list[int]]
-"""The tokens of an answer, by the prompt's ids and the request's seed."""
+"""A function (prompt ids, seed) -> tokens of an answer."""
 
 
 class ScriptedEngine:
-    """Answers what `choose` says, without a model; `seconds` is what choosing has taken."""
+    """An engine without a model, which answers by `choose`; `seconds` is the time of choosing."""
 
     def __init__(self, choose: Choose) -> None:
         self.seconds = 0.0
@@ -61,7 +61,10 @@ class ScriptedEngine:
 
 
 def free_cell(tokenizer: Any) -> Choose:
-    """Any empty cell of TicTacToe's compact board, the last nine characters that can be one."""
+    """Return a function that chooses a random empty cell of TicTacToe's compact board.
+
+    The board is the last nine characters that can be one.
+    """
     answers = {str(cell): tokenizer.encode(str(cell)) for cell in range(9)}
 
     def choose(prompt_ids: Sequence[int], seed: int) -> list[int]:
@@ -72,7 +75,7 @@ def free_cell(tokenizer: Any) -> Choose:
 
 
 class TextTokenizer:
-    """Stands in for a tokenizer at almost no cost: one id per character."""
+    """A substitute for a tokenizer at almost no cost: one id per character."""
 
     added_tokens_decoder: dict[int, Any] = {}
 
@@ -87,7 +90,7 @@ class TextTokenizer:
 
 
 def self_play(numbers: Iterable[int], player: PlayerId = POLICY) -> list[GameSpec]:
-    """Games of TicTacToe in which a player meets itself."""
+    """Return games of TicTacToe in which a player meets itself."""
     seat = SeatSpec(player=player, temperature=1.0, group_id=0)
     return [
         GameSpec(game_id=i, purpose="train", env="TicTacToe-v0", seed=i, seats=(seat, seat))
@@ -96,7 +99,7 @@ def self_play(numbers: Iterable[int], player: PlayerId = POLICY) -> list[GameSpe
 
 
 async def measure(config: RunConfig, tokenizer: Any, games: int) -> tuple[float, int]:
-    """Processor seconds, less the engine's, and turns, of `games` games in self-play."""
+    """Return CPU seconds, without the engine's, and turns, of `games` games in self-play."""
     engine = ScriptedEngine(free_cell(tokenizer))
     collector = Collector(config, engine, tokenizer)
     began = process_time()
@@ -132,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def peak_memory_mb() -> float:
-    """The process's largest resident memory so far."""
+    """Return the process's peak resident memory so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

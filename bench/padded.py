@@ -1,9 +1,9 @@
-"""How much slower padded rows are than packs: one model by both paths.
+"""Slowdown of padded rows compared with packs: one model by both paths.
 
     OMP_NUM_THREADS=1 python -m bench.padded [--model smollm2-135m] [--rounds 3]
 
-Forward and backward of the same samples, apart and with prompts that begin alike as the turns of a
-game do. The paths take turns; seconds are CPU seconds where there is one thread and no GPU.
+Forward and backward of the same samples, with distinct prompts and with prompts that share a prefix
+like a game's turns. The paths alternate; seconds are CPU seconds with one thread and no GPU.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from unstable.types import Segment, TokenSample
 
 
 def make_samples(number: int, prompt: int, shared: int, vocab: int) -> list[TokenSample]:
-    """Prompts that have `shared` tokens in common, and half to one and a half times `prompt`."""
+    """Return prompts with `shared` tokens in common, of 0.5 to 1.5 times `prompt` tokens."""
     random = np.random.default_rng(0)
     common = random.integers(10, vocab, shared).tolist()
     samples = []
@@ -37,7 +37,7 @@ def make_samples(number: int, prompt: int, shared: int, vocab: int) -> list[Toke
 
 
 def seconds(policy: Policy, samples: Sequence[TokenSample], max_tokens: int) -> float:
-    """What forward and backward of all samples take."""
+    """Return the seconds of forward and backward of all samples."""
     gpu = policy.device.type == "cuda"
     clock = time.process_time if torch.get_num_threads() == 1 and not gpu else time.perf_counter
     cut = MicroBatches(max_tokens=max_tokens, padded=policy.padded, as_held=not policy.padded)
@@ -51,7 +51,7 @@ def seconds(policy: Policy, samples: Sequence[TokenSample], max_tokens: int) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Measures and prints; the medians' ratios, by whether prompts begin alike."""
+    """Measure and print; returns the medians' ratios, by whether prompts share a prefix."""
     arguments = parser(
         __doc__,
         model=("smollm2-135m", "as model.name of a run"),

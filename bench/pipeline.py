@@ -1,8 +1,8 @@
-"""Who waits for whom on machines that are not here: the project's own loop on a virtual clock.
+"""Waiting times on hypothetical machines: the project's own loop on a virtual clock.
 
-Games, schedule, buffer, gate and files are the real ones. An engine and a learner only take time:
-how many there are is the plan's, and how fast they are is by its figures (docs/memory.md),
-estimates until a card has said better. The tokens of a thought take time and are not made.
+Games, schedule, buffer, gate and files are real. Engine and learner only take time: their number is
+the plan's, and their speeds are its estimates (docs/memory.md), not measured on a GPU. The tokens
+of a thought take time but are not generated.
 
 Run: python -m bench.pipeline [--cases h200-1.7b ...] [--updates 60] [--learners 1] [--batch 1536]
 """
@@ -39,17 +39,17 @@ from unstable.types import Adapter, Completion, MeanLoss, PackedBatch, PlayerId,
 
 T = TypeVar("T")
 DISK = 500e6
-"""Bytes in a second of a checkpoint that is written: 79 MB took 0.12 s, and 420 MB 1.0 to 1.5 s, on
-a virtual machine's disk (two cores, others busy)."""
+"""Bytes per second when writing a checkpoint: 79 MB took 0.12 s, and 420 MB 1.0 to 1.5 s, on a
+virtual machine's disk (two cores, others busy)."""
 COPIED = 3e9
-"""Bytes in a second of a version that the learner copies before it goes on: as measured there."""
+"""Bytes per second when the learner copies a version before it continues, measured there."""
 HANDED, HANDING_S = 1e9, 0.05
-"""Bytes in a second of an adapter on its way into an engine, and seconds besides: an estimate."""
+"""Bytes per second when loading an adapter into an engine, plus constant seconds: an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A machine and a model: how many there are of what, and how fast each is."""
+    """A machine and a model: the number and speed of each resource."""
 
     actors: int
     learners: int
@@ -57,7 +57,7 @@ class Case:
     step_s: float  # of an engine for its first request, and for each further one in flight
     request_step_s: float
     answer_tokens: float  # mean; the lengths are geometric
-    turn_s: float  # of all learner ranks together for a turn that is learned
+    turn_s: float  # of all learner ranks together, per trained turn
     hold_s: float  # of the learner, to copy a version
     save_s: float  # adapter and optimizer to the disk
     publish_s: float  # from the learner into an engine, meanwhile
@@ -71,7 +71,7 @@ SMALL: Mapping[str, Any] = {
     "sampling": {"max_tokens": 10, "max_prompt_tokens": 70},
     "learner.batch_size": 1024,
 }
-"""Of `--config qwen3_24gb`: turns of 512 tokens, 205 of them sampled; or of 20 and 4."""
+"""Changes of `--config qwen3_24gb`: turns of 512 tokens, 205 of them sampled; or of 20 and 4."""
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "h200-smollm2": ("h200", SMALL),
     "h200-1.7b": ("h200", LARGE),
@@ -83,7 +83,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def case_of(name: str, options: Mapping[str, Any]) -> Case:
-    """The case as it is planned, with further options."""
+    """Return the case as planned, with further options."""
     there, own = CASES[name]
     config = load("qwen3_24gb", {**own, **options, "loop.mode": "async"})
     machine, shape = machine_named(there), read_shape(config.model)
@@ -114,7 +114,7 @@ def case_of(name: str, options: Mapping[str, Any]) -> Case:
 
 
 class Busy:
-    """How long a resource is in use, by how many at once."""
+    """Usage of a resource over time, with its number of users."""
 
     def __init__(self) -> None:
         self.seconds = 0.0  # in use at all
@@ -124,7 +124,7 @@ class Busy:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """By one more."""
+        """Count one more user during the block."""
         self._change(1)
         try:
             yield
@@ -133,7 +133,7 @@ class Busy:
 
     @property
     def users(self) -> int:
-        """How many use it now."""
+        """Current number of users."""
         return self._users
 
     def _change(self, by: int) -> None:
@@ -144,7 +144,7 @@ class Busy:
 
 
 class PhaseTracker(Tracker):
-    """Counts the virtual seconds that the run's learning is in each phase."""
+    """A tracker of the virtual seconds in each phase of learning."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         super().__init__(config, folder)
@@ -160,9 +160,9 @@ class PhaseTracker(Tracker):
 
 
 class TimedEngine(ScriptedEngine):
-    """Answers with an empty cell of TicTacToe after the time that an answer takes."""
+    """An engine that answers with an empty cell of TicTacToe after an answer's typical time."""
 
-    CHUNK = 16  # tokens between two looks at how many requests there are
+    CHUNK = 16  # tokens between updates of the number of requests
 
     def __init__(self, case: Case, tokenizer: Any) -> None:
         super().__init__(free_cell(tokenizer))
@@ -182,7 +182,7 @@ class TimedEngine(ScriptedEngine):
 
 
 class TimedActor(LocalActor):
-    """An actor that takes a while to serve an adapter."""
+    """An actor that takes time to serve an adapter."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, case: Case) -> None:
         tokenizer: Any = TextTokenizer()
@@ -197,7 +197,7 @@ class TimedActor(LocalActor):
 
 
 class TimedLearner:
-    """A learner that learns nothing; all its ranks together."""
+    """A learner that only takes time; it represents all ranks."""
 
     def __init__(self, folder: RunFolder, case: Case) -> None:
         self._folder, self._case = folder, case
@@ -241,7 +241,7 @@ class TimedLearner:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Does not wait for a timer: moves the clock to it instead."""
+    """A selector that moves the clock to the next timer instead of waiting."""
 
     now = 0.0
 
@@ -264,13 +264,13 @@ class VirtualClock(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> tuple[T, float]:
-    """What a coroutine returns, and the virtual seconds that it took."""
+    """Return a coroutine's result, and the virtual seconds that it took."""
     with asyncio.Runner(loop_factory=VirtualClock) as runner:
         return runner.run(main), runner.get_loop().time()
 
 
 def config_of(case: Case, folder: Path, updates: int, every: int) -> RunConfig:
-    """Of asynchronous self-play at that machine's size."""
+    """Return a config of asynchronous self-play with that machine's size."""
     return parse(
         {
             "games": [{"env": "TicTacToe-v0"}],
@@ -285,7 +285,7 @@ def config_of(case: Case, folder: Path, updates: int, every: int) -> RunConfig:
 
 
 class Ran:
-    """A whole run, with what its resources were used for."""
+    """A whole run, with the usage of its resources."""
 
     def __init__(self, case: Case, config: RunConfig, folder: RunFolder) -> None:
         self.tracker = PhaseTracker(config, folder)
@@ -301,26 +301,26 @@ class Ran:
         )
 
     async def run(self) -> None:
-        """From its first game to its last evaluation."""
+        """Run from the first game to the last evaluation."""
         await train(self._context)
         self.tracker.phase("over")
         for actor in self.actors:
             await actor.close()
 
     def used(self, seconds: float) -> dict[str, float]:
-        """Share of the time that each resource is in use: an engine that has a request, at all."""
+        """Return the share of time that each resource is in use; an engine is with any request."""
         engines = sum(actor.busy.seconds for actor in self.actors) / len(self.actors)
         learner = self.learner
         spent = {"engines": engines, "learner": learner.busy.seconds, "disk": learner.disk.seconds}
         return {name: each / seconds for name, each in spent.items()}
 
     def full(self, case: Case, seconds: float) -> float:
-        """Share of the engines' places that have a request, on average."""
+        """Return the mean share of the engines' places that have a request."""
         return sum(actor.busy.total for actor in self.actors) / seconds / case.actors / case.places
 
 
 def measured(case: Case, updates: int, every: int) -> list[str]:
-    """A row of the table: seconds an update, and what shares of the time each phase takes."""
+    """Return one row of the table: seconds per update, and the share of time of each phase."""
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place) / "run")
         config = config_of(case, folder.root, updates, every)
@@ -343,7 +343,7 @@ def measured(case: Case, updates: int, every: int) -> list[str]:
 
 
 FULL = 0.5
-"""Share of the engines' places below which they are slow for want of games."""
+"""Share of taken places below which engines lack games."""
 PHASES = {
     "updating": "learns",
     "playing": "waits for games",
@@ -359,8 +359,8 @@ HEADINGS = (
 def main(argv: Sequence[str] | None = None) -> None:
     parsed = parser(__doc__, updates=60, eval_every=5)
     parsed.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
-    parsed.add_argument("--learners", type=int, help="ranks; as planned")
-    parsed.add_argument("--batch", type=int, help="turns of an update; as in the config")
+    parsed.add_argument("--learners", type=int, help="learner ranks; default: as planned")
+    parsed.add_argument("--batch", type=int, help="turns per update; default: the config's")
     arguments = parsed.parse_args(argv)
     given = {"learner.num": arguments.learners, "learner.batch_size": arguments.batch}
     options = {path: value for path, value in given.items() if value is not None}

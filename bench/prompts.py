@@ -1,10 +1,10 @@
-"""Tokens of a decision by prompt style: what engine and learner compute anew for each.
+"""Tokens of a decision by prompt style: the tokens that engine and learner compute for each.
 
     python -m bench.prompts [--model NAME] [--games 50]
 
-Over games of random legal moves: the prompt's mean length, how much of it comes after the longest
-start that any earlier prompt of the env shares with it (an engine with all prefixes kept computes
-only that), how much comes after what all prompts of the seat share, and the answer's length.
+Over games of random legal moves: the prompt's mean length; its length after the longest prefix that
+it shares with any earlier prompt of the env (an engine that keeps all prefixes computes only that);
+its length after the prefix that all prompts of the seat share; and the answer's length.
 """
 
 import random

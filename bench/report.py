@@ -1,11 +1,11 @@
-"""How long a report takes over many recorded games of a language model, and how fast it opens.
+"""Time to make a report of many recorded games of a language model, and to open it.
 
     .venv/bin/python -m bench.report [--games 10000] [--prompt 400] [--answer 60]
 
-Writes a run's folder of TicTacToe games between random players. Every turn holds a prompt and an
-answer of so many tokens of the embedded model; all prompts begin with the same seven eighths, and
-answers are random words. Makes its report in a process of its own, and opens it in chromium, if
-there is one.
+Writes a run's folder of TicTacToe games between random players. Every turn has a prompt and an
+answer of the given numbers of tokens of the embedded model; all prompts share seven eighths of
+their length, and answers are random words. Makes the report in a separate process, and opens it in
+chromium, if installed.
 """
 
 import json
@@ -39,7 +39,7 @@ print(f"{time.monotonic() - began:.1f} s with all imports, {peak:.2f} GB at most
 
 
 def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
-    """A record as the tracker writes it."""
+    """Return a record as the tracker writes it."""
     chance, game = random.Random(number), Game(GameConfig(), number)
     turns: list[dict[str, Any]] = []
     shared = random.Random(0).choices(range(1000, 49000), k=prompt * 7 // 8)
@@ -77,7 +77,7 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
 
 
 def make_run(root: Path, games: int, prompt: int, answer: int) -> None:
-    """A folder as `unstable train` leaves it, as far as a report reads it."""
+    """Write a folder like `unstable train`, with the parts that a report reads."""
     (root / "games").mkdir(parents=True)
     (root / "config.yaml").write_text(dump(parse({})), encoding="utf-8")
     rows = [{"version": version, "time/total": 60.0} for version in range(VERSIONS + 1)]
@@ -93,7 +93,7 @@ def make_run(root: Path, games: int, prompt: int, answer: int) -> None:
 
 
 def opening_seconds(page_file: Path) -> float | None:
-    """Until the page is whole, its charts drawn and its first game shown; None without chromium."""
+    """Return the seconds until the page has drawn charts and first game; None without chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return None

@@ -1,16 +1,16 @@
-"""Games through the collector, against the same engine without games and a loop of another shape.
+"""Games through the collector, compared with the bare engine and with a synchronous loop.
 
     python -m bench.rollout [--games 8] [--in_flight 8] [--model NAME] [--engine vllm|embedded]
     python -m bench.rollout --games 768 --in_flight 384 --model Qwen/Qwen3-1.7B    # on a GPU
 
-Three ways take turns, round after round; medians and ratios are printed.
+Three ways alternate, round after round; prints medians and ratios.
 
 - collector: real games, played by `Collector` on the engine.
-- raw: the same requests on the same engine, as many at once, without games around them. What the
-  collector adds is the difference.
-- stepped (vLLM alone): the same games on vLLM's synchronous engine as earlier toolkits drove it: a
+- raw: the same requests on the same engine, equally concurrent, without games. The difference is
+  the collector's cost.
+- stepped (vLLM alone): the same games on vLLM's synchronous engine as earlier toolkits used it: a
   loop on the games' own event loop that steps the engine and then sleeps 20 ms, with every token
-  streamed and put into words.
+  streamed and decoded.
 """
 
 import argparse
@@ -39,11 +39,11 @@ from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, 
 
 STEP_SLEEP_S = 0.02
 Rates = dict[str, list[float]]
-"""By way: games and sampled tokens a second."""
+"""By way: games and sampled tokens per second."""
 
 
 class Recorder:
-    """An engine that remembers what each game asked it."""
+    """An engine that records each game's requests."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -167,7 +167,7 @@ class Stepped:
 
 
 def game_specs(games: int, first: int) -> list[GameSpec]:
-    """Self-play games that no earlier round has played."""
+    """Return self-play games that no earlier round has played."""
     seat = SeatSpec(player=PlayerId.policy(0), temperature=1.0, group_id=0)
     return [
         GameSpec(game_id=i, purpose="train", env="game", seed=i, seats=(seat, seat))
@@ -178,14 +178,14 @@ def game_specs(games: int, first: int) -> list[GameSpec]:
 async def play(
     config: RunConfig, recorder: Recorder, tokenizer: Any, specs: Sequence[GameSpec]
 ) -> int:
-    """Play the games; the tokens sampled."""
+    """Play the games; returns the number of sampled tokens."""
     async for result in Collector(config, recorder, tokenizer).play(specs):
         assert isinstance(result, GameResult), result
     return recorder.tokens
 
 
 async def replay(engine: Engine, played: Recorder) -> int:
-    """Ask what games have asked, each game's requests one after another; the tokens sampled."""
+    """Repeat the recorded requests, sequentially per game; returns the number of sampled tokens."""
     await engine.forget_prefixes()
 
     async def ask(chain: Sequence[SamplingRequest]) -> int:
@@ -196,7 +196,7 @@ async def replay(engine: Engine, played: Recorder) -> int:
 
 
 async def timed(work: Awaitable[int]) -> tuple[float, int]:
-    """Seconds that the work took, and the tokens that it sampled."""
+    """Return the seconds that the work took, and the tokens that it sampled."""
     began = time.perf_counter()
     tokens = await work
     return time.perf_counter() - began, tokens
@@ -226,7 +226,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -
 
 
 def report(rates: dict[str, list[tuple[float, float]]]) -> Rates:
-    """Prints the medians, and returns them."""
+    """Print the medians, and return them."""
     medians = {
         name: [statistics.median(values) for values in zip(*found, strict=True)]
         for name, found in rates.items()
@@ -241,7 +241,7 @@ def report(rates: dict[str, list[tuple[float, float]]]) -> Rates:
 
 
 def main(argv: Sequence[str] | None = None) -> Rates:
-    """Measures the ways, prints them, and returns their speeds."""
+    """Measure the ways, print them, and return their speeds."""
     options = parser(
         __doc__,
         games=(8, "games of a round"),
@@ -276,9 +276,9 @@ def bench_config(
     env: str = "TicTacToe-v0",
     actors: Mapping[str, Any],
 ) -> RunConfig:
-    """Of a run that plays `env`, and does not end a game at an invalid move.
+    """Return the config of a run that plays `env`, where invalid moves do not end games.
 
-    A weak model makes many, and a game would be one turn.
+    A weak model makes many, and games would end after one turn.
     """
     return parse(
         {

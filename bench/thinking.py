@@ -1,14 +1,14 @@
-"""What a few tokens of thought are worth to a tiny model, at equal size, examples and updates.
+"""Value of a few tokens of thought for a tiny model, at equal size, examples and updates.
 
     python -m bench.thinking [--seeds 1 2 3] [--steps 8000] [--games 128]
 
-Nim of three piles of 15 in the compact form. Two models of the same fresh weights learn by
-maximum likelihood what the expert plays in one half of all positions: one its moves alone, the
-other with a thought before each: the piles in binary, their nim-sum, the pile to take from and the
-size that it is left with. They are then asked in the other half of the positions that can be won
-(the share of answers that win, at temperature 1), and play the expert and the random player
-through engine, prompts and parser of any run, from every side in turn. A perfect player scores 0.5
-against the expert. The thinking model plays once more with its thoughts ended after 8 tokens.
+Nim of three piles of 15 in the compact form. Two models with the same initial weights learn the
+expert's moves in one half of all positions by maximum likelihood: one the moves alone, the other
+with a thought before each: the piles in binary, their nim-sum, the pile to take from and its
+remaining size. Both are then tested on the other half of the winnable positions (the share of
+winning answers, at temperature 1), and play the expert and the random player through the engine,
+prompts and parser of any run, alternating sides. A perfect player scores 0.5 against the expert.
+The thinking model plays once more with its thoughts ended after 8 tokens.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ CUT = 8
 
 
 class Position(NamedTuple):
-    """Piles that are not all empty, with what an expert plays."""
+    """Piles that are not all empty, with an expert's moves."""
 
     prompt_ids: list[int]
     legal: list[str]
@@ -58,14 +58,14 @@ class Position(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """A prompt, and the answers that are right, as `unstable world` draws from them."""
+    """A prompt and its correct answers, from which `unstable world` draws."""
 
     prompt_ids: list[int]
     answers: list[list[int]]
 
 
 def positions(config: RunConfig, prompts: PromptBuilder) -> list[Position]:
-    """All positions of the game, in an order of the seed's."""
+    """Return all positions of the game, in a random order from the seed."""
     game = Game(config.games[0], seed=0)
     found = []
     for piles in itertools.product(*(range(size + 1) for size in START)):
@@ -79,7 +79,7 @@ def positions(config: RunConfig, prompts: PromptBuilder) -> list[Position]:
 
 
 def thought(piles: Sequence[int], move: str) -> str:
-    """The piles in binary, their nim-sum, the pile of a move and what it leaves.
+    """Return the piles in binary, their nim-sum, a move's pile and its remaining size.
 
     >>> thought([3, 4, 5], "[0 2]")
     '0011 0100 0101 0010 0 0001'
@@ -90,7 +90,7 @@ def thought(piles: Sequence[int], move: str) -> str:
 
 
 def examples(known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool) -> list[Any]:
-    """Each position with the expert's moves as answers, after a thought if it `thinks`."""
+    """Return each position with the expert's moves as answers, after a thought if it `thinks`."""
     made = []
     for each in known:
         answers = []
@@ -102,7 +102,7 @@ def examples(known: Sequence[Position], prompts: PromptBuilder, *, thinks: bool)
 
 
 def config_of(folder: str | None, seed: int, steps: int, budget: int | None = None) -> WorldRun:
-    """A small world's config; with a folder, of play with the model in it."""
+    """Return a small world's config; with a folder, of play with the model in it."""
     own = {} if folder is None else {"model.name": folder, "model.init": "fresh"}
     return load_as(
         WorldRun,
@@ -119,7 +119,7 @@ def config_of(folder: str | None, seed: int, steps: int, budget: int | None = No
 
 
 async def winning(config: RunConfig, model: Any, asked: Sequence[Position]) -> list[float]:
-    """Of each position that can be won: whether the answer does, at temperature 1."""
+    """Return, for each winnable position, 1 if the answer at temperature 1 wins, else 0."""
     tokenizer = load_tokenizer(config.model)
     prompts = _prompts(config, tokenizer)
     engine = EmbeddedEngine(model, [tokenizer.eos_token_id], max_requests=64, max_length=256)
@@ -143,7 +143,7 @@ async def winning(config: RunConfig, model: Any, asked: Sequence[Position]) -> l
 
 
 async def scores(config: RunConfig, opponent: str, games: int) -> list[float]:
-    """The base model's result of each game against the opponent, from every side in turn."""
+    """Return the base model's result of each game against the opponent, alternating sides."""
     resolved = prepare(config).config
     with tempfile.TemporaryDirectory() as scratch:
         run = RunFolder(Path(scratch))
@@ -177,7 +177,7 @@ def _prompts(config: RunConfig, tokenizer: Any) -> PromptBuilder:
 
 
 class Job(NamedTuple):
-    """One model to make and to try."""
+    """One model to train and test."""
 
     seed: int
     thinks: bool
@@ -187,7 +187,7 @@ class Job(NamedTuple):
 
 
 def compared(job: Job) -> dict[str, list[list[float]]]:
-    """By how it plays: whether it wins unseen positions, and its results in games."""
+    """Train a model and return, by way of playing, its wins of unseen positions and its results."""
     torch.set_num_threads(1)
     config = config_of(None, job.seed, job.steps)
     brief = Game(config.games[0], seed=0).observe().brief

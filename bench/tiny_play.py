@@ -1,18 +1,18 @@
-"""Play at a size where a model's arithmetic costs next to nothing: what is left is everything else.
+"""Play with a tiny model, whose arithmetic costs almost nothing, to measure all other costs.
 
     OMP_NUM_THREADS=1 python -m bench.tiny_play [--rounds 5] [--profile]
 
 A character Llama of 0.1 M weights, first trained for some seconds to name free cells, plays
-TicTacToe with itself: prompts of 11 tokens, answers of 2 (`--long` puts brackets around the digit),
-256 games in flight, one thread. Three ways take turns, round after round; medians are printed. Only
-processor seconds of this process are counted, since the machine may do other work.
+TicTacToe with itself: prompts of 11 tokens, answers of 2 (`--long` adds brackets around the digit),
+256 games in flight, one thread. Three ways alternate, round after round; prints medians. Counts
+only CPU seconds of this process, since the machine may do other work.
 
-- play: `Collector` on the embedded engine, with an adapter, until 2,048 turns are there.
-- engine: the same requests on the same engine, as many at once, without games.
+- play: `Collector` on the embedded engine, with an adapter, until 2,048 turns are played.
+- engine: the same requests on the same engine, equally concurrent, without games.
 - bare: a hand-written batched forward of the same model over the same number of tokens, sampling
   included.
 
-Last the share of a round that is no matrix product, by torch's profiler.
+Finally prints the share of a round outside matrix products, by torch's profiler.
 """
 
 import argparse
@@ -52,13 +52,13 @@ _CELLS = re.compile(r"^ (.) \| (.) \| (.) *$", re.MULTILINE)
 
 
 def cells(observation: Observation) -> str:
-    """The board alone, a character a cell: `X.O......`."""
+    """Return the board alone, one character per cell: `X.O......`."""
     rows = _CELLS.findall(observation.board)
     return "".join("." if cell.isdigit() else cell for row in rows for cell in row)
 
 
 def digit(text: str) -> str | None:
-    """The first digit of an answer as a move."""
+    """Return the first digit of an answer as a move; None without one."""
     found = re.search(r"\d", text)
     return f"[{found[0]}]" if found else None
 
@@ -67,7 +67,7 @@ STYLE = PromptStyle("cells", system="", request="", reasoning=False, body=cells)
 
 
 def make_tokenizer() -> TokenizersBackend:
-    """One token per character."""
+    """Return a tokenizer with one token per character."""
     vocab = {END: 0, PAD: 1, "<unknown>": 2}
     vocab |= {character: len(vocab) + i for i, character in enumerate(CHARACTERS)}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<unknown>"))
@@ -85,7 +85,7 @@ def make_tokenizer() -> TokenizersBackend:
 
 
 def make_model(vocab: int) -> LlamaForCausalLM:
-    """Random weights."""
+    """Return a model with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocab,
@@ -103,7 +103,7 @@ def make_model(vocab: int) -> LlamaForCausalLM:
 
 
 def learn_free_cells(model: LlamaForCausalLM, tokenizer: Any, steps: int, long: bool) -> None:
-    """Train it to answer a board with any free cell."""
+    """Train the model to answer a board with any free cell."""
     chance, ids = random.Random(0), tokenizer.get_vocab()
 
     def example() -> list[int]:
@@ -126,7 +126,7 @@ def learn_free_cells(model: LlamaForCausalLM, tokenizer: Any, steps: int, long: 
 
 
 def make_adapter(model: LlamaForCausalLM, name: str) -> Adapter:
-    """A fresh one, which changes nothing and costs the same."""
+    """Return a fresh adapter, which has no effect but costs the same as a trained one."""
     peft_model = attach_lora(model, AdapterConfig(), seed=0)
     adapter = TrainedLora(peft_model).export(name)
     peft_model.unload()
@@ -151,7 +151,7 @@ def make_config(arguments: argparse.Namespace) -> RunConfig:
 
 
 async def play(collector: Collector, first: int, turns: int) -> int:
-    """Games from the id `first` on, until there are as many turns; how many there were."""
+    """Play games from the id `first` on until there are `turns` turns; returns their number."""
     played = 0
     async for result in collector.play(self_play(range(first, first + turns)), turns):
         assert isinstance(result, GameResult), result
@@ -160,7 +160,7 @@ async def play(collector: Collector, first: int, turns: int) -> int:
 
 
 class Bare:
-    """The same model by hand: a batch of prompts, then a token at a time, padded nowhere."""
+    """A hand-written forward of the model: a batch of prompts, then token by token, no padding."""
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         weights = dict(model.state_dict())
@@ -185,7 +185,7 @@ class Bare:
 
     @torch.inference_mode()
     def answer(self, ids_BT: Tensor, new_tokens: int) -> Tensor:
-        """Sample that many tokens after each prompt."""
+        """Sample `new_tokens` tokens after each prompt."""
         caches: list[tuple[Tensor, Tensor] | None] = [None] * LAYERS
         place, sampled = 0, []
         for _ in range(new_tokens):
@@ -231,7 +231,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def bare_seconds(bare: Bare, turns: int, in_flight: int, new_tokens: int) -> float:
-    """Processor seconds of as many prompts of 11 tokens, `in_flight` at once."""
+    """Return the CPU seconds of equally many prompts of 11 tokens, `in_flight` at once."""
     ids = torch.randint(3, 98, (in_flight, 11))
     began = time.process_time()
     for first in range(0, turns, in_flight):
@@ -240,7 +240,7 @@ def bare_seconds(bare: Bare, turns: int, in_flight: int, new_tokens: int) -> flo
 
 
 class Measured:
-    """The collector with its engine, and the same model by hand."""
+    """The collector with its engine, and the hand-written model."""
 
     def __init__(self, args: argparse.Namespace, runner: asyncio.Runner) -> None:
         tokenizer = make_tokenizer()
@@ -255,7 +255,7 @@ class Measured:
         self._played = 0  # games
 
     def play(self) -> tuple[float, int]:
-        """Seconds and turns of a round, in games that no earlier round has played."""
+        """Return seconds and turns of a round, in games that no earlier round has played."""
         self._recorder.chains = {}
         began = time.process_time()
         turns = self._runner.run(play(self._collector, self._played, self._args.turns))
@@ -263,7 +263,7 @@ class Measured:
         return time.process_time() - began, turns
 
     def rates(self) -> dict[str, float]:
-        """Turns per second of each way in a round."""
+        """Return the turns per second of each way in a round."""
         seconds, turns = self.play()
         began = time.process_time()
         self._runner.run(replay(self.engine, self._recorder))
@@ -273,7 +273,7 @@ class Measured:
         return {"play": turns / seconds, "engine": turns / again, "bare": turns / by_hand}
 
     def product_seconds(self) -> float:
-        """Seconds a turn of matrix products alone."""
+        """Return the seconds per turn of matrix products alone."""
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             _, turns = self.play()
         names = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm")
@@ -281,7 +281,7 @@ class Measured:
         return sum(event.self_cpu_time_total for event in events) / 1e6 / turns
 
     def show_profile(self) -> None:
-        """The functions that most of a round's time is spent in."""
+        """Print the functions that take most of a round's time."""
         with cProfile.Profile() as profiler:
             self.play()
         for order in ("tottime", "cumtime"):
@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps=(800, "of training beforehand"),
     )
     options.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
-    options.add_argument("--profile", action="store_true", help="print where a round's time goes")
+    options.add_argument("--profile", action="store_true", help="print a profile of one round")
     args = options.parse_args(argv)
     torch.set_num_threads(1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process

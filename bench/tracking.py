@@ -1,18 +1,17 @@
-"""What keeping track costs for each game, there and here, against writing the same lines plainly.
+"""Cost of tracking per game, in actor and driver, compared with writing the same lines plainly.
 
-Real TicTacToe games, played once by an engine that answers at once, 384 in flight, in the order in
-which they end; with their trajectories they go the way of a run's games, round after round:
+Real TicTacToe games, played once by an instant engine, 384 in flight, in the order in which they
+end; with their trajectories they take the path of a run's games, round after round:
 
-- actor: what its process makes of them: lines, sums, samples packed.
+- actor: lines, sums and packed samples, made in the actor's process.
 - tracker: `Tracker.add_games` of eight at a time, with the files of the run: the driver's part.
 - plain: `json.dumps` of the same records, and a write.
-- learner: the lines of a batch of 384 samples, shared out over the batch's games.
-- update: what these and a row cost the driver.
+- learner: the lines of a batch of 384 samples, averaged over the batch's games.
+- update: the driver's cost of these lines and a row.
 
-Processor seconds of this process, system calls included, since the machine may do other work. A
-file far larger than all that is written comes first and is removed: in a virtual machine memory
-that was never in use costs its first user more than the write itself (0.05 ms a line against
-0.008).
+Measures CPU seconds of this process, system calls included, since the machine may do other work.
+First writes and removes a file far larger than all later output: in a virtual machine, the first
+use of memory costs more than the write itself (0.05 ms per line compared with 0.008).
 
 Run: OMP_NUM_THREADS=1 python -m bench.tracking [--games 768] [--in-flight 384] [--rounds 9]
 """
@@ -51,11 +50,11 @@ from unstable.types.tallies import TermCalls
 Finished = tuple[GameResult, list[Trajectory]]
 BATCH = 384
 TOGETHER = 8
-"""Games of a message."""
+"""Games per message."""
 
 
 async def play(config: RunConfig, games: int) -> list[Finished]:
-    """Games in self-play with their trajectories, in the order in which they end."""
+    """Return self-play games with their trajectories, in the order in which they end."""
     tokenizer = load_tokenizer(config.model)
     engine: Any = ScriptedEngine(free_cell(tokenizer))
     actor = LocalActor(config, RunFolder(Path()), engine, tokenizer)
@@ -73,7 +72,7 @@ async def play(config: RunConfig, games: int) -> list[Finished]:
 
 
 def batches(finished: Iterable[Finished]) -> list[Batch]:
-    """The games' trajectories in batches of `BATCH` samples or a few more."""
+    """Return the games' trajectories in batches of `BATCH` samples or a few more."""
     found: list[list[Group]] = [[]]
     samples = 0
     for trajectory in (each for _, trajectories in finished for each in trajectories):
@@ -109,7 +108,7 @@ def written(path: Path, finished: Iterable[Finished]) -> float:
 
 
 def warm_up(scratch: Path, size: int) -> None:
-    """Put `size` bytes into the system's file cache and remove them."""
+    """Write `size` bytes into the system's file cache and remove them."""
     path = scratch / "warm"
     with path.open("wb") as file:
         for _ in range(0, size, 2**20):

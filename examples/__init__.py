@@ -1,1 +1,1 @@
-"""Programs to take as they are, or as a start for your own."""
+"""Programs to run unchanged, or to start your own from."""

@@ -1,9 +1,10 @@
-"""A league of one's own: a version is met as an opponent only once it has beaten the champion.
+"""A custom league: a version becomes an opponent only after it has beaten the champion.
 
     python -m examples.gated_league outputs/gated 20
 
-The loop is that of `examples/loop.py` with other opponents: champions, the newest of which each new
-version plays in paired games. AlphaGo Zero chose its players so (https://doi.org/10.1038/nature24270).
+The loop is the one in `examples/loop.py` with other opponents: champions, the newest of which each
+new version plays in paired games. AlphaGo Zero chose its players in this way
+(https://doi.org/10.1038/nature24270).
 """
 
 import sys
@@ -17,7 +18,7 @@ from unstable.loop.train import conclude, finalize, publish
 from unstable.types import GameResult, PlayerId
 
 ENOUGH = 0.55
-"""Score against the champion that makes a version the next one."""
+"""Least score against the champion that makes a version the next champion."""
 CHANGES = {
     "opponents.draw": {"self": 0.5, "past": 0.5, "fixed": 0.0},
     "eval.opponents": ["past"],
@@ -36,7 +37,7 @@ async def loop(run: unstable.Context) -> str:
         await publish(run, await run.learner.hold())
         await finalize(run)
     while not run.is_done:
-        run.versions.kept = set(champions)  # actors serve them as long as they may be met
+        run.versions.kept = set(champions)  # actors serve them while they may be opponents
         batch = run.buffer.draw(run.version)
         if batch is None:
             run.end_round(await play(run, champions))
@@ -52,7 +53,7 @@ async def loop(run: unstable.Context) -> str:
 
 
 async def match(run: unstable.Context, champion: PlayerId) -> float:
-    """Score of the current version in `eval.games` games, each deal played from both seats."""
+    """Return the current version's score in `eval.games` games, two seatings per deal."""
     specs = evaluation_games(run.config, run.version, [champion])
     results = [result async for result in run.actors[0].play(specs)]
     played = [result for result in results if isinstance(result, GameResult)]

@@ -1,9 +1,9 @@
-"""A training loop of one's own: plays, learns, publishes, evaluates and resumes the tiny world.
+"""A custom training loop: plays, learns, publishes, evaluates and resumes the tiny world.
 
     python -m examples.loop outputs/mine 20
 
-In synchronous play `unstable train` makes the same games, updates and weights, to the bit. A second
-call with the same folder and a higher number of updates resumes the run.
+In synchronous play `unstable train` makes the same games, updates and weights, bit for bit. A
+second call with the same folder and a higher number of updates resumes the run.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ async def loop(run: unstable.Context) -> str:
             run.end_round(await play(run, run.past, run.probabilities))
         else:
             made = await conclude(run, await run.learner.update(batch))  # metrics, alarms
-            await publish(run, *made)  # saved, served, and drawn from now on
-            await finalize(run)  # evaluations that are due, the row of metrics, the state
+            await publish(run, *made)  # saves and serves it, and adds it to the pool
+            await finalize(run)  # runs due evaluations, writes the row of metrics and the state
     return "all updates made"
 
 
@@ -40,7 +40,8 @@ async def play(
 ) -> list[PlayedGame]:
     """Play the samples that the next batch lacks, an equal share on each actor.
 
-    Opponents are versions of the `past`, as likely as `odds` say; without odds all alike.
+    Opponents are versions of the `past`, with probabilities proportional to `odds`, by default
+    equal.
     """
     lacking = run.config.learner.batch_size - run.buffer.ready(run.version)
     share = math.ceil(lacking / len(run.actors))
@@ -51,7 +52,7 @@ async def play(
             specs += run.schedule.draw(index, run.current, past, odds)
         games: list[PlayedGame] = []
         async for ended in run.actors[index].play_round(specs, share):
-            games += run.take(ended, index)  # counted, and on file
+            games += run.take(ended, index)  # counts and records them
         return games
 
     played = await asyncio.gather(*map(play_on, range(len(run.actors))))

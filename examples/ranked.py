@@ -1,9 +1,9 @@
-"""An algorithm of one's own: REINFORCE whose advantage is the rank of the reward.
+"""A custom algorithm: REINFORCE whose advantage is the rank of the reward.
 
     unstable train --config tiny_kuhn --learner.algorithm.name examples.ranked:Ranked
 
-Ranks do not depend on the scale of pay-offs, and one enormous pay-off moves the policy no more than
-any other best result does.
+Ranks do not depend on the scale of payoffs, and one enormous payoff moves the policy no more than
+any other best result.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from unstable.learners.batch import FlatBatch, Floats
 
 
 class Ranked(unstable.Algorithm):
-    """Advantages from -1 (the least reward of an env in the batch) to 1; equal ones are alike."""
+    """Advantages from -1 (the least reward of an env in the batch) to 1; ties get the same."""
 
     uses_old_logprobs = False
 

@@ -1,4 +1,4 @@
-"""A judge that is a service of yours: a function that asks it about many plays in one call.
+"""A judge that is your own service: a function that sends it many plays in one call.
 
     judges:
       style:
@@ -7,7 +7,7 @@
         retries: 2
         cache: memory
 
-Write what your service takes and answers. What `item` holds is in docs/feedback.md.
+Adapt it to your service's requests and responses. docs/feedback.md describes the content of `item`.
 """
 
 import httpx
@@ -17,7 +17,7 @@ from unstable.types import GameResult
 
 
 async def score(results: list[GameResult], seats: list[int], url: str) -> list[float | None]:
-    """Value each seat's whole play; a function of `turns` values turns."""
+    """Return a value for each seat's whole play; a function with `turns` values turns."""
     items = [item(result, seat) for result, seat in zip(results, seats, strict=True)]
     async with httpx.AsyncClient() as client:
         reply = await client.post(url, json={"items": items}, timeout=None)

@@ -1,1 +1,1 @@
-"""The steps of the first hour with a card (`bench/gpu_hour.py`), each in a process of its own."""
+"""The steps of the first hour with a GPU (`bench/gpu_hour.py`), each in a separate process."""

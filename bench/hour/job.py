@@ -1,4 +1,4 @@
-"""What a step is given, and how it says what it found."""
+"""A step's input, and its way to report results."""
 
 import json
 import subprocess
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Skip(Exception):
-    """A step cannot be done here; its message says why."""
+    """An error for a step that cannot run here; its message gives the reason."""
 
 
 class Figure(NamedTuple):
-    """A row of the table: what was measured, and what it should be."""
+    """A row of the table: a measured value and its target."""
 
     value: float | str
     unit: str
@@ -27,46 +27,46 @@ class Figure(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """A step's input, and the file that its figures go into as soon as they are known."""
+    """A step's input, and the file to which it writes each figure at once."""
 
     notes: Path
     folder: Path  # of the step
-    models: Path  # kept from step to step, and from call to call
+    models: Path  # shared by all steps and calls
     engine: str  # vllm or embedded
     dry: bool
     card: bool
-    seconds: float  # that the step may take
+    seconds: float  # timeout of the step
     figures: dict[str, Figure] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
     @property
     def left(self) -> float:
-        """Seconds until the step is ended."""
+        """Seconds until the step's timeout."""
         return self.seconds - (time.monotonic() - self.began)
 
     def note(self, name: str, value: float | str, unit: str = "", aim: str = "") -> None:
-        """A figure; what was noted stands, whatever becomes of the step."""
+        """Record a figure at once, which persists even if the step fails."""
         self.figures[name] = Figure(value, unit, aim)
         self.notes.write_text(json.dumps({"figures": self.figures}))
         print(f"{name}: {value} {unit}", flush=True)
 
     def sized(self, real: T, dry: T) -> T:
-        """What a card is given, or the processor."""
+        """Return the value for a GPU, or for a dry run on the CPU."""
         return dry if self.dry else real
 
     def skipped(self, why: str) -> None:
-        """The step, or what is left of it, is not done."""
+        """Record that the step, or the rest of it, was skipped."""
         self.notes.write_text(json.dumps({"figures": self.figures, "skipped": why}))
 
     @cached_property
     def small(self) -> str:
-        """The small model's name. vLLM has no kernel for the heads of the tiny one."""
+        """The small model's name. vLLM has no kernel for the tiny model's heads."""
         return "tiny" if self.dry and self.engine == "embedded" else "smollm2-135m"
 
     def shaped(self) -> str:
-        """A folder with random weights of Qwen3-1.7B's shape, and SmolLM2's tokenizer; made once.
+        """Return a folder with random weights of Qwen3-1.7B's shape, and SmolLM2's tokenizer.
 
-        Dry: the small model.
+        Creates it once. Dry: returns the small model.
         """
         if self.dry:
             return self.small
@@ -91,7 +91,7 @@ class Job:
     def run(
         self, *command: str, timeout: float | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """A program, with what it printed; printed here as well."""
+        """Run a program, print its output, and return both."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout or max(self.left - 5, 1)
         )
@@ -99,7 +99,7 @@ class Job:
         return done
 
     def unstable(self, *words: str) -> list[str]:
-        """The command line of `unstable`, which need not be installed."""
+        """Return a command line of `unstable`, which need not be installed."""
         return [sys.executable, "-m", "unstable.cli", *words]
 
 

@@ -1,4 +1,4 @@
-"""The learner's steps: speed, memory, where time goes, and whether sharing keeps the gradient."""
+"""The learner's steps: speed, memory, profile, and a check of gradients with prefix sharing."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from unstable.types import Batch, TokenSample
 
 ALIKE = "ours, shared prefixes"
 VOCABULARY = 90
-"""Ids of a dry step are below this: the tiny model has few."""
+"""Number of ids in a dry step: the tiny model has few."""
 _EVENTS = ("cudaStreamSynchronize", "index_put", "elementwise", "aten::mm", "memcpy")
 
 
@@ -31,7 +31,7 @@ def _measured(job: Job, model: str, rank: int, *options: str) -> dict[str, bench
 
 
 def large(job: Job) -> None:
-    """At the shape of Qwen3-1.7B, with its memory."""
+    """Measure speed and memory at the shape of Qwen3-1.7B."""
     found = _measured(job, job.shaped(), 32, "--only", "ours", ALIKE)
     job.note("Qwen3-1.7B's shape, eager", found["ours"].tokens_s, "tokens/s", "≥ 40,000 (H200)")
     job.note("its peak memory", found["ours"].peak_gb, "GB", "< 80")
@@ -39,7 +39,7 @@ def large(job: Job) -> None:
 
 
 def compiled(job: Job) -> None:
-    """The same with compiled layers; compiling is not counted."""
+    """Measure with compiled layers, without the time to compile."""
     options = job.sized(["--compile"], [])  # on a processor compiling takes minutes
     found = _measured(job, job.shaped(), 32, "--only", "ours", *options)["ours"]
     job.note("Qwen3-1.7B's shape, compiled", found.tokens_s, "tokens/s", "≥ 50,000 (H200)")
@@ -47,7 +47,7 @@ def compiled(job: Job) -> None:
 
 
 def short(job: Job) -> None:
-    """The same with micro-batches of 4,096 tokens, as on a card of 24 GB."""
+    """Measure with micro-batches of 4,096 tokens, as on a GPU of 24 GB."""
     options = ("--only", "ours", "--micro_batch_tokens", "4096")
     found = _measured(job, job.shaped(), 32, *options)["ours"]
     job.note("Qwen3-1.7B's shape, 4,096 tokens at a time", found.tokens_s, "tokens/s")
@@ -55,7 +55,7 @@ def short(job: Job) -> None:
 
 
 def small(job: Job) -> None:
-    """At SmolLM2."""
+    """Measure with SmolLM2."""
     found = _measured(job, job.small, 16, "--only", "ours", ALIKE)
     job.note("SmolLM2", found["ours"].tokens_s, "tokens/s")
     job.note("its peak memory", found["ours"].peak_gb, "GB")
@@ -72,7 +72,7 @@ def _model(job: Job) -> ModelConfig:
 
 
 def profile(job: Job) -> None:
-    """One update under torch's profiler: which kernels, and how often the queue is drained."""
+    """Profile one update by torch's profiler: kernels, and synchronizations of the queue."""
     tokens, samples = job.sized((16_384, 32), (512, 4))
     config = LearnerConfig(
         batch_size=samples,
@@ -103,7 +103,7 @@ def profile(job: Job) -> None:
 
 
 def prefix(job: Job) -> None:
-    """Gradients with a shared prefix against those without, as a cosine."""
+    """Compare gradients with and without a shared prefix, as a cosine."""
     count, length, shared = job.sized((64, 300, 225), (4, 16, 12))
     samples = [each.tokens for each in _batch(job, count, length, 8, shared).samples]
     policy = _policy(job)
@@ -130,7 +130,7 @@ def _gradient(policy: Policy, packs: Sequence[Any]) -> Tensor:
 
 
 def masks(job: Job) -> None:
-    """Four answers of 4,000 tokens: packing, a pass, and what masks would cost beside them."""
+    """Measure packing and a pass of four answers of 4,000 tokens, and the cost of masks."""
     answer = job.sized(4000, 40)
     tokens: list[TokenSample] = [each.tokens for each in _batch(job, 4, 64, answer, 48).samples]
     policy = _policy(job)

@@ -1,4 +1,4 @@
-"""The steps that are programs of their own: the doctor, a training, the ancestor's way."""
+"""The steps that run programs: the doctor, a training run, and earlier toolkits' loop."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ from typing import Any
 from bench.hour.job import Job, Skip
 from unstable.planning.machine import this_machine
 
-_END_S = 60  # for a run to end by itself, once it is asked to
+_END_S = 60  # for a run to end after SIGINT
 _TIMES = ("play", "update", "evaluate", "publish")
 
 
 def doctor(job: Job) -> None:
-    """Card, driver, compiler, and the plans of two configs."""
+    """Check GPU, driver and compiler, and the plans of two configs."""
     machine = this_machine()
     problem = machine.build_problem or "there"
     job.note("C compiler and Python.h", problem, "", "there" if job.card else "")
@@ -34,7 +34,7 @@ def doctor(job: Job) -> None:
 
 
 def training(job: Job) -> None:
-    """A run of eight minutes: what it waits for, and what the card does meanwhile."""
+    """Measure a run of eight minutes: its waiting times, and the GPU's usage."""
     folder = job.folder / "run"
     shutil.rmtree(folder, ignore_errors=True)
     small = ["--loop.steps", "2", "--learner.batch_size", "16", "--learner.micro_batch_size", "8"]
@@ -57,7 +57,7 @@ def training(job: Job) -> None:
             run.wait(job.left - _END_S)
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # its rows are on file
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its rows are already written
                 run.wait(_END_S - 10)
     seconds = time.monotonic() - began
     metrics = folder / "metrics.jsonl"
@@ -91,7 +91,7 @@ def _waits(job: Job, rows: list[dict[str, Any]], seconds: float) -> None:
 
 
 def stepped(job: Job) -> None:
-    """Games as earlier toolkits played them, on vLLM's synchronous engine."""
+    """Measure games as earlier toolkits played them, on vLLM's synchronous engine."""
     if job.engine != "vllm":
         raise Skip("no vLLM")
     from bench import rollout

@@ -30,14 +30,14 @@ from unstable.models.shape import read_shape
 from unstable.planning.machine import this_machine
 from unstable.types import Adapter, Completion, PlayerId, TokenSample
 
-_GENTLE = 0.05  # of a probe's adapter, so that answers stay the model's
+_GENTLE = 0.05  # scale of a probe's adapter, so that answers stay near the model's
 _SHOWN = 6  # places of the event loop's thread
 
 
 def config_of(
     job: Job, model: str, *, max_tokens: int = 64, in_flight: int = 384, **actors: Any
 ) -> RunConfig:
-    """Of an engine for `in_flight` games at once."""
+    """Return the config of an engine for `in_flight` concurrent games."""
     chosen = {"max_loras": 9, "max_cpu_loras": 64, "gpu_memory": 0.4, "enforce_eager": job.dry}
     return bench_config(
         model,
@@ -49,7 +49,7 @@ def config_of(
 
 
 def adapters_of(config: RunConfig, number: int) -> list[Adapter]:
-    """Versions whose answers are near the base's: main@0 and the next ones."""
+    """Return versions main@0 and on, whose answers are near the base's."""
     made = probe_adapters(read_shape(config.model), config.model.lora)[0]
     tensors = load(made.weights)
     found = []
@@ -64,7 +64,7 @@ def adapters_of(config: RunConfig, number: int) -> list[Adapter]:
 
 
 async def start(job: Job, config: RunConfig, versions: int) -> tuple[Engine, Any, list[Adapter]]:
-    """An engine with some versions, its tokenizer and the versions."""
+    """Return an engine with some versions, its tokenizer and the versions."""
     began = time.perf_counter()
     engine, tokenizer = await make_engine(config, job.folder / "engine.log")
     job.note("an engine's start", time.perf_counter() - began, "s")
@@ -77,7 +77,10 @@ async def start(job: Job, config: RunConfig, versions: int) -> tuple[Engine, Any
 async def ask_all(
     engine: Engine, chains: Sequence[Sequence[SamplingRequest]], names: Sequence[str]
 ) -> int:
-    """What games asked, each one's requests in order, games over the adapters; tokens sampled."""
+    """Repeat recorded requests, sequentially per game, with games spread over the adapters.
+
+    Returns the number of sampled tokens.
+    """
     await engine.forget_prefixes()
 
     async def ask(index: int) -> int:
@@ -89,13 +92,13 @@ async def ask_all(
 
 
 async def speed(work: Awaitable[int]) -> float:
-    """Sampled tokens a second."""
+    """Return sampled tokens per second."""
     seconds, tokens = await timed(work)
     return tokens / seconds
 
 
 def _prompts(job: Job, config: RunConfig, places: int) -> list[list[SamplingRequest]]:
-    """Requests without games, as turns of games are: 200 ids of rules, then 60 of their own."""
+    """Return requests like those of games' turns: 200 common ids, then 60 distinct ones."""
     turns, common, own = job.sized((8, 200, 60), (2, 20, 6))
     vocabulary = read_shape(config.model).vocabulary
     chance = np.random.default_rng(0)
@@ -117,12 +120,12 @@ def _prompts(job: Job, config: RunConfig, places: int) -> list[list[SamplingRequ
 
 
 def small(job: Job) -> None:
-    """SmolLM2 at 384 games: all that one engine can show."""
+    """Measure SmolLM2 with 384 games, in every respect of one engine."""
     asyncio.run(_whole(job, job.small, ratio_aim="", aim="≥ 20,000 (H200)"))
 
 
 def large(job: Job) -> None:
-    """The same at the shape of Qwen3-1.7B."""
+    """Measure the shape of Qwen3-1.7B in the same way."""
     asyncio.run(_whole(job, job.shaped(), ratio_aim="≥ 0.95", aim=""))
 
 
@@ -166,7 +169,7 @@ async def _mixed(
 
 
 async def _published(job: Job, engine: Engine, config: RunConfig, adapter: Adapter) -> None:
-    """From a version in memory by the disk to its first token, beside a full house."""
+    """Measure the time from a version in memory, through disk, to its first token, under load."""
     chains = _prompts(job, config, job.sized(384, 2))
     took = []
     for version in job.sized((100, 101, 102), (100,)):
@@ -198,7 +201,7 @@ async def _agrees(
     engine: Engine,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Share of tokens whose ratio of learner to engine is outside [0.9, 1.1]; ends the engine."""
+    """Note the share of tokens with learner/engine ratios outside [0.9, 1.1]; ends the engine."""
     await engine.close()
     policy = load_policy(config.model, LearnerConfig(), 0, adapter, ALONE)
     if dtype is not None:
@@ -220,7 +223,7 @@ async def _agrees(
 
 
 def half(job: Job) -> None:
-    """Engine and learner in fp16, of which no run is made."""
+    """Compare engine and learner in fp16, which no run uses."""
     asyncio.run(_half(job))
 
 
@@ -242,7 +245,7 @@ async def _half(job: Job) -> None:
 
 
 def sleeping(job: Job) -> None:
-    """A greedy answer before sleep and after each wake, of the base and of a resident adapter."""
+    """Compare greedy answers before sleep and after each wake, of the base and an adapter."""
     asyncio.run(_sleeping(job))
 
 
@@ -278,7 +281,7 @@ def _free_gb() -> float:
 
 
 def slots(job: Job) -> None:
-    """32 versions, with 8 and with 33 LoRA slots."""
+    """Measure 32 versions, with 8 and with 33 LoRA slots."""
     versions, slots = job.sized((32, (8, 33)), (3, (2, 3)))
     for number in slots:
         rate = asyncio.run(_alone(job, versions, max_loras=number))
@@ -286,7 +289,7 @@ def slots(job: Job) -> None:
 
 
 def prefill(job: Job) -> None:
-    """With 2,048 and with 8,192 tokens a step."""
+    """Measure with 2,048 and with 8,192 tokens per step."""
     from unstable.engines.vllm import core
 
     if job.engine != "vllm":
@@ -305,7 +308,7 @@ def prefill(job: Job) -> None:
 
 
 async def _alone(job: Job, versions: int, **actors: Any) -> float:
-    """Sampled tokens/s of an engine that is asked without games, over some versions."""
+    """Return sampled tokens/s of an engine without games, over some versions."""
     config = config_of(job, job.small, **actors)
     engine, _, adapters = await start(job, config, versions)
     chains, names = _prompts(job, config, job.sized(384, 3)), [each.name for each in adapters]
@@ -316,7 +319,7 @@ async def _alone(job: Job, versions: int, **actors: Any) -> float:
 
 
 def several(job: Job) -> None:
-    """One engine for all requests, then four on the same card for a quarter each."""
+    """Measure one engine for all requests, then several that divide the GPU equally."""
     rates: dict[int, float] = {}
     spawn = multiprocessing.get_context("spawn")
     for number in job.sized((1, 2, 4), (1, 2)):
@@ -335,7 +338,7 @@ def _one_of(job: Job, index: int, number: int, barrier: Any) -> float:
 
 
 async def _beside(job: Job, number: int, barrier: Any) -> float:
-    """Sampled tokens/s of one of several engines that are asked at the same time."""
+    """Return sampled tokens/s of one of several concurrent engines."""
     share = 0.8 / number
     config = config_of(job, job.small, in_flight=384 // number, gpu_memory=share, max_loras=2)
     for turn in range(number):  # vLLM measures what is free, so one starts after the other
@@ -350,7 +353,7 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
 
 
 class Places:
-    """Where the main thread is, looked at every ten milliseconds; a profiler without a package."""
+    """A sampling profiler: the main thread's position every ten milliseconds."""
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
@@ -371,12 +374,12 @@ class Places:
                 self._seen[_place(frame)] += 1
 
     def most(self) -> list[tuple[str, float]]:
-        """The commonest, with their shares in per cent."""
+        """Return the most frequent places, with their shares in percent."""
         total = self._seen.total() or 1
         return [(place, 100 * seen / total) for place, seen in self._seen.most_common(_SHOWN)]
 
 
 def _place(frame: FrameType) -> str:
-    """The file and function that it stands in; waiting is the selector's."""
+    """Return the file and function of a frame; waiting is in the selector."""
     code = frame.f_code
     return f"{'/'.join(Path(code.co_filename).parts[-2:])}:{code.co_name}"

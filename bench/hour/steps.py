@@ -1,4 +1,4 @@
-"""Which steps there are, in order of worth, and what each needs and may take."""
+"""The steps in order of value, with their requirements and timeouts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Need = Literal["card", "vllm", "ray", "smollm2"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: `seconds` are the most that it takes on a card, after which it is ended."""
+    """A step with its timeout: the most `seconds` that it takes on a GPU."""
 
     name: str
     seconds: int
@@ -20,7 +20,7 @@ class Step:
     needs: tuple[Need, ...] = ()
 
     def function(self) -> Callable[[Job], None]:
-        """What it does; imports what that needs."""
+        """Return the step's function; imports its module."""
         module, _, name = self.does.partition(":")
         found: Callable[[Job], None] = getattr(import_module(f"bench.hour.{module}"), name)
         return found

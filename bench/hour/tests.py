@@ -1,4 +1,4 @@
-"""The steps that run the tests of a card, a file each."""
+"""The steps that run the GPU tests, one file per step."""
 
 import re
 import sys
@@ -10,22 +10,22 @@ _ROOT = Path(__file__).parents[2]
 
 
 def packing(job: Job) -> None:
-    """Scores and gradients are a processor's."""
+    """Test that scores and gradients match the CPU's."""
     _run(job, "learners/test_packing.py")
 
 
 def memory(job: Job) -> None:
-    """A full card is survived."""
+    """Test that a run survives a full GPU."""
     _run(job, "learners/test_out_of_memory.py")
 
 
 def scores(job: Job) -> None:
-    """Engine and learner agree in bfloat16."""
+    """Test that engine and learner agree in bfloat16."""
     _run(job, "engines/test_scores_bfloat16.py")
 
 
 def life(job: Job) -> None:
-    """A run's whole small life."""
+    """Test a whole small run."""
     _run(job, "engines/test_life.py")
 
 

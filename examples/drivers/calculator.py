@@ -1,6 +1,6 @@
-"""Agents with a tool: two seats are asked for a sum, and the nearer answer wins.
+"""Agents with a tool: two seats compute a sum, and the nearer answer wins.
 
-A call of the tool, its output and what follows are one turn; the output is not trained on.
+A tool call, its output and the rest of the answer are one turn; the output is not trained on.
 """
 
 import json
@@ -20,7 +20,7 @@ ASKED = "Call add for {} + {}."
 
 
 def shown(a: int, b: int) -> list[Any]:
-    """How the tool is called: a small model does not take it from the description alone."""
+    """Return an example of a tool call, because its description is not enough for a small model."""
     call = {"name": "add", "arguments": json.dumps({"a": a, "b": b})}
     return [
         {"role": "user", "content": ASKED.format(a, b)},
@@ -31,7 +31,7 @@ def shown(a: int, b: int) -> list[Any]:
 
 
 class Calculator:
-    def __init__(self) -> None:  # a request that is sent again would be a turn more
+    def __init__(self) -> None:  # no retries: each would be another turn
         http = DefaultAsyncHttpxClient(trust_env=False)
         self.client = AsyncOpenAI(api_key="a seat's", max_retries=0, http_client=http)
 
@@ -41,10 +41,10 @@ class Calculator:
         return [(first < second) - (first > second), (second < first) - (second > first)]
 
     async def answer(self, seat: SeatAddress, a: int, b: int) -> float:
-        """The last number in a seat's answer; infinite where it has none."""
+        """Return the last number in a seat's answer; infinite without one."""
         client = self.client.with_options(base_url=seat.base_url, api_key=seat.api_key)
         chat = [*shown(38, 25), *shown(7, 64), {"role": "user", "content": ASKED.format(a, b)}]
-        while True:  # a turn has so many tokens, of all its calls together, that it ends
+        while True:  # ends, because the tokens of a turn, all its calls included, are limited
             reply = await client.chat.completions.create(model="seat", messages=chat, tools=[ADD])
             message: Any = reply.choices[0].message
             if not message.tool_calls:

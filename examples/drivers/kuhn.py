@@ -1,9 +1,9 @@
-"""Kuhn poker as a program's own game: it deals, asks the seats by URL, and says who has won.
+"""Kuhn poker in an external program: it deals, queries the seats by URL, and reports the winner.
 
     unstable train --config examples/drivers/kuhn.yaml
 
-The run starts it (`driver:examples.drivers.kuhn:Kuhn`). In another terminal, or on another
-machine, it takes games of a run that listens: `python -m examples.drivers.kuhn URL`.
+The run starts it (`driver:examples.drivers.kuhn:Kuhn`). In another terminal, or on another machine,
+it takes games of a run that listens: `python -m examples.drivers.kuhn URL`.
 """
 
 import random
@@ -23,17 +23,17 @@ LEGAL = {
     ("bet",): ("fold", "call"),
     ("check", "bet"): ("fold", "call"),
 }
-"""By the moves so far; after any others the hand is over."""
+"""Legal actions by the moves so far; after any other moves the hand is over."""
 
 
 class Kuhn:
-    """A hand of Kuhn poker; `ante` is what each seat has in the pot before it."""
+    """A hand of Kuhn poker; each seat first puts `ante` chips in the pot."""
 
     def __init__(self, ante: int = 1) -> None:
         self.ante = ante
 
     async def play(self, game: OpenGame) -> dict:
-        """Play one hand; returns what each seat has won."""
+        """Play one hand; returns each seat's payoff."""
         chance = random.Random(game.seed)
         cards = chance.sample("JQK", 2)
         first = chance.randrange(2)  # the seat that moves first

@@ -1,6 +1,7 @@
-"""Writes each chat that verifiers' Kuhn poker asks a decision with, for `verifiers_twin.py`.
+"""Recorder of the chats in which verifiers' Kuhn poker requests decisions, for `verifiers_twin.py`.
 
-It runs where `verifiers_kuhn.py` runs: python examples/drivers/verifiers_chats.py chats.json
+It runs in the environment of `verifiers_kuhn.py`: python examples/drivers/verifiers_chats.py
+chats.json
 """
 
 import asyncio
@@ -19,7 +20,7 @@ HANDS = 1000  # of random moves: each of the 12 decisions comes up
 
 
 class Seat:
-    """An agent that answers with a random legal move, and keeps what it was asked."""
+    """An agent that answers with a random legal move, and records its chats."""
 
     def __init__(self, chats: dict[str, Any]) -> None:
         self.chats, self.chat = chats, list[dict[str, str]]()
@@ -28,12 +29,12 @@ class Seat:
 
     @asynccontextmanager
     async def interaction(self, task: Any) -> AsyncIterator["Seat"]:
-        """One hand."""
+        """Play one hand."""
         self.chat.append({"role": "system", "content": task.data.system_prompt})
         yield self
 
     async def turn(self, prompt: str) -> SimpleNamespace:
-        """One decision; the last sentence in brackets names the legal moves."""
+        """Make one decision; the last sentence of the prompt lists the legal moves in brackets."""
         self.chat.append({"role": "user", "content": prompt})
         legal = re.findall(r"\[\w+\]", prompt.rpartition(":")[2])
         self.chats[json.dumps(self.chat)] = {"messages": list(self.chat), "legal": legal}
@@ -42,7 +43,7 @@ class Seat:
 
 
 async def main(out: str) -> None:
-    """Play, and write what came up."""
+    """Play, and write the recorded chats."""
     chats: dict[str, Any] = {}
     runs = {f"player{seat}": {"runtime": {"type": "subprocess"}} for seat in range(2)}
     config = {"taskset": {"id": "kuhn_poker"}, **runs}

@@ -1,12 +1,13 @@
-"""The Kuhn poker of another library, verifiers, as it is: its environment plays our games.
+"""Kuhn poker of another library, verifiers, unchanged: its environment plays a run's games.
 
-It runs where `verifiers` 0.4 and its environment kuhn_poker are installed, in an environment of
-its own if they need other versions than ours: of this package it imports `drivers` alone.
+It runs where `verifiers` 0.4 and its environment kuhn_poker are installed, in a separate Python
+environment if they need other versions than ours: of this package it imports only `drivers`.
 
     unstable train --config examples/drivers/kuhn.yaml --games.0.env driver --listen.port 8100
     python examples/drivers/verifiers_kuhn.py http://127.0.0.1:8100 16
 
-The deal is the game's seed; the environment's player 0 and 1 are our seats, asked at their URLs.
+The deal depends on the game's seed; the environment's players 0 and 1 are our seats, queried at
+their URLs.
 """
 
 import os
@@ -21,12 +22,12 @@ from verifiers.v1.runtimes import ProgramResult
 
 from unstable.drivers import OpenGame, drive
 
-__all__ = ["Direct"]  # what verifiers finds in a module that is named as a harness
-HARNESS = os.environ.get("VERIFIERS_HARNESS", "verifiers_kuhn")  # this file; or null, their own
+__all__ = ["Direct"]  # verifiers searches a harness module for it
+HARNESS = os.environ.get("VERIFIERS_HARNESS", "verifiers_kuhn")  # this file; or null, theirs
 
 
 class Direct(vf.Harness[vf.HarnessConfig]):
-    """Sends a chat and takes the answer: verifiers' `null` without a process for each answer."""
+    """A harness that sends a chat and returns the answer: verifiers' `null` without processes."""
 
     APPENDS_SYSTEM_PROMPT = SUPPORTS_RESUME = True
     EXECUTES_CODE = NEEDS_CONTAINER = False
@@ -41,7 +42,7 @@ class Direct(vf.Harness[vf.HarnessConfig]):
         mcp_urls: Any,
         data: vf.TaskData,
     ) -> ProgramResult:
-        """One call: the system prompt and all messages until now."""
+        """Make one call with the system prompt and all messages so far."""
         system, chat = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}, *map(message_to_wire, chat or ())]
         async with httpx.AsyncClient(trust_env=False, verify=False, timeout=None) as client:
@@ -54,7 +55,7 @@ class Direct(vf.Harness[vf.HarnessConfig]):
 
 
 async def play(game: OpenGame) -> dict[str, Any]:
-    """A hand; returns what each seat's trace was rewarded with."""
+    """Play a hand; returns the rewards of the seats' traces as payoffs."""
     seats: dict[str, Any] = {}
     for number, seat in enumerate(game.seats):
         key = f"SEAT_{game.id}_{number}"  # verifiers reads keys in the environment

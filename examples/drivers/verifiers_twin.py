@@ -1,8 +1,8 @@
-"""Kuhn poker in the very chats of verifiers' environment, as an env of ours: for its exact measure.
+"""Kuhn poker in the chats of verifiers' environment, as an env of ours, for exact exploitability.
 
-A run's model plays verifiers' environment (verifiers_kuhn.py); here are the same deals, moves and
-pay-offs as a game whose tree can be grown, and each decision is put as the chat that they send.
-The chats are read from what verifiers_chats.py has written.
+A run's model plays verifiers' environment (verifiers_kuhn.py). This file has the same deals, moves
+and payoffs as a game whose tree can be expanded, and presents each decision as the chat that
+verifiers sends. It reads the chats from the output of verifiers_chats.py.
 """
 
 import json
@@ -20,7 +20,7 @@ LEGAL = {
     ("[bet]",): ["[fold]", "[call]"],
     ("[check]", "[bet]"): ["[fold]", "[call]"],
 }
-"""By the moves so far; after any others the hand is over."""
+"""Legal actions by the moves so far; after any other moves the hand is over."""
 Chat = tuple[dict[str, str], ...]
 
 
@@ -28,7 +28,7 @@ class KuhnChats(Environment):
     """One hand; seat 0 moves first, an ante and a bet are one chip each."""
 
     def __init__(self, chats: str) -> None:
-        """`chats` is the file."""
+        """Read the chats from the file `chats`."""
         self.chats = _read(chats)
         blocks = _constant([chat[0]["content"] for chat in self.chats.values()])
 
@@ -49,41 +49,36 @@ class KuhnChats(Environment):
         )
 
     def reset(self, seats: int, seed: int) -> None:
-        """Deal."""
         assert seats == 2, "two play"
         self.cards = random.sample("JQK", 2)
         self.moves: tuple[str, ...] = ()
 
     @property
     def mover(self) -> int:
-        """By turns."""
+        """Seat to move; seats alternate."""
         return len(self.moves) % 2
 
     @property
     def chat(self) -> Chat:
-        """What the mover is asked with; of a hand that is over, the last."""
+        """Chat that requests the current decision; the last one once the hand is over."""
         moves = self.moves if self.moves in LEGAL else self.moves[:-1]
         return self.chats[self.cards[len(moves) % 2], moves]
 
     def observe(self) -> Observation:
-        """The chat."""
         return Observation(
             seat=self.mover, rules="", events=[], board="", notice="", chat=self.chat
         )
 
     def legal_moves(self) -> list[str]:
-        """Two."""
         return LEGAL[self.moves]
 
     def step(self, action: str) -> EnvStep:
-        """Make a move."""
         if action not in LEGAL[self.moves]:
             return EnvStep(over=False, refused=True, reason="That is no legal move.")
         self.moves = (*self.moves, action)
         return EnvStep(over=self.moves not in LEGAL, refused=False)
 
     def payoffs(self) -> list[float]:
-        """Chips."""
         first = self.cards[0] == "K" or self.cards[1] == "J"
         if self.moves[-1] == "[fold]":
             first = len(self.moves) % 2 == 0  # seat 1 has folded
@@ -91,12 +86,12 @@ class KuhnChats(Environment):
         return [won, -won] if first else [-won, won]
 
     def scale(self) -> float:
-        """An ante and a bet."""
+        """Return the most that a seat can win or lose: an ante and a bet."""
         return 2.0
 
 
 def _read(path: str) -> dict[tuple[str, tuple[str, ...]], Chat]:
-    """Each decision's chat, by the card and the moves that it tells of."""
+    """Return each decision's chat, by the card and the moves in it."""
     found: dict[tuple[str, tuple[str, ...]], Chat] = {}
     for row in json.loads(Path(path).read_text()):
         chat = tuple(row["messages"])
@@ -113,7 +108,7 @@ def _text(chat: Chat) -> str:
 
 
 def _constant(texts: list[str]) -> list[str]:
-    """The blocks of lines that stand in all texts, the longest first."""
+    """Return the blocks of lines that all texts contain, the longest first."""
     blocks: list[str] = []
     open_block = False
     for line in texts[0].split("\n"):

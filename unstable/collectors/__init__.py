@@ -1,5 +1,5 @@
-"""Collectors: playing is slow, parallel and faulty, so it has a room and a fault border of its own.
+"""Collectors play games: slow, parallel work, whose failures stay within this package.
 
-Specs and adapters come in, finished games or failures go out, tokens as they were sampled. Rewards,
-ratings and gradients never enter.
+Specs and adapters come in; finished games or failures go out, with tokens unchanged since sampling.
+Collectors never see rewards, ratings or gradients.
 """

@@ -1,12 +1,12 @@
-"""Branching: one game, forked at a turn of the trained seat into a group of continuations.
+"""Branching: a game is forked at a turn of the trained seat into a group of continuations.
 
-They share history, env chance and opponents, so that what differs in their outcomes is owed to what
-was sampled from the fork on. A fork replays the game's actions from its seed: no env is copied. The
-first game only leads to the fork; all that is compared was played after it.
+Branches share history, env randomness and opponents, so differences of their outcomes come from
+actions after the fork. A fork replays the game's actions from its seed, without copying an env. The
+first game only leads to the fork; all compared turns come after it.
 
-The number of the turn is drawn before that game is played. A draw among the turns that the game had
-would depend on what follows the fork: deals that lead to long games would be forked less often at
-each of their turns, and what is hidden there would not be distributed as it is in play.
+The number of the turn is drawn before the first game. A draw among that game's turns would depend
+on events after the fork: deals that lead to long games would be forked less often at each turn,
+which would bias the distribution of hidden information.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from unstable.types import Answer, GameResult, GameSpec, Turn
 from unstable.types.seeds import derive_seed
 
 DECAY = 0.8
-"""How much of a turn's estimated spread remains when a group forked there has ended."""
+"""Weight of a turn's old spread in the estimate after a new group forked there."""
 MEMORY = 0.95
-"""How much of the share of games that reach a turn remains with each further game."""
+"""Weight of the old share of games that reach a turn in the estimate after a new game."""
 UNKNOWN = {turn: 0.5**turn for turn in range(6)}
 """The share of games that reach each turn, before any has been played."""
 LEAST_SPREAD = 0.05
-"""Where branches always ended alike they are tried now and then: the policy changes."""
+"""Least weight, so that turns whose branches ended alike are still tried: the policy changes."""
 
 
 class Forks:
-    """Chooses the turn of a seat to fork at, before the game is played.
+    """Sampler of a seat's turn to fork at, before the game is played.
 
-    A turn is drawn in proportion to the share of earlier games that reached it. With the rule
-    "uncertain" that is multiplied by how differently its groups ended: the standard deviation of
-    outcomes in each (env, seat, number of the turn), at first 1.
+    The probability of a turn is proportional to the share of earlier games that reached it. The
+    rule "uncertain" multiplies it by the spread of the turn's groups: the standard deviation of
+    outcomes in each (env, seat, number of the turn), initially 1.
     """
 
     def __init__(self, rule: str) -> None:
@@ -55,14 +55,14 @@ class Forks:
         return chance.choices([*reached], weights)[0]
 
     def count(self, env: str, seat: int, turns: int) -> None:
-        """Take in how many turns a seat had in a game."""
+        """Record the number of a seat's turns in a game."""
         reached = self._reached.setdefault((env, seat), dict(UNKNOWN))
         for turn in range(max(turns, len(reached))):
             share = reached.get(turn, 0.0)
             reached[turn] = share + (1 - MEMORY) * ((turn < turns) - share)
 
     def learn(self, env: str, seat: int, turn: int, outcomes: Sequence[float]) -> None:
-        """Take in how the branches of a fork ended for the seat."""
+        """Record the seat's outcomes in the branches of a fork."""
         spreads = self._spreads.setdefault((env, seat), {})
         spreads[turn] = DECAY * spreads.get(turn, 1.0) + (1 - DECAY) * statistics.pstdev(outcomes)
 
@@ -75,7 +75,7 @@ class Forks:
         ]
 
     def restore(self, state: Iterable[tuple[str, int, int, float, float]]) -> None:
-        """Continue from what `state` returned."""
+        """Restore a value that `state` returned."""
         self._reached, self._spreads = {}, {}
         for env, seat, turn, share, spread in state:
             self._reached.setdefault((env, seat), {})[turn] = share
@@ -83,20 +83,20 @@ class Forks:
 
 
 class PlayOne(Protocol):
-    """Plays one game, from where the shared turns have led."""
+    """A function that plays one game, which may resume after shared turns."""
 
     def __call__(
         self, spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
     ) -> Coroutine[Any, Any, GameResult]:
-        """`first`: the answer of its first own turn; None: the player is asked."""
+        """Play `spec` after `shared`; `first` is the first own answer, None to query the player."""
 
 
 Explore = Callable[[GameSpec, Turn], Awaitable[Sequence[Answer | None]]]
-"""The first answers of the branches of a game that is forked at a turn."""
+"""A function (spec, turn) -> first answers of the branches of a game that is forked at a turn."""
 
 
 async def sampled_first(spec: GameSpec, turn: Turn) -> list[Answer | None]:
-    """Each branch's own player answers."""
+    """Return None for each branch: its own player answers."""
     return [None] * spec.branches
 
 
@@ -107,10 +107,10 @@ async def play_branches(
     forks: Forks,
     explore: Explore = sampled_first,
 ) -> GameResult:
-    """Play `spec` and then its branches, from a turn of the trained seat on, all at once.
+    """Play `spec`, then its branches concurrently, from a turn of the trained seat on.
 
-    `explore` says what the branches begin with. A game that ends before the turn that was drawn has
-    none. Raises what a branch raised, and `EngineDiedError` before anything else.
+    `explore` returns the branches' first answers. A game that ends before the chosen turn has no
+    branches. Raises a branch's exception, and `EngineDiedError` in preference to others.
     """
     (seat,) = [place for place, seat in enumerate(spec.seats) if seat.trained]
     chance = random.Random(derive_seed(run_seed, "fork", spec.game_id))

@@ -1,4 +1,4 @@
-"""Many games at once on one event loop: started in order, bounded, each its own fault border."""
+"""Concurrent games on one event loop: started in order, bounded, with failures kept per game."""
 
 import asyncio
 from collections import Counter, deque
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Plays games with one engine. `actors.games_in_flight` must be a number by now.
+    """A player of many games on one engine. `actors.games_in_flight` must be a number by now.
 
-    Who owns the engine gives it the adapters of fixed opponents and of the policy's versions.
-    Without an engine and its tokenizer it plays games that need no local model.
+    The engine's owner loads the adapters of fixed opponents and of the policy's versions. Without
+    an engine and its tokenizer it plays games that need no local model.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Collector:
         tokenizer: Any,
         judges: Mapping[str, JudgeAnswer] | None = None,
     ) -> None:
-        """`judges` are as `PlayerFactory` has them."""
+        """Create the collector; `judges` are as in `PlayerFactory`."""
         assert isinstance(config.actors.games_in_flight, int)
         self._config = config
         self._engine = engine
@@ -59,8 +59,8 @@ class Collector:
         self.players = PlayerFactory(config, engine, tokenizer, judges)
         self.prompts = self.players.prompts
         self._plays: list[_PlayCall] = []
-        self._standing = _PlayCall(deque(), None)  # of `play_on`
-        self._beginning = asyncio.Lock()  # no game is in flight while prefixes are forgotten
+        self._standing = _PlayCall(deque(), None)  # for `play_on`
+        self._beginning = asyncio.Lock()  # no game is in flight while the prefix cache is dropped
         self._retired: set[PlayerId] = set()  # versions
         self._tally = _CollectorTally()
         self._forks = Forks(config.groups.fork)
@@ -76,13 +76,13 @@ class Collector:
             ).answers
         self._trust = Trust()
         self._fork_server = ForkServer(partial(import_all, _users_modules(config)), serve_game)
-        self.driving: Driving | None = None  # where a program outside plays a game
+        self.driving: Driving | None = None  # if a game driver plays a game
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
-        """Import what games need, and listen where programs outside play any."""
+        """Import the games' modules; open ports and start drivers if game drivers play."""
         needed = _users_modules(self._config) | _libraries(self._config)
-        await asyncio.to_thread(import_all, needed)  # it would block the games' event loop
+        await asyncio.to_thread(import_all, needed)  # in a thread, not to block the event loop
         if any(game.is_driven for game in self._config.games):
             from unstable.collectors.driven.driving import Driving  # a web server
 
@@ -90,11 +90,11 @@ class Collector:
             await self.driving.start()
 
     def announce(self, version: PlayerId) -> None:
-        """Have seats that take the newest version at each turn take this one."""
+        """Make this the version of seats that use the newest version at each turn."""
         self.players.newest.announce(version)
 
     async def retire(self, version: PlayerId) -> None:
-        """Forget a version that no new game names, as soon as no game in flight does."""
+        """Unload a version that no new game names, once no game in flight uses it."""
         self._retired.add(version)
         await self._remove_retired()
 
@@ -110,7 +110,7 @@ class Collector:
             await self._engine.unload(name)
 
     def stats(self) -> dict[str, float]:
-        """The engine's numbers, and games, turns and failures since the start, games in flight."""
+        """Return the engine's stats; games, turns and failures since the start; games in flight."""
         return {
             **(self._engine.stats() if self._engine is not None else {}),
             "games": self._tally.games,
@@ -120,7 +120,7 @@ class Collector:
         }
 
     def state(self) -> ActorState:
-        """What play so far has to do with play to come."""
+        """Return the state that later play depends on."""
         return ActorState(
             training_games=self._tally.training_games,
             trained_turns=self._tally.trained_turns,
@@ -130,7 +130,7 @@ class Collector:
         )
 
     def restore(self, state: ActorState) -> None:
-        """Continue from what `state` returned."""
+        """Restore a state that `state` returned."""
         self._tally.training_games = state.training_games
         self._tally.trained_turns = state.trained_turns
         self._trust.ended, self._trust.raised = Counter(state.ended), Counter(state.raised)
@@ -139,7 +139,7 @@ class Collector:
     async def play(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[GameResult | GameFailure]:
-        """As `play_together`, one result at a time."""
+        """Play the specs as `play_together` does, and yield one result at a time."""
         async with aclosing(self.play_together(specs, enough)) as plays:
             async for results in plays:
                 for result in results:
@@ -148,32 +148,32 @@ class Collector:
     def play_together(
         self, specs: Sequence[GameSpec], enough: int | None = None
     ) -> AsyncGenerator[list[GameResult | GameFailure]]:
-        """Play the specs in order and yield results, failures among them, as games finish.
+        """Play the specs in order and yield results, failures included, as games finish.
 
         Each list holds all results that are ready when it is yielded.
 
-        With `enough`, a game is started only while the finished games' trained turns, and those
-        to expect of the games in flight, are fewer; specs that were not started are left out, but
-        never a part of a group: one that comes without members that were played elsewhere is played
-        to its end. What is started depends on the order of finishing alone, never on who reads.
-        Purposes share `games_in_flight` evenly, and so do the calls of one. Closing the iterator
-        cancels its games. Raises `EngineDiedError`, since no other game can go on then.
+        With `enough`, a game starts only while the trained turns of finished games, plus those
+        expected of games in flight, are fewer. The remaining specs are dropped, but never part of a
+        group: a group whose first members were played elsewhere is completed. The order of
+        finishing alone decides which games start, never the speed of the reader. Purposes share
+        `games_in_flight` evenly, and so do calls with the same purpose. Closing the iterator
+        cancels its games. Raises `EngineDiedError`, which ends all games.
         """
         return self._results(_PlayCall(deque(specs), enough))
 
     def deal(self, specs: Iterable[GameSpec]) -> None:
-        """Have `play_on` play these too, after those that it was dealt before."""
+        """Append specs to the queue of `play_on`."""
         self._standing.waiting.extend(specs)
         self._start_games()
 
     def play_on(self) -> AsyncGenerator[list[GameResult | GameFailure]]:
-        """As `play_together`, of what is dealt, for ever; one at a time."""
+        """Play all specs that `deal` queues, forever, and yield results; one caller at a time."""
         self._standing.goes_on = True
         return self._results(self._standing)
 
     async def _results(self, play: "_PlayCall") -> AsyncGenerator[list[GameResult | GameFailure]]:
         async with self._beginning:
-            # Games then depend on nothing that was played before.
+            # Makes the games independent of earlier ones.
             if self._engine is not None and not self._plays:
                 await self._engine.forget_prefixes()
             self._plays.append(play)
@@ -261,7 +261,7 @@ class Collector:
             return await play_game(spec, game, players, seed, shared, first, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
-        """Play the games of an env in processes of their own from now on."""
+        """Play the games of an env in separate processes from now on."""
         self._isolated.add(env)
 
     async def close(self) -> None:
@@ -272,7 +272,10 @@ class Collector:
 
 
 def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseException:
-    """The fault border: whatever goes wrong costs this one game, unless the engine has died."""
+    """Convert a game's exception to a `GameFailure`; returns errors that must end the collector.
+
+    Only `EngineDiedError` and errors that are no `Exception` end it.
+    """
     if isinstance(error, EngineDiedError) or not isinstance(error, Exception):
         return error
     if isinstance(error, IsolatedGameError):
@@ -282,7 +285,7 @@ def _failure(spec: GameSpec, error: BaseException) -> GameFailure | BaseExceptio
 
 
 def _users_modules(config: RunConfig) -> set[str]:
-    """Modules that games and opponents name by targets."""
+    """Return the modules that games and opponents name in targets."""
     names = ("env", "info", "legal_moves", "payoffs", "seating")
     games = [getattr(game, name) for game in config.games for name in names]
     bots = [getattr(opponent, "target", None) for opponent in config.opponents.fixed]
@@ -292,7 +295,7 @@ def _users_modules(config: RunConfig) -> set[str]:
 
 
 def _libraries(config: RunConfig) -> set[str]:
-    """What the fixed opponents' players import."""
+    """Return the libraries that the fixed opponents' players import."""
     kinds = map(player_class, config.fixed_opponents.values())
     return {library for kind in kinds for library in kind.libraries}
 
@@ -300,14 +303,15 @@ def _libraries(config: RunConfig) -> set[str]:
 TRUST_GAMES = 20
 """Games that an env must have ended by accepted steps."""
 TRUST_SHARE = 0.9
-"""Their least share in these games and those at which it raised, or that failed otherwise."""
+"""Least share of such games among these and the games that raised or failed."""
 
 
 class Trust:
-    """How each env's games ended: one that plays well is not to blame for what it raises.
+    """Counts of how each env's games ended, by which an env becomes trusted.
 
-    Else an env with a fault would make forfeits out of good moves, and a policy that has found an
-    action at which a good env raises could void the games that it is about to lose.
+    If a trusted env does not list legal moves, its exceptions are the player's fault. Without
+    trust, a faulty env would turn good moves into forfeits, or a policy could void games that it is
+    about to lose by an action at which a good env raises.
     """
 
     def __init__(self) -> None:
@@ -315,7 +319,7 @@ class Trust:
         self.raised: Counter[str] = Counter()
 
     def add(self, result: GameResult | GameFailure) -> None:
-        """Take in a game; one that was cut off, or forfeited by an answer, says nothing."""
+        """Record a game; ignores truncated games and games that an answer forfeited."""
         env = result.spec.env
         if isinstance(result, GameFailure):
             self.raised[env] += 1
@@ -330,7 +334,7 @@ class Trust:
 
 
 class _CollectorTally:
-    """What this collector has played since it began."""
+    """Counts of this collector's games and turns since it began."""
 
     def __init__(self) -> None:
         self.games = 0
@@ -352,22 +356,22 @@ class _CollectorTally:
 
     @property
     def mean_trained_turns(self) -> float:
-        """Trained turns to expect of a training game; 1 before there was any."""
+        """Expected trained turns of a training game; 1 before the first."""
         return self.trained_turns / self.training_games if self.training_games else 1.0
 
 
 class _PlayCall:
-    """One call of `Collector.play`: what waits, what runs, what is ready to be read."""
+    """One call of `Collector.play_together`: waiting specs, running games and unread results."""
 
     def __init__(self, waiting: deque[GameSpec], enough: int | None) -> None:
         self.purpose = waiting[0].purpose if waiting else "train"
         self.waiting = waiting
         # In starting order.
         self.running: dict[asyncio.Task[GameResult], GameSpec] = {}
-        self.games = 0  # that run, a branching one as many as its branches
+        self.games = 0  # in flight; a branching game counts as its number of branches
         self.results: asyncio.Queue[GameResult | GameFailure | BaseException] = asyncio.Queue()
         self.trained_turns = 0
-        self.goes_on = False  # though nothing is left for now
+        self.goes_on = False  # True: wait for more specs
         self._enough = float("inf") if enough is None else enough
         self._begun = _parts_of_groups(waiting)
 
@@ -385,7 +389,7 @@ class _PlayCall:
 
 
 def _parts_of_groups(specs: Iterable[GameSpec]) -> set[int]:
-    """Ids of first members whose groups lack others: those were played before an actor died."""
+    """Return ids of first members of incomplete groups, partly played before an actor died."""
     given = Counter(spec.game_id - spec.member for spec in specs)
     sizes = {
         spec.game_id: max((seat.group_size for seat in spec.seats if seat.trained), default=1)

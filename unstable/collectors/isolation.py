@@ -1,8 +1,8 @@
-"""Games in processes of their own: what blocks, exits or crashes there costs that game alone.
+"""Games in separate processes: code that blocks, exits or crashes costs only its own game.
 
-The env, its legal moves, experts, bots and endpoints are in the game's process; local models answer
-from the actor's, as that one has the engine. A turn that is not over in its time ends the process,
-whatever that is doing.
+The game's process holds the env, its legal moves, experts, bots and endpoints. Local models answer
+from the actor's process, which has the engine. A turn that exceeds its timeout ends the process,
+even if it is blocked.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ START_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameJob:
-    """A game, with all that its process needs to play it."""
+    """A game, with everything that its process needs to play it."""
 
     spec: GameSpec
     config: GameConfig
@@ -38,11 +38,11 @@ class GameJob:
     shared: Sequence[Turn]
     first: Answer | None
     trusted: bool
-    moves: MovesKept  # what models have to be told of a position's moves
+    moves: MovesKept  # the information on a position's moves that models need
 
 
 class Ask(NamedTuple):
-    """What a game asks of a local model: the answer to an observation."""
+    """A game's request to a local model for the answer to an observation."""
 
     seat: SeatSpec  # whose player it is
     observation: Observation
@@ -53,14 +53,14 @@ class Ask(NamedTuple):
 
 
 class GameMessage(NamedTuple):
-    """What a game's process sends."""
+    """A message from a game's process."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
     content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`
 
 
 class IsolatedGameError(Exception):
-    """A game that failed in its process."""
+    """An error for a game that failed in its process."""
 
     def __init__(self, failure: GameFailure) -> None:
         super().__init__(failure.error)
@@ -70,10 +70,10 @@ class IsolatedGameError(Exception):
 async def play_isolated(
     job: GameJob, fork_server: ForkServer, make: Callable[[SeatSpec], Player]
 ) -> GameResult:
-    """Play a game in a process of its own; `make` makes the local model of a seat.
+    """Play a game in a separate process; `make` creates the local model of a seat.
 
-    Raises `IsolatedGameError` for what it raised there, `TimeoutError` where a turn takes too
-    long, and `RuntimeError` where its process has ended.
+    Raises `IsolatedGameError` for an exception in that process, `TimeoutError` if a turn takes too
+    long, and `RuntimeError` if the process has ended.
     """
     reader, writer = await asyncio.open_unix_connection(sock=fork_server.fork())
     process = _GameProcess(reader, writer, job.config)
@@ -101,7 +101,7 @@ async def play_isolated(
 
 
 class _GameProcess:
-    """A game's process, from here."""
+    """A game's process, seen from the actor."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, config: GameConfig
@@ -125,7 +125,7 @@ class _GameProcess:
             raise RuntimeError(f"{self._config.key}: the game's process has ended") from None
 
     def end(self) -> None:
-        """Kill it, which waits for this when its game is over; one that has gone is left alone."""
+        """Kill the process, which waits for this when its game is over; no-op if it is gone."""
         if self.id is not None:
             self.id.send(signal.SIGKILL)
         self._writer.close()
@@ -135,7 +135,7 @@ class _GameProcess:
 
 
 class _Connection:
-    """The way to the actor."""
+    """A game process's connection to the actor."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._stream = connection.makefile("rwb")
@@ -169,7 +169,7 @@ class _ProxyPlayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ticking:
-    """Any other player; the actor has to know that a turn has begun."""
+    """Any other player; tells the actor when a turn begins."""
 
     connection: _Connection
     player: Player
@@ -201,7 +201,7 @@ async def _play(job: GameJob, connection: _Connection) -> None:
     else:
         connection.send("result", result)
     connection.wait_for_end()
-    os._exit(0)  # whatever the game has left running
+    os._exit(0)  # even if the game has left threads running
 
 
 def serve_game(connection: socket.socket) -> None:

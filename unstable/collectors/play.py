@@ -1,4 +1,4 @@
-"""One game: who plays at its seats, and how it goes from the first observation to the outcome."""
+"""One game: its players, and its course from the first observation to the outcome."""
 
 import asyncio
 import dataclasses
@@ -43,11 +43,11 @@ from unstable.types.seeds import derive_seed
 
 
 class PlayerFactory:
-    """Makes the players of games; those that are local models answer through the engine.
+    """Factory of the players of games; local models answer through the engine.
 
-    Without an engine and its tokenizer it makes all others. Who owns the engine gives it the
+    Without an engine and its tokenizer it creates all other players. The engine's owner loads the
     adapters of fixed opponents and of the policy's versions. `judges` choose among several answers,
-    by the place of `best_of` in the config.
+    by the config field that has `best_of`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PlayerFactory:
         self._shared_players: dict[tuple[str, SeatSpec, Purpose], Player] = {}
 
     def player(self, game: GameConfig, purpose: Purpose, seat: SeatSpec) -> Player:
-        """The player that a seat names, as it plays this game."""
+        """Return the player that a seat names, for this game."""
         model = partial(self._model, game, seat, purpose)
         if seat.player == BASE:
             return model(None)
@@ -96,7 +96,7 @@ class PlayerFactory:
         adapter: str | None,
         version: int | None = None,
     ) -> Player:
-        # Never in training: what is sampled there must be the distribution that is trained.
+        # Never in training, which must sample from the distribution that it trains.
         kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
         player: Player = self._local(
             kind,
@@ -116,7 +116,7 @@ class PlayerFactory:
         return BestOfPlayer(player=player, answers=answers, judge=self._judges[place])
 
     def asked(self, env: str) -> ModelPlayer:
-        """The base model, which is asked about single decisions of a game."""
+        """Return the base model, for questions about single decisions of a game."""
         return self._local(ModelPlayer, env, adapter=None, version=None, temperature=1.0)
 
     def _local(self, kind: type[ModelPlayer], env: str, **own: Any) -> ModelPlayer:
@@ -131,17 +131,17 @@ class PlayerFactory:
         )
 
     def is_constrained(self, purpose: Purpose) -> bool:
-        """Whether local models are held to legal moves."""
+        """Return whether local models may only answer legal moves."""
         return purpose == "eval" and self._config.eval.constrained
 
     def moves_needed(self, purpose: Purpose) -> MovesKept:
-        """What local models have to be told of a position's moves."""
+        """Return the information on a position's moves that local models need."""
         if purpose == "train":
             return self._config.moves_kept
         return "legal" if self.is_constrained(purpose) else "none"
 
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:
-        """A fixed opponent, which games share unless it needs one for each."""
+        """Return a fixed opponent; games share it unless its class is `per_game`."""
         opponent = self._opponents[seat.player.name]
         kind: type[OpponentPlayer] = player_class(opponent)
         model = partial(self._model, game, seat, purpose)
@@ -159,7 +159,7 @@ class PlayerFactory:
 
 
 def players_of(spec: GameSpec, make: Callable[[SeatSpec], Player]) -> list[Player]:
-    """A game's players by seat, each behind the opener where one makes the game's first moves."""
+    """Return a game's players by seat, wrapped in `OpeningPlayer` if the game has an opener."""
     own = list(map(make, spec.seats))
     if spec.opener is None:
         return own
@@ -171,10 +171,10 @@ def players_of(spec: GameSpec, make: Callable[[SeatSpec], Player]) -> list[Playe
 class OpeningPlayer:
     """The opener for the game's first `spec.opening` moves, then the seat's own player.
 
-    The opener's moves follow from the game's seed alone, so that the games of a group, which share
-    it, begin alike. Where the game lists its legal moves, an answer that is none of them is
-    replaced by any of them, and `random` stands as who made it. Elsewhere it stands, and the game
-    may end by it.
+    The opener's moves depend on the game's seed alone, so the games of a group, which share it,
+    have equal openings. If the game lists its legal moves, a random legal move replaces an illegal
+    answer and is recorded under the player `random`. Otherwise the answer stays, and the game may
+    end by it.
     """
 
     spec: GameSpec
@@ -182,7 +182,7 @@ class OpeningPlayer:
     opener: Player
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The answer of whoever's turn it is; an opener's has its `player`."""
+        """Return the answer of the opener, with its `player` set, or of the seat's own player."""
         spec = self.spec
         if game.turns >= spec.opening:
             return await self.own.act(observation, game, seed)
@@ -197,9 +197,9 @@ class OpeningPlayer:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """What a game raises that would end more than the game comes as a `RuntimeError`.
+    """Convert exceptions of the game that would end more than the game to `RuntimeError`.
 
-    An interrupt of the task itself stays what it is.
+    Cancellation of the task itself passes unchanged.
     """
     try:
         yield
@@ -221,13 +221,12 @@ async def play_game(
     trusted: bool = False,
     told: Callable[[Game, Turn], None] = lambda game, turn: None,
 ) -> GameResult:
-    """Play `spec` with one player per seat; whatever an env or a player raises comes through.
+    """Play `spec` with one player per seat; propagates all exceptions of the env and the players.
 
-    Raises `TimeoutError` for a game that takes longer than its time-out, local models' time aside.
-    With `shared`, the game goes on from where those turns led another game of the same seed, and
-    with `first` it goes on by that answer. A player that leaves (`LeftError`) ends it; what was
-    played so far is a game that was cut off. `trusted` is what the env is to `Game`. `told` is
-    called with each turn that was played here.
+    Raises `TimeoutError` for a game that exceeds its timeout, not counting local models' time. With
+    `shared`, the game first replays those turns of another game of the same seed, and `first` is
+    the answer after them. A player that leaves (`LeftError`) ends the game, which counts as
+    truncated. `trusted` is passed to `Game`. `told` is called after each turn that is played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
@@ -273,7 +272,7 @@ async def _take_turn(
     run_seed: int,
     given: Answer | None,
 ) -> Turn:
-    """The seat to move is asked, unless its answer is given, and the env is given its action."""
+    """Query the player of the seat to move, unless its answer is given, and step the env."""
     observation, asked = game.observe(), perf_counter()
     seat, index = observation.seat, len(turns)
     observation = dataclasses.replace(observation, answers=_own_answers(spec, seat, turns))
@@ -293,11 +292,11 @@ async def _take_turn(
 
 
 def _own_answers(spec: GameSpec, seat: int, turns: Sequence[Turn]) -> tuple[str, ...]:
-    """What the seat's own player has answered: an opener's thoughts, say, are not the seat's."""
+    """Return the answers of the seat's own player; an opener's thoughts are not the seat's."""
     own, first = spec.seats[seat].player, spec.opening
     return tuple(t.answer.text for t in turns[first:] if t.seat == seat and t.player == own)
 
 
 def turn_seed(run_seed: int, spec: GameSpec, seat: int, index: int) -> int:
-    """What decides the answer of a game's turn."""
+    """Return the seed that decides the answer of a game's turn."""
     return derive_seed(run_seed, spec.purpose, spec.game_id, seat, index)

@@ -1,9 +1,9 @@
-"""Looks after an event loop from a thread of its own: which game keeps it from going on?
+"""A thread that watches an event loop and finds the game that blocks it.
 
-A step that sleeps or a bot that calculates for long blocks all games of its actor, and nothing in
-the loop can end it. The thread asks the loop for a sign of life twice a second. Where none comes
-and a game is what runs, its env is isolated from then on; where none comes for
-`games.turn_timeout`, the process has to go.
+An env that sleeps or a bot that computes for long blocks all games of its actor, and nothing in the
+loop can end it. The thread requests a sign of life from the loop twice a second. If none comes and
+a game is running, the game's env is isolated from then on; if none comes for `games.turn_timeout`,
+the process has to end.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from unstable.types import GameSpec
 log = logging.getLogger(__name__)
 INTERVAL_S = 0.5
 BLOCKED_S = 2.0
-"""Without a sign of life for so long, a loop is blocked."""
+"""Seconds without a sign of life, after which a loop counts as blocked."""
 _PREFIX = "a game of "
 _GAMES = Path(game.__file__).parent
 _BOTS = {Path(python.__file__), Path(programs.__file__)}
 
 
 def task_name(spec: GameSpec) -> str:
-    """The name of a task that plays a game, by which the game is found that blocks."""
+    """Return the name of a task that plays a game, by which the watch identifies it."""
     return f"{_PREFIX}{spec.env}"
 
 
 class LoopWatch:
-    """Watches the running loop until `close`.
+    """A watch of the running loop until `close`.
 
-    `blocked(env)` is called, in the watching thread, once for each time that a game of an env has
-    blocked the loop; `stuck(env)` where it has for as long as `limit(env)` says, in seconds. Time
-    counts only while the thread itself gets to run, so that a busy machine blocks nobody.
+    The watching thread calls `blocked(env)` once each time that a game of an env has blocked the
+    loop, and `stuck(env)` if it blocks for `limit(env)` seconds. Time counts only while the thread
+    itself runs, so a busy machine causes no alarm.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class LoopWatch:
         self._alive = True
 
     def _env(self) -> str | None:
-        """The env of the game whose own code, or bot, the loop is in; None for all else.
+        """Return the env of the game whose own code, or bot, the loop is running; None otherwise.
 
-        A client of an endpoint, or an engine, is in a game's task too and is no game's fault.
+        Clients of endpoints, and engines, also run in a game's task, but are not the game's fault.
         """
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
@@ -111,5 +111,5 @@ class LoopWatch:
 
 
 def _runs_a_game(file: Path) -> bool:
-    """Whether a file of ours calls an env or a user's bot."""
+    """Return whether a file of ours calls an env or a user's bot."""
     return file.parent == _GAMES or file in _BOTS

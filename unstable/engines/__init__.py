@@ -1,5 +1,5 @@
-"""Engines: what serves the model, a folder for each.
+"""Engines that serve the model, one folder per engine.
 
-Token ids and adapters come in, sampled ids with their log-probabilities go out. Text, games and
-rewards never enter.
+Token ids and adapters come in; sampled ids with their log-probabilities go out. Engines never see
+text, games or rewards.
 """

@@ -1,4 +1,4 @@
-"""Whether weights fit a base model: asked before an engine takes them, whatever the engine."""
+"""Checks of weights against a base model, shared by all engines."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,11 @@ from unstable.types import Adapter
 def fitting_pairs(
     adapter: Adapter, linears: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[Tensor, Tensor, float]]:
-    """Per linear layer: A [rank, in], B [out, rank] and the scale of B @ A.
+    """Return A [rank, in], B [out, rank] and the scale of B @ A for each linear layer.
 
-    `linears` holds (inputs, outputs) of the base's inner linear layers by name. Raises `ValueError`
-    for an adapter of other layers or sizes; that it is a plain LoRA `models.inspection` has seen.
+    `linears` maps the names of the base's inner linear layers to (inputs, outputs). Raises
+    `ValueError` if the adapter targets other layers or has other sizes. The adapter must be a plain
+    LoRA, which `models.inspection` checks.
     """
     pairs = lora_pairs(adapter)
     if not pairs:
@@ -34,7 +35,10 @@ def fitting_pairs(
 
 
 def misfit(base: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str | None:
-    """The first of some whole weights that is not as the base's, if one is not."""
+    """Describe the first tensor of `given` that is missing or has another shape than in `base`.
+
+    Returns None if all names and shapes match.
+    """
     for name in sorted(base.keys() | given.keys()):
         shapes = [tuple(each[name].shape) if name in each else "missing" for each in (given, base)]
         if shapes[0] != shapes[1]:

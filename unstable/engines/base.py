@@ -1,4 +1,4 @@
-"""What serves the model: token ids in, token ids with their log-probabilities out."""
+"""The interface of an engine: token ids in, token ids with their log-probabilities out."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,20 +9,20 @@ from unstable.config import RunConfig
 from unstable.types import Adapter, Completion, TopLogprobs
 
 MAX_ALLOWED = 1024
-"""Token ids that an answer can be restricted to: more would end vLLM's newer model runner."""
+"""Most token ids that a completion can be restricted to: more crash vLLM's newer model runner."""
 
 
 class Told(Protocol):
-    """A listener to an answer: called with its tokens since the last call, and their logprobs."""
+    """A listener to a completion, called with the tokens since its last call and their logprobs."""
 
     def __call__(
         self, ids: list[int], logprobs: list[float], likeliest: TopLogprobs | None = None, /
     ) -> None:
-        """`likeliest` are as `Completion.top_logprobs`, where the engine gives them."""
+        """Receive new tokens; `likeliest` is as in `Completion.top_logprobs`."""
 
 
 class SamplingRequest(Struct, frozen=True, kw_only=True):
-    """One answer that an engine is asked for: to which prompt, and how it is sampled.
+    """A request to an engine for one completion: the prompt and the sampling parameters.
 
     SamplingRequest(prompt_ids=[1, 2], adapter="main@3", temperature=1.0, max_tokens=8, seed=7)
     """
@@ -31,36 +31,36 @@ class SamplingRequest(Struct, frozen=True, kw_only=True):
     adapter: str | None  # None: the base model
     temperature: float  # 0: the likeliest tokens, with their logprobs at temperature 1
     max_tokens: int
-    seed: int  # decides the answer's chance, and nothing else's
+    seed: int  # of this completion's randomness alone
     allowed_token_ids: Sequence[int] | None = None  # every token is one of these; None: any
-    told: Told | None = None  # called as tokens are sampled, before the answer has them all
+    told: Told | None = None  # called while tokens are sampled, before the completion is done
 
 
 class EngineDiedError(RuntimeError):
-    """The engine will never answer again; who owns it has to begin anew."""
+    """An engine's permanent failure; its owner has to start a new engine."""
 
 
 class Engine(Protocol):
-    """Answers many requests at once, each under weights of its own. One event loop uses it."""
+    """A server of concurrent requests, each under its own weights. One event loop uses it."""
 
     async def load(self, weights: Adapter) -> None:
         """Serve these weights; `ValueError` if their name is taken or they do not fit the base."""
 
     async def unload(self, name: str) -> None:
-        """Forget the weights of that name and all that was computed under them.
+        """Remove the weights of that name and everything cached under them.
 
         No request in flight may use them.
         """
 
     async def forget_prefixes(self) -> None:
-        """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
+        """Drop the prefix cache, so that answers do not depend on earlier ones; only when idle."""
 
     async def generate(self, request: SamplingRequest) -> Completion:
-        """Sample an answer to the request's prompt.
+        """Sample a completion of the request's prompt.
 
-        With `allowed_token_ids` the logprobs are of the distribution over these alone: softmax over
-        their logits, after temperature. Raises `ValueError` for an unknown adapter and for a
-        request that cannot be served, `EngineDiedError` for a dead engine.
+        With `allowed_token_ids` the logprobs refer to the distribution over these ids alone: the
+        softmax of their logits, after temperature. Raises `ValueError` for an unknown adapter or a
+        request that cannot be served, `EngineDiedError` if the engine is dead.
         """
 
     async def score(
@@ -70,31 +70,31 @@ class Engine(Protocol):
         *,
         adapter: str | None,
     ) -> list[list[float]]:
-        """Log-probability of each token of each continuation of the prompt, at temperature 1.
+        """Return the log-probability of each token of each continuation, at temperature 1.
 
-        Nothing is sampled. Raises as `generate` does.
+        Samples nothing. Raises as `generate` does.
         """
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start, and gauges: how many requests are running and waiting now."""
+        """Return counters since the start, and gauges of running and waiting requests."""
 
     async def sleep(self) -> None:
-        """Give a GPU's memory back until `wake`, if there is one to give. Only when idle."""
+        """Release GPU memory until `wake`, if the engine uses a GPU; only when idle."""
 
     async def wake(self) -> None:
-        """Serve again."""
+        """Resume serving after `sleep`."""
 
     async def close(self) -> None:
         """Stop serving; requests in flight fail."""
 
 
 def max_length(config: RunConfig) -> int:
-    """Tokens of a run's longest prompt and answer together."""
+    """Return the number of tokens of a run's longest prompt and completion together."""
     return config.sampling.max_prompt_tokens + config.sampling.max_tokens
 
 
 def check_request(request: SamplingRequest, *, vocab_size: int, max_length: int) -> None:
-    """Raise `ValueError` for what no engine can answer, before it can disturb other requests."""
+    """Raise `ValueError` for a request that no engine can serve."""
     prompt_ids, allowed_token_ids = request.prompt_ids, request.allowed_token_ids
     temperature, max_tokens = request.temperature, request.max_tokens
     if not prompt_ids:

@@ -1,4 +1,4 @@
-"""The engines by name: what each needs of a machine, and how a run's own one starts."""
+"""Registry of engines: each engine's requirements, and how a run starts its engine."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,16 +19,16 @@ NEEDS: Mapping[str, EngineNeeds] = {
     "embedded": EMBEDDED,
     "vllm": VLLM,
 }
-"""What each needs, by its name, which is that of its folder."""
+"""Requirements of each engine, by its name, which is also the name of its folder."""
 
 
 async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokenizerBase"]:
-    """The engine of a resolved config, with the model loaded, and the model's tokenizer.
+    """Start the engine of a resolved config; returns it, model loaded, with the model's tokenizer.
 
-    What the engine itself prints goes to the file `log`. Raises `ConfigError` for a model that
-    cannot be served, `RuntimeError` when the engine does not start.
+    The engine's own output goes to the file `log`. Raises `ConfigError` for a model that cannot be
+    served, `RuntimeError` if the engine does not start.
     """
     tokenizer = load_tokenizer(config.model)
-    module = import_module(f"{__package__}.{config.actors.engine}.engine")  # which loads torch
+    module = import_module(f"{__package__}.{config.actors.engine}.engine")  # loads torch
     engine: Engine = await module.start(config, tokenizer, log)
     return engine, tokenizer

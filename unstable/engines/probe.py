@@ -1,10 +1,10 @@
-"""The start-up probe: proof that an engine really applies adapters, before a run rests on it.
+"""The start-up probe: proves that an engine applies adapters, before a run relies on it.
 
-Engines were seen to serve the base model in silence. Two random adapters, or models where all
-weights are trained, and the base answer the same prompts; another scorer, the learner's own, then
-says how likely each answer was under each of the three, and every answer must be as likely as the
-engine said under its own adapter alone. What is measured against is the adapters' own effect, which
-the scorer knows: no figure of any model.
+Some engines have silently served the base model. The probe sends the same prompts to the base and
+to two random adapters (or whole models with noise, if all weights are trained). A second scorer,
+the learner's, then computes each answer's likelihood under each of the three. Each answer must
+match the engine's logprobs under its own adapter alone. The yardstick is the adapters' own effect,
+which the scorer knows, so no threshold depends on the model.
 """
 
 import asyncio
@@ -30,42 +30,42 @@ _PROMPTS = 2
 _PROMPT_TOKENS = 12
 _ANSWER_TOKENS = 6
 _STRENGTH = 0.5  # of an adapter's products, relative to inputs of the same size
-_SPREAD = 0.3  # of what is added to each of a model's weights, relative to its tensor's own
-_CONTRAST = 3.0  # how many times as large what an adapter changes is as rounding, at least
-_NOTHING = 1e-6  # nats; a scorer that applies no adapter repeats itself
+_SPREAD = 0.3  # of the noise on each weight, relative to the root mean square of its tensor
+_CONTRAST = 3.0  # least ratio of an adapter's effect to rounding errors
+_NOTHING = 1e-6  # nats; a scorer that applies no adapter gives equal scores
 _SEE = "learning goes on; watch learn/mismatch_kl, and see docs/engines.md"
 
 
 class Bound(NamedTuple):
-    """Nats that engine and scorer may differ by: the mean over all tokens, and each one."""
+    """Nats by which engine and scorer may differ: the mean over all tokens, and the maximum."""
 
     mean: float
     most: float
 
 
 BOUNDS = {"bfloat16": Bound(0.2, 1.0), "float32": Bound(0.001, 0.01)}
-"""What is usual, by the dtype of the base weights. SmolLM2 has 0.03 to 0.11, at most 0.3, and
-0.00001, 0.00002; under a wrong adapter its answers are 0.9 to 3.4 off. Others may have more."""
+"""Usual differences by dtype of the base weights. SmolLM2 has a mean of 0.03 to 0.11, at most 0.3
+(bfloat16), and 0.00001, 0.00002 (float32); a wrong adapter differs by 0.9 to 3.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeAnswer:
-    """An engine's answer to a prompt."""
+    """An engine's completion of a probe prompt."""
 
     prompt_ids: list[int]
     completion: Completion
-    woken: bool = False  # asked after a sleep that the adapters were served through
+    woken: bool = False  # sampled after a sleep during which the adapters stayed loaded
 
 
 class Probes(NamedTuple):
-    """The base and the versions that an engine is asked under."""
+    """The base and the versions that the probe compares."""
 
-    base: Adapter  # what makes the base of a scorer that always has trained weights
+    base: Adapter  # the base, for a scorer that always applies trained weights
     versions: list[Adapter]
 
 
 def probes(model: ModelConfig) -> Probes:
-    """Two versions of the kind that is trained, far from the base and from each other."""
+    """Return the base and two versions of the trained kind, far from it and from each other."""
     if model.adapter == "none":
         return _whole_probes(model)
     shape = read_shape(model)
@@ -73,7 +73,7 @@ def probes(model: ModelConfig) -> Probes:
 
 
 def _whole_probes(model: ModelConfig) -> Probes:
-    """The base's weights as they are, and twice with noise, in `model.dtype`."""
+    """Return the base's weights unchanged, and two copies with noise, in `model.dtype`."""
     with quietly():
         weights = {name: each.contiguous() for name, each in load_model(model).named_parameters()}
 
@@ -91,12 +91,12 @@ def _whole_probes(model: ModelConfig) -> Probes:
 
 
 def probe_adapters(shape: ModelShape, config: AdapterConfig) -> list[Adapter]:
-    """Two adapters of the trained one's size whose products are random and far from zero."""
+    """Return two adapters of the trained adapter's size with random products far from zero."""
     return [_adapter(shape, config, number, _STRENGTH) for number in range(2)]
 
 
 def no_adapter(shape: ModelShape, config: AdapterConfig) -> Adapter:
-    """One that changes nothing: the base, for a scorer that always wears an adapter."""
+    """Return an adapter without effect: the base, for a scorer that always applies an adapter."""
     return _adapter(shape, config, 2, 0.0)
 
 
@@ -114,10 +114,10 @@ def _adapter(shape: ModelShape, config: AdapterConfig, number: int, strength: fl
 async def ask_probe(
     engine: Engine, adapters: Sequence[Adapter], vocabulary: int, *, sleeps: bool = False
 ) -> list[ProbeAnswer]:
-    """The engine's answers under the base and each adapter, which it forgets again.
+    """Return the engine's answers under the base and each adapter; unloads the adapters afterwards.
 
-    With `sleeps` it is asked once more after a sleep, through which the adapters stay: engines have
-    lost those that they held then (vLLM before 0.28, issue 53888).
+    With `sleeps` the probe repeats its requests after a sleep and keeps the adapters loaded
+    meanwhile: vLLM before 0.28 lost its loaded adapters then (issue 53888).
     """
     chance = np.random.default_rng(0)
     prompts = chance.integers(vocabulary, size=(_PROMPTS, _PROMPT_TOKENS)).tolist()
@@ -149,7 +149,7 @@ async def ask_probe(
 
 
 def probe_samples(answers: Sequence[ProbeAnswer]) -> list[TokenSample]:
-    """The answers as a learner scores them."""
+    """Convert the answers to samples that the learner can score."""
     return [
         TokenSample(prompt_ids=answer.prompt_ids, segments=(answer.completion,))
         for answer in answers
@@ -161,11 +161,11 @@ def check_probe(
     scores: Mapping[str | None, Sequence[Sequence[float]]],
     bound: Bound,
 ) -> list[str]:
-    """Doubts about the answers, a line each; raises `RuntimeError` where they are surely wrong.
+    """Return doubts about the answers, one line per doubt; raises `RuntimeError` for sure errors.
 
-    `scores` holds, by adapter (None: the base), the scorer's logprobs of every answer's tokens.
-    Certain is that an adapter has no effect, or another's; that engine and scorer differ by more
-    than `bound`, which is of other models, is a doubt.
+    `scores` maps an adapter (None: the base) to the scorer's logprobs of every answer's tokens. It
+    is a sure error if an adapter has no effect, or another adapter's effect. It is a doubt if
+    engine and scorer differ by more than `bound`, which was measured on other models.
     """
     doubts = []
     for woken in sorted({answer.woken for answer in answers}):
@@ -196,12 +196,12 @@ def _judge(
     bound: Bound,
     asked: str,
 ) -> list[str]:
-    """The doubts about the answers under one adapter, by its name in lines; raises as above."""
+    """Return doubts about the answers under one adapter; raises as `check_probe` does."""
     gaps = {name: np.abs(engine_N - scored_N) for name, scored_N in scored.items()}
     right_N = gaps.pop(adapter)
     right, most = float(right_N.mean()), float(right_N.max())
     other, wrong = min(((name, float(gap.mean())) for name, gap in gaps.items()), key=itemgetter(1))
-    # What the nearest of the others changes at these tokens, of which the engine knows nothing.
+    # Effect of the nearest other adapter at these tokens, by the scorer alone.
     effect = min(float(np.abs(scored[adapter] - scored[name]).mean()) for name in gaps)
     if effect <= _NOTHING:
         raise RuntimeError(
@@ -212,7 +212,7 @@ def _judge(
         f"start-up probe: the engine's logprobs under {asked} differ from the learner's by "
         f"{right:.4f} a token, {most:.4f} at most"
     )
-    # Not a number, or infinite, is wrong as well.
+    # `not <` also catches NaN and infinity.
     if not right < effect or wrong * _CONTRAST <= right:
         raise RuntimeError(
             f"{differ}; those under {_named(other)} by {wrong:.4f}, where {effect:.4f} is what an "

@@ -1,4 +1,4 @@
-"""Scores of continuations, by what may come next after each beginning that they share."""
+"""Scores of continuations, with one request per beginning that several of them share."""
 
 import asyncio
 import sys
@@ -8,11 +8,11 @@ from itertools import chain
 from unstable.engines.base import SamplingRequest, check_request
 
 After = Callable[[list[int], list[int]], Awaitable[Sequence[float]]]
-"""Of a beginning, and what might come next: the log-probability of each of these token ids."""
+"""A function (beginning, candidate ids) -> log-probability of each candidate as next token."""
 
 
 async def score_all(continuations: Sequence[Sequence[int]], after: After) -> list[list[float]]:
-    """The log-probability of each token of each continuation; each question is asked once."""
+    """Return the log-probability of each token of each continuation; scores shared parts once."""
     tree = next_tokens(continuations)
     found = await asyncio.gather(*(after([*begin], ids) for begin, ids in tree.items()))
     known = {
@@ -26,7 +26,7 @@ async def score_all(continuations: Sequence[Sequence[int]], after: After) -> lis
 
 
 def next_tokens(continuations: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """The ids that may follow each beginning that the continuations share, in order.
+    """Map each shared beginning of the continuations to the ids that may follow it, in order.
 
     >>> next_tokens([[5, 1], [5, 2], [7, 1]])
     {(): [5, 7], (5,): [1, 2], (7,): [1]}
@@ -41,7 +41,7 @@ def next_tokens(continuations: Sequence[Sequence[int]]) -> dict[tuple[int, ...],
 
 
 def next_token(prompt_ids: Sequence[int], adapter: str | None) -> SamplingRequest:
-    """A request for one token, asked for the distribution that it is sampled from."""
+    """Return a request for one token, whose distribution at temperature 1 gives the scores."""
     return SamplingRequest(
         prompt_ids=prompt_ids, adapter=adapter, temperature=1.0, max_tokens=1, seed=0
     )
@@ -54,7 +54,7 @@ def check_scoring(
     vocab_size: int,
     max_length: int,
 ) -> None:
-    """Raise `ValueError` for what no engine can score."""
+    """Raise `ValueError` for continuations that no engine can score."""
     if not all(continuations):
         raise ValueError("a continuation is empty; give at least one token id")
     all_ids = [*prompt_ids, *chain.from_iterable(continuations)] if prompt_ids else prompt_ids

@@ -1,7 +1,7 @@
-"""Rewards: what a finished game earned its seats, as terms that the config names and adds up.
+"""Rewards: the terms that the config names, computed from finished games and added up.
 
-A finished game comes in, trajectories with each term's raw and weighted value go out. Baselines,
-normalising and all that comes after the sum are the learner's.
+A finished game comes in; trajectories with each term's raw and weighted value go out. The learner
+computes baselines, normalization and everything else after the sum.
 """
 
 from unstable.rewards.oracles.telling import item

@@ -1,6 +1,6 @@
-"""Games are judged while the next ones are read: each by a task of its own, none waits for another.
+"""Concurrent judging: one task per game, while the next games are read.
 
-What has ended is told by callbacks: `asyncio.wait` would look at all that wait each time that one
+Tasks report their end by callbacks: `asyncio.wait` would scan all waiting tasks each time that one
 ends, which took a tenth of small games' time.
 """
 
@@ -14,7 +14,7 @@ J = TypeVar("J")
 
 
 class Beside(Generic[G, J]):
-    """Judges what `played` yields, in lists of what has ended by then, in the games' order."""
+    """A judge of the games that `played` yields, with lists of finished results in game order."""
 
     def __init__(
         self, played: AsyncGenerator[list[G]], judge: Callable[[G], Coroutine[Any, Any, J]]
@@ -27,7 +27,7 @@ class Beside(Generic[G, J]):
         self._woken = asyncio.Event()
 
     async def lists(self) -> AsyncGenerator[list[J]]:
-        """Closing the iterator cancels what is judged."""
+        """Yield results as they finish; closing the iterator cancels running judges."""
         coming: asyncio.Future[list[G] | None] | None = self._next()
         try:
             while self._waiting or coming is not None:
@@ -54,7 +54,7 @@ class Beside(Generic[G, J]):
         return future
 
     async def _begin(self, games: Sequence[G]) -> None:
-        """Have games judged; what waits for nothing is over then."""
+        """Start judging games; judges that do not wait finish at once."""
         new = [asyncio.create_task(self._judge(game)) for game in games]
         for task in new:
             self._waiting[task] = next(self._numbers)

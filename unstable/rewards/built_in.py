@@ -1,4 +1,4 @@
-"""Reward terms that need nobody else: functions of a game and of a turn, or of a seat."""
+"""Built-in reward terms: functions of a game and of a turn or a seat, without external services."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,27 +8,27 @@ from unstable.types import GameResult, Turn
 
 
 def outcome(result: GameResult, seat: int) -> float:
-    """The seat's outcome of the game."""
+    """Return the seat's outcome of the game."""
     return result.outcomes[seat]
 
 
 def action_format(result: GameResult, turn: Turn) -> float:
-    """1 if the parser found an action in the answer, else 0."""
+    """Return 1 if the parser found an action in the answer, else 0."""
     return float(turn.answer.formatted)
 
 
 def invalid_move(result: GameResult, turn: Turn) -> float:
-    """1 if the env refused the action, else 0; give it a negative weight."""
+    """Return 1 if the env refused the action, else 0; use a negative weight."""
     return float(turn.invalid)
 
 
 def length(result: GameResult, turn: Turn, of: Part = "answer", free: int = 0) -> float:
-    """Number of sampled tokens beyond `free`; give it a small negative weight."""
+    """Return the number of sampled tokens beyond `free`; use a small negative weight."""
     return float(max(0, _tokens(turn, of) - free))
 
 
 def overlong(result: GameResult, turn: Turn, most: int, buffer: int, of: Part = "answer") -> float:
-    """0 up to `most - buffer` sampled tokens, from there down to -1 at `most`, in a line.
+    """Return 0 up to `most - buffer` sampled tokens, decreasing linearly to -1 at `most`.
 
     The soft overlong punishment of DAPO (Yu et al., 2025, arXiv:2503.14476, equation 13).
     """
@@ -36,7 +36,7 @@ def overlong(result: GameResult, turn: Turn, most: int, buffer: int, of: Part = 
 
 
 def _tokens(turn: Turn, of: Part) -> int:
-    """Number of sampled tokens of the answer, of its thought or of the rest; 0 of a program's."""
+    """Return the number of sampled tokens of a part of the answer; 0 without a local model."""
     sampled = turn.answer.sampled
     if sampled is None:
         return 0
@@ -46,9 +46,9 @@ def _tokens(turn: Turn, of: Part) -> int:
 
 
 def expert(result: GameResult, turn: Turn) -> float | None:
-    """How likely the game's expert makes the move that was made; 0 where that was none.
+    """Return the expert's probability of the turn's move; 0 for an answer without a legal move.
 
-    It is on the turn where `sampling.moves` is expert. None where no local model answered.
+    The turn has it if `sampling.moves` is expert. None if no local model answered.
     """
     sampled = turn.answer.sampled
     if sampled is None:

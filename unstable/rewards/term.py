@@ -1,4 +1,4 @@
-"""A reward term of the config, made ready to be called or asked."""
+"""Reward terms of the config, prepared for calls."""
 
 import inspect
 import math
@@ -21,17 +21,17 @@ from unstable.types.figures import MOST
 
 
 class Term(NamedTuple):
-    """A reward term of the config, ready to be called."""
+    """A reward term of the config, prepared for calls."""
 
     config: RewardConfig
     judge: JudgeConfig
-    function: Callable[[GameResult, Turn | int], Any] | None  # None: `asking` has it
+    function: Callable[[GameResult, Turn | int], Any] | None  # None if `asking` is given
     judges: Literal["turn", "seat"]
-    asking: Asking | None  # of a term that waits
+    asking: Asking | None  # None unless the term waits
 
     @property
     def is_users(self) -> bool:
-        """The term is a plain function of the user."""
+        """True if the term is a plain function of the user."""
         return self.asking is None and self.config.term not in BUILT_IN
 
     def value(self, game: GameResult, judged: Turn | int) -> float | None:
@@ -44,9 +44,9 @@ class Term(NamedTuple):
             return self.function(game, judged)
 
     def reward(self, given: Any) -> Reward:
-        """Weigh a value, which may be a scalar of numpy or torch.
+        """Weight a value, which may be a scalar of numpy or torch.
 
-        Raises `ValueError` for one that is no number, or larger than files hold.
+        Raises `ValueError` if it is not a number or exceeds the range that files hold.
         """
         name, weight = self.config.key, self.config.weight
         try:
@@ -64,7 +64,7 @@ KINDS: dict[str, Callable[[str, str, Any], Oracle]] = {
     "reward_model": RewardModel,
     "teacher": LogprobTeacher,
 }
-"""Oracles by the kind of judge; functions are no kind."""
+"""Oracle class of each kind of judge, functions excluded."""
 
 
 def read_term(
@@ -74,7 +74,7 @@ def read_term(
     among: int,
     cache: Callable[[str], Path] | None,
 ) -> Term:
-    """The term that `field` names; raises `ConfigError` for what is none."""
+    """Return the term that `field` names; raises `ConfigError` if it is invalid."""
     judge, named = reward.judge_in(judges), reward.term in judges
     place = f"judges.{reward.term}" if named else field
     if named:
@@ -119,7 +119,7 @@ def read_term(
 
 
 def _check_plain(judge: JudgeConfig, place: str) -> None:
-    """Raise `ConfigError` for settings of a judge that a function which does not wait has not."""
+    """Raise `ConfigError` for judge settings that do not apply to a function that does not wait."""
     for name in ("on_failure", "retries", "cache"):
         if getattr(judge, name) != JudgeConfig.model_fields[name].default:
             raise ConfigError(
@@ -129,7 +129,7 @@ def _check_plain(judge: JudgeConfig, place: str) -> None:
 
 
 def _check_named(reward: RewardConfig, judge: JudgeConfig, field: str) -> None:
-    """Raise `ConfigError` where a term cannot be what the judge of its name says."""
+    """Raise `ConfigError` if a term's settings contradict the judge of its name."""
     place, entry = f"judges.{reward.term}", field.removesuffix("term")
     if reward.term in BUILT_IN:
         raise ConfigError(f"{place} is called as a term that is built in; give it another name")

@@ -1,11 +1,12 @@
-"""Reward terms: what a turn or a whole trajectory earned, each kept raw and weighted.
+"""Reward terms: the rewards of a turn or a whole trajectory, each stored raw and weighted.
 
-A term is a function, and the name of its second argument says what it judges. `turn`, or any other
+A term is a function, and the name of its second argument selects its subject. `turn`, or any other
 name: `term(result, turn, **args)` judges one turn. `seat`: `term(result, seat, **args)` judges that
-seat's whole trajectory, and counts once for it. Both return a number, or None where they do not
-apply. A term that waits for something is a coroutine function and runs beside the games; of
-`(results, turns)` or `(results, seats)` it judges many at a time and returns a list. Oracles wait
-as well (`oracles/`). What comes after the sum (normalising, baselines, groups) is the learner's.
+seat's whole trajectory, and counts once for it. Both return a number, or None if they do not apply.
+A term that waits for something is a coroutine function and runs concurrently with the games; with
+arguments `(results, turns)` or `(results, seats)` it judges a batch and returns a list. Oracles
+also wait (`oracles/`). The learner does everything after the sum (normalization, baselines,
+groups).
 """
 
 from collections import defaultdict
@@ -33,13 +34,13 @@ from unstable.types.tallies import TermCalls
 
 Judged = tuple[GameResult, list[Trajectory]]
 Values = list[float | None]
-"""What terms say, in the order in which they are asked."""
+"""Values of terms, in the order of their calls."""
 Apart = Callable[[GameResult], Awaitable[Values]]
-"""Asks the plain terms of a user's elsewhere; as `Rewards.plain_values` and what that raises."""
+"""A function that runs `Rewards.plain_values` elsewhere, with its result and exceptions."""
 
 
 class _TermCall(NamedTuple):
-    """What one value is asked of: a term, about a turn or a seat's whole trajectory."""
+    """A call of a term, for a turn or a seat's whole trajectory."""
 
     term: Term
     game: GameResult  # or a branch of it
@@ -59,12 +60,13 @@ class Rewards:
         cache: Callable[[str], Path] | None = None,
         places: Sequence[str] = (),
     ) -> None:
-        """`among` so many processes the calls at once are shared out, one at least to each.
+        """Read the terms; `among` is the number of processes that share the concurrent calls.
 
-        With `apart` a user's plain terms are asked there: an alarm that ends them reaches the main
-        thread alone. `cache` gives, by a term's name, the file of `cache: run`; without it memory
-        has to do. `places` are the fields that name the terms, if not buffer.rewards.N.term.
-        Raises `ConfigError` for an unknown term or a target that does not import.
+        Each process may make at least one call. `apart` evaluates a user's plain terms elsewhere,
+        because only the main thread can interrupt them by an alarm. `cache` returns the file of
+        `cache: run` for a term's name; without it such answers stay in memory. `places` are the
+        fields that name the terms, by default buffer.rewards.N.term. Raises `ConfigError` for an
+        unknown term or a target that does not import.
         """
         self._terms: dict[str, Term] = {}
         fields = places or [f"buffer.rewards.{index}.term" for index in range(len(rewards))]
@@ -82,16 +84,16 @@ class Rewards:
 
     @property
     def at_once(self) -> int:
-        """Most calls in flight of terms that wait; 0 where none waits."""
+        """Most concurrent calls of terms that wait; 0 without such terms."""
         return sum(term.judge.at_once for term in self._terms.values() if term.asking)
 
     @property
     def _asked(self) -> dict[str, Asking]:
-        """The terms that wait, by name."""
+        """Terms that wait, by name."""
         return {name: term.asking for name, term in self._terms.items() if term.asking is not None}
 
     def check(self) -> None:
-        """Raise `ConfigError` where an oracle cannot be asked; loads no model."""
+        """Raise `ConfigError` if an oracle is not usable; loads no model."""
         for asking in self._asked.values():
             asking.check()
 
@@ -112,17 +114,17 @@ class Rewards:
         return None if raw is None else term.reward(raw).weighted
 
     def serve(self, engine: ChatEngine) -> None:
-        """Have judges ask the actor's engine, where the config says so."""
+        """Let judges use the actor's engine, if the config says so."""
         for asking in self._asked.values():
             asking.oracle.serve(engine)
 
     async def close(self) -> None:
-        """Give back what oracles hold."""
+        """Release the oracles' resources."""
         for asking in self._asked.values():
             await asking.close()
 
     def take_asked(self) -> TermCalls:
-        """What the terms that wait have been asked since the last call; falsy where nothing."""
+        """Return the counts of terms that wait, since the last call; falsy if empty."""
         taken = {name: asking.oracle.counts.take() for name, asking in self._asked.items()}
         counts = {name: counts for name, (counts, _) in taken.items() if counts}
         return TermCalls(counts, {name: means for name, (_, means) in taken.items() if means})
@@ -130,10 +132,9 @@ class Rewards:
     async def judge(
         self, played: AsyncGenerator[list[GameResult | GameFailure]]
     ) -> AsyncGenerator[list[Judged | GameFailure]]:
-        """Games with their trajectories; while terms wait, the next games are read.
+        """Yield games with their trajectories; reads the next games while terms wait.
 
-        The fault border of a game holds here too: what a term raises costs that game alone. Closing
-        the iterator cancels the terms that are waited for.
+        An exception of a term costs only its own game. Closing the iterator cancels pending terms.
         """
         if not self._waits:
             async for results in played:
@@ -154,9 +155,9 @@ class Rewards:
     def plain_values(
         self, result: GameResult, begins: Callable[[], object] = lambda: None
     ) -> Values:
-        """The value of each call of a user's plain term, in order; raises what one raises.
+        """Return the value of each call of a user's plain term, in order; raises its exception.
 
-        `begins` is called before each.
+        Calls `begins` before each term.
         """
         values: Values = []
         for term, game, judged in self._calls(result):
@@ -166,19 +167,19 @@ class Rewards:
         return values
 
     def trajectories(self, result: GameResult) -> list[Trajectory]:
-        """One trajectory, with rewards, for each trained seat that had a turn after the opening.
+        """Return a trajectory with rewards for each trained seat with a turn after the opening.
 
-        Of a game that was forked, for each of its branches, from the fork on: what is before it is
-        the same in all of them. No term may wait.
+        For a forked game, returns those of its branches, from the fork on: earlier turns are common
+        to all. No term may wait.
         """
         assert not self._waits, "`judge` waits"
         values = [term.value(game, judged) for term, game, judged in self._calls(result)]
         return self._trajectories(result, values)
 
     def recorded(self, result: GameResult) -> list[Trajectory]:
-        """The trajectories that a game's record holds: no term is asked again.
+        """Return the trajectories in a game's record, without calling any term.
 
-        Raises `KeyError` where it lacks rewards, or has others.
+        Raises `KeyError` if the record lacks rewards or has others.
         """
         found: _Found = defaultdict(dict)
         for game, seat, turns in _seats(result):
@@ -191,7 +192,7 @@ class Rewards:
         return [_trajectory(game, seat, turns, found) for game, seat, turns in _seats(result)]
 
     async def _wait(self, result: GameResult) -> Values:
-        """The value of each call, in order; the first that raises ends the others."""
+        """Return the value of each call, in order; the first exception cancels the others."""
         calls = self._calls(result)
         apart: Values = []
         if self._apart is not None and any(call.term.is_users for call in calls):
@@ -220,7 +221,7 @@ class Rewards:
         ]
 
     def _trajectories(self, result: GameResult, values: Values) -> list[Trajectory]:
-        """Out of the value of each call, in order."""
+        """Return trajectories from the value of each call, in order."""
         rewards: _Found = defaultdict(dict)
         for (term, game, judged), raw in zip(self._calls(result), values, strict=True):
             if raw is not None:
@@ -229,7 +230,7 @@ class Rewards:
 
 
 _Found = dict[tuple[int, str, int], dict[str, Reward]]
-"""Rewards by what they judge."""
+"""Rewards by the turn or seat that they judge."""
 
 
 def _place(game: GameResult, judged: Turn | int) -> tuple[int, str, int]:
@@ -239,7 +240,7 @@ def _place(game: GameResult, judged: Turn | int) -> tuple[int, str, int]:
 
 
 def _seats(result: GameResult) -> Iterator[tuple[GameResult, int, list[Turn]]]:
-    """The trained games of a result, their trained seats that had a turn, and these turns."""
+    """Yield each trained game of a result, with each trained seat that had a turn and its turns."""
     for game in result.trained:
         trained = game.trained_turns
         for seat, spec in enumerate(game.spec.seats):
@@ -254,7 +255,7 @@ def _trajectory(game: GameResult, seat: int, turns: Sequence[Turn], rewards: _Fo
     for turn in turns:
         assert turn.answer.sampled is not None
         own = rewards.get(_place(game, turn), {})
-        tokens = turn.answer.sampled.without_top_logprobs()  # which nobody trains on
+        tokens = turn.answer.sampled.without_top_logprobs()  # not used in training
         samples.append(Sample(turn=turn.index, tokens=tokens, rewards=own))
     return Trajectory(
         game_id=game.spec.game_id,

@@ -1,5 +1,5 @@
-"""Serving: what any program can call by a URL, in the form of OpenAI's API.
+"""Serving: URLs with the interface of OpenAI's API, for any program.
 
-Requests come in as HTTP and become values; a `Seat` answers them, whoever sits there, and answers
-go out with exact tokens, whole or streamed. Nothing in here knows what is trained.
+HTTP requests become values, a `ServedSeat` with any player answers them, and answers go out with
+exact tokens, whole or streamed. This package does not know which model is trained.
 """

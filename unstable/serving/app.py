@@ -1,7 +1,7 @@
-"""The web application: where a request of OpenAI's API comes in, and what goes back.
+"""The web application: routes of OpenAI's API, from requests to responses.
 
-A `ServedSeat` answers requests. Which seat is asked, and whether whoever asks may, is for `Served`
-to say: it finds a seat by the path before `/v1` and the token that came along.
+A `ServedSeat` answers requests. A `Served` object finds the seat by the path before `/v1` and the
+request's token, and refuses clients without permission.
 """
 
 import asyncio
@@ -30,23 +30,23 @@ from unstable.serving.requests import (
 )
 from unstable.serving.stream import pieces
 
-_BODY_S = 60  # that a body may be on its way
-_READ_AWAY = 16 * MOST_BYTES  # of a body that is too large, so that who sends it hears so
+_BODY_S = 60  # timeout for receiving a body
+_READ_AWAY = 16 * MOST_BYTES  # bytes read of an oversized body, so that its client gets the error
 T = TypeVar("T")
 
 
 class Served(Protocol):
-    """Everything that is served at one port."""
+    """Everything that one port serves."""
 
     def seat(self, path: Mapping[str, str], token: str | None) -> ServedSeat:
-        """The seat of a path's parameters; raises `ApiError`."""
+        """Return the seat of a path's parameters; raises `ApiError`."""
 
     def routes(self) -> list[BaseRoute]:
-        """Further routes besides those of seats."""
+        """Return routes in addition to those of seats."""
 
 
 def application(served: Served, prefix: str = "") -> Starlette:
-    """The application, with seats at `prefix` and the API's own paths after it."""
+    """Return the application, with seats at `prefix` followed by the API's own paths."""
 
     created = int(time.time())
 
@@ -87,15 +87,16 @@ def application(served: Served, prefix: str = "") -> Starlette:
 
 
 def token_of(http: HttpRequest) -> str | None:
-    """The bearer token that came with a request."""
+    """Return a request's bearer token; None without one."""
     kind, _, token = http.headers.get("authorization", "").partition(" ")
     return token.strip() or None if kind.lower() == "bearer" else None
 
 
 async def body_of(http: HttpRequest) -> bytes:
-    """A request's body, which is JSON by its header; no page of a browser sends that unasked.
+    """Return a request's body, whose header must declare JSON: browsers never send that unasked.
 
-    Raises `ApiError` for one that is not, is too large, or too long on its way.
+    Raises `ApiError` for another content type, a body that is too large, or one that takes too
+    long.
     """
     kind = http.headers.get("content-type", "").partition(";")[0]
     if kind.strip().lower() != "application/json":
@@ -125,7 +126,7 @@ async def _answered(
     request = read_request(kind, await body_of(http))
     if request.stream:
         told = pieces(seat, request)
-        # What is wrong before the first piece is an answer of its own.
+        # An error before the first piece becomes a plain response.
         first = await unless_gone(http, asyncio.ensure_future(anext(told)))
 
         async def all_pieces() -> AsyncIterator[bytes]:
@@ -140,7 +141,7 @@ async def _answered(
 
 
 async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
-    """The answer, which is given up where who asked has gone away."""
+    """Return the task's result; cancels it and raises `ApiError` if the client disconnects."""
 
     async def gone() -> None:
         while (await http.receive())["type"] != "http.disconnect":

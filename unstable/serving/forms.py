@@ -1,4 +1,4 @@
-"""Answers of a form, whatever a model would say: JSON of a schema, or the call of a tool."""
+"""Structured outputs: constrains any model's answer to JSON of a schema or a tool call."""
 
 import asyncio
 import json
@@ -14,13 +14,13 @@ from unstable.serving.requests import ApiError, ChatRequest
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
-_AHEAD = 16  # tokens that are sampled freely at once; those up to the first that does not fit stay
-_TRIES = 32  # free tokens that are thrown away before one is drawn from some that fit
-_COMPACT = {"whitespace_flexible": False}  # or a model goes on with blanks
+_AHEAD = 16  # tokens sampled freely at once, kept up to the first that does not fit
+_TRIES = 32  # rejected free tokens before one is drawn from fitting tokens
+_COMPACT = {"whitespace_flexible": False}  # otherwise a model may add blanks endlessly
 
 
 class Forms:
-    """The grammars of one model's tokens, by llguidance (https://github.com/guidance-ai)."""
+    """Grammars over one model's tokens, by llguidance (https://github.com/guidance-ai)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -31,11 +31,11 @@ class Forms:
         asked: SamplingRequest,
         sample: Callable[[SamplingRequest], Awaitable[Completion]],
     ) -> Completion:
-        """Sample an answer of the requested form to what is asked; raises `ApiError`.
+        """Sample an answer of the requested form to the prompt; raises `ApiError`.
 
-        A token that does not fit is sampled again, which is the model's distribution over those
-        that fit. After 32 misses in a row (one at temperature 0, where all are alike), the token is
-        sampled from the first 1,024 ids that fit.
+        A token that does not fit is sampled again, which gives the model's distribution over
+        fitting tokens. After 32 misses in a row (one at temperature 0, where all are equal), the
+        token is sampled from the first 1,024 ids that fit.
         """
         matcher = await asyncio.to_thread(self._matcher, request)  # a large schema takes its time
         ids, drawn, misses = list[int](), 0, 0
@@ -89,14 +89,14 @@ class Forms:
 
     @cached_property
     def _tokens(self) -> Any:
-        """Raises `ValueError` for a tokenizer of which no form can be asked."""
+        """The tokenizer for llguidance; raises `ValueError` if it does not support it."""
         from llguidance.hf import from_tokenizer
 
         return from_tokenizer(self._tokenizer)
 
 
 def check_forms() -> None:
-    """Raise `ApiError` where llguidance is not installed."""
+    """Raise `ApiError` if llguidance is not installed."""
     try:
         import llguidance  # noqa: F401
     except ImportError:
@@ -105,7 +105,7 @@ def check_forms() -> None:
 
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> str:
-    """A grammar of one call of one of these, as `prompts.read_tool_calls` reads it."""
+    """Return a grammar of one call of one of these tools, for `prompts.read_tool_calls`."""
     calls = [
         {
             "type": "object",

@@ -1,4 +1,4 @@
-"""The text of an answer whose tokens come one by one, up to the first text that ends it."""
+"""The text of an answer that grows token by token, up to the first stop text."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -10,25 +10,25 @@ from unstable.engines.base import Told
 from unstable.prompts.text import UNKNOWN
 from unstable.types import Completion, TopLogprobs
 
-_WINDOW = 64  # newest ids that are put into words anew with each that comes, or up to twice as many
-_LATER = 7  # ids after which it is tried again, where that cannot be
+_WINDOW = 64  # newest ids that are decoded again with each new id; at most twice as many
+_LATER = 7  # ids until the next attempt to settle, after one that failed
 
 
 def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """A text up to the first of the stops, and whether there is one."""
+    """Return a text up to the first of the stops, and whether it has one."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
 
 
 class Growing:
-    """An answer as far as it can be sent: no half of a character, nothing that may begin a stop.
+    """The part of a growing answer that can be sent: no partial character, no possible stop.
 
-    All that `add` returns and then `rest` of the whole answer are that answer, up to its first
-    stop.
+    The results of `add`, followed by `rest` of the whole answer, make up that answer, up to its
+    first stop.
     """
 
     def __init__(self, text: Callable[[list[int]], str], stops: Sequence[str] = ()) -> None:
-        """`text` puts ids into words."""
+        """Create an empty answer; `text` decodes ids."""
         self._text, self._stops = text, stops
         self._held = max(map(len, stops), default=1) - 1
         self._settled = ""  # of ids that came before these
@@ -36,10 +36,10 @@ class Growing:
         self._most = 2 * _WINDOW
         self._sent = 0  # characters
         self.stopped = False
-        """Whether there is a stop in the answer so far."""
+        """True if the answer so far has a stop."""
 
     def add(self, ids: Sequence[int]) -> str:
-        """Take these ids too, and return what can be sent now."""
+        """Append these ids, and return the text that can be sent now."""
         self._ids += ids
         tail = self._text(self._ids)
         known = (self._settled + tail).rstrip(UNKNOWN)
@@ -53,11 +53,11 @@ class Growing:
         return new
 
     def rest(self, whole: str) -> str:
-        """What has not been sent of the whole answer."""
+        """Return the unsent part of the whole answer."""
         return whole[self._sent :]
 
     def _settle(self, tail: str) -> None:
-        """Put no more into words again what is settled, where the text of two parts is theirs."""
+        """Stop decoding old ids again, if their text and the rest's make up the text of both."""
         end = len(self._ids) - _WINDOW
         begun, left = self._text(self._ids[:end]), self._text(self._ids[end:])
         if begun + left == tail and not begun.endswith(UNKNOWN):
@@ -65,11 +65,11 @@ class Growing:
             self._ids = self._ids[end:]
             self._most = 2 * _WINDOW
         else:
-            self._most = len(self._ids) + _LATER  # some tokens lose their space where they begin
+            self._most = len(self._ids) + _LATER  # some tokens lose a leading space
 
 
 class Watch:
-    """A listener to an answer's tokens, up to the one that completes a stop."""
+    """A listener to an answer's tokens, up to the token that completes a stop."""
 
     def __init__(
         self, decode: Callable[[list[int]], str], stops: Sequence[str], told: Told | None
@@ -96,7 +96,7 @@ class Watch:
                 self._stopped.set()
 
     async def until_stopped(self, asked: Coroutine[Any, Any, Completion]) -> Completion | None:
-        """The answer of an engine; None where it is given up, since there is a stop in it."""
+        """Return an engine's answer; cancels it and returns None once the answer has a stop."""
         sampling = asyncio.ensure_future(asked)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -106,14 +106,14 @@ class Watch:
             await ended(sampling, stopped)
 
     def cut(self, whole: Completion | None) -> Completion:
-        """The answer up to its stop."""
+        """Return the answer up to its stop."""
         if whole is not None:
             return whole
         return replace(self._heard, top_logprobs=self._likeliest or None)
 
 
 async def ended(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancel what still runs, and let it end; what it raises is not asked for any more."""
+    """Cancel these tasks and wait for them; ignores their exceptions."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

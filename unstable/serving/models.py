@@ -1,4 +1,4 @@
-"""Versions of a policy, each a model by its name, as one seat that answers for them all."""
+"""A seat that serves a policy's versions, each as a model with its own name."""
 
 import asyncio
 import contextlib
@@ -29,35 +29,35 @@ from unstable.serving.requests import ApiError, ChatRequest, Request, TextReques
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
-_WAITING = 4  # times as many answers may wait as run at once
-_AGAIN_S = 1  # after which one that was refused may ask again
-_SHORT = 2**15  # characters that are put into tokens in no time
-_BLANKS = 4  # times as many characters as a token's, which a tokenizer may drop
-_SEEDS = 2**63  # as many as ours: what comes in any other form becomes one of these
+_WAITING = 4  # waiting answers per answer that may run
+_AGAIN_S = 1  # Retry-After of a refused request
+_SHORT = 2**15  # characters; shorter requests are encoded on the event loop
+_BLANKS = 4  # factor on a token's characters, because tokenizers may drop blanks
+_SEEDS = 2**63  # number of seeds; others are reduced modulo this
 T = TypeVar("T")
 
 
 class Limits(NamedTuple):
-    """The most that a seat serves."""
+    """The limits of a seat."""
 
     length: int  # tokens of prompt and answer together
-    likeliest: int  # tokens beside each that is sampled, as the engine gives them
-    at_once: int  # answers that the engine samples at once; of more, some wait
+    likeliest: int  # likeliest tokens that the engine returns with each sampled token
+    at_once: int  # answers that the engine samples concurrently; others wait
 
     @property
     def in_flight(self) -> int:
-        """Answers that run or wait, at which a further request is refused."""
+        """Number of running or waiting answers at which the seat refuses further requests."""
         return self.at_once * (1 + _WAITING)
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests by how they ended, answers that run or wait, and tokens of what was answered."""
+    """Counts of requests by outcome, of answers in flight, and of tokens in replies."""
 
     asked: int = 0
     answered: int = 0
     refused: int = 0
-    left: int = 0  # by who asked, before there was an answer
+    left: int = 0  # abandoned by the client before the answer
     failed: int = 0
     in_flight: int = 0
     prompt_tokens: int = 0
@@ -65,7 +65,7 @@ class RequestCounts:
 
 
 class ModelsSeat:
-    """Answers requests with an engine's models: what each name stands for is an adapter."""
+    """A seat that answers requests with an engine's models, each name mapped to an adapter."""
 
     def __init__(
         self,
@@ -79,9 +79,10 @@ class ModelsSeat:
         seed: int,
         longest: int | None = None,
     ) -> None:
-        """`adapters` None is the base; `longest` is the most characters that a token stands for.
+        """Create the seat; the adapter None is the base.
 
-        `seed` decides the chance of requests that have none, by the order in which they come.
+        `longest` is the most characters of a token, None if unbounded. Requests without a seed get
+        one derived from `seed` and the order of their arrival.
         """
         self._engine, self._template, self._decode = engine, template, decode
         self._adapters, self._limits = adapters, limits
@@ -91,9 +92,9 @@ class ModelsSeat:
         self._encoding = asyncio.Lock()
         self.counts = RequestCounts()
         self.died = asyncio.Event()
-        """Set once the engine will never answer again."""
+        """Set once the engine has died."""
         self.why = ""
-        """What it died of."""
+        """Error that killed the engine."""
 
     @classmethod
     def of(
@@ -104,7 +105,7 @@ class ModelsSeat:
         adapters: Mapping[str, str | None],
         length: int,
     ) -> Self:
-        """The seat of a resolved config's engine, whose model takes `length` tokens at most."""
+        """Return the seat of a resolved config's engine, whose model takes `length` tokens."""
         assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
         template = ChatTemplate(tokenizer, config.model.template_arguments)
         own = config.sampling.thoughts.tags
@@ -120,13 +121,12 @@ class ModelsSeat:
         return cls(*made, seed=config.seed, longest=longest)
 
     def models(self) -> Sequence[str]:
-        """The names that requests may ask for."""
         return list(self._adapters)
 
     async def answer(
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
-        """The answer, as `ServedSeat.answer` says; cancelling it ends it in the engine too."""
+        """Answer a request, see `ServedSeat.answer`; cancellation also ends it in the engine."""
         with self._counted():
             if self.counts.in_flight >= self._limits.in_flight:
                 text = f"{self.counts.in_flight} answers run or wait; ask again later"
@@ -168,7 +168,7 @@ class ModelsSeat:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """A request, by how it ends."""
+        """Count a request by its outcome."""
         how = "failed"
         self.counts.asked += 1
         try:
@@ -201,7 +201,7 @@ class ModelsSeat:
         self.counts.sampled_tokens += tokens["completion_tokens"]
 
     def _check(self, request: ChatRequest | TextRequest) -> None:
-        """Raise `ApiError` for what is not served, before a prompt is made."""
+        """Raise `ApiError` for unsupported requests, before building a prompt."""
         check_model(self, request.model)
         is_chat = isinstance(request, ChatRequest)
         if (request.likeliest or 0) > self._limits.likeliest:
@@ -220,14 +220,14 @@ class ModelsSeat:
             raise ApiError(400, text, param=_prompt(request), code="context_length_exceeded")
 
     async def _prompts(self, request: ChatRequest | TextRequest) -> list[list[int]]:
-        """The prompts' ids; long ones are encoded beside the event loop, one request at a time."""
+        """Return the prompts' ids; encodes long ones in a thread, one request at a time."""
         if request.characters < _SHORT:
             return encoded(self._template, request)
         async with self._encoding:
             return await asyncio.to_thread(encoded, self._template, request)
 
     def _most(self, request: ChatRequest | TextRequest, prompts: Sequence[Sequence[int]]) -> int:
-        """The most tokens of an answer; raises `ApiError`."""
+        """Return the most tokens of an answer; raises `ApiError` if there is no room."""
         if not all(prompts):
             raise ApiError(400, f"{_prompt(request)}: is empty", param=_prompt(request))
         longest = max(map(len, prompts))
@@ -247,7 +247,7 @@ class ModelsSeat:
     async def _answered(
         self, request: ChatRequest | TextRequest, asked: SamplingRequest
     ) -> Completion:
-        if asked.max_tokens == 0:  # the prompt is asked about
+        if asked.max_tokens == 0:  # for the prompt's own logprobs
             return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
         sample = partial(self._sampled, request.stops)
         if isinstance(request, ChatRequest) and request.is_formed:
@@ -257,7 +257,7 @@ class ModelsSeat:
     async def _befores(
         self, request: ChatRequest | TextRequest, prompts: Sequence[list[int]]
     ) -> list[ReplyPart | None]:
-        """Logprobs of each prompt's own tokens and the likeliest at each, where they are echoed."""
+        """Return each prompt's tokens with logprobs and likeliest ones; None if not echoed."""
         if not isinstance(request, TextRequest) or not request.echo or request.logprobs is None:
             return [None] * len(prompts)
         adapter = self._adapters[request.model]
@@ -276,11 +276,11 @@ class ModelsSeat:
 
         try:
             return list(await all_of(map(before, prompts)))
-        except ValueError as error:  # such as ids that are none
+        except ValueError as error:  # such as invalid ids
             raise ApiError(400, str(error), param="prompt") from None
 
     async def _sampled(self, stops: Sequence[str], asked: SamplingRequest) -> Completion:
-        """An answer; it ends with the token that completes one of the stops."""
+        """Sample an answer, which ends with the token that completes one of the stops."""
         try:
             if not stops:
                 return await self._engine.generate(asked)
@@ -292,14 +292,14 @@ class ModelsSeat:
 
 
 def longest_token(tokenizer: Any) -> int | None:
-    """The most characters that a token stands for; None where an unknown word is one token."""
+    """Return the most characters per token; None if an unknown word is one token."""
     if tokenizer.unk_token_id is not None:
         return None
     return _BLANKS * max(map(len, tokenizer.get_vocab()))
 
 
 async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results of all of them; the first error that one of them raises ends the others."""
+    """Run all coroutines and return their results; the first error cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)
@@ -308,9 +308,9 @@ async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[list[int]]:
-    """The ids of each prompt; raises `ApiError` for what the model's template does not take."""
+    """Return the ids of each prompt; raises `ApiError` if the model's template fails."""
     faults = list[BaseException]()
-    with faults_to(faults.append):  # a template raises what it likes
+    with faults_to(faults.append):  # a template may raise anything
         if isinstance(request, ChatRequest):
             return [template.encode(request.chat, request.offered)]
         return [
@@ -323,7 +323,7 @@ def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[
 
 
 def _prompt(request: Request) -> str:
-    """The field that what is asked stands in."""
+    """Return the name of the request's field that holds the prompt."""
     return "messages" if isinstance(request, ChatRequest) else "prompt"
 
 
@@ -333,7 +333,7 @@ def choice_of(
     decode: Callable[[Sequence[int]], str],
     prompt_ids: Sequence[int],
 ) -> Choice:
-    """An answer as text, up to the first stop, with the calls of tools that are in it."""
+    """Convert a completion to a choice: its text up to the first stop, and its tool calls."""
     text, stopped = cut_at(decode(completion.token_ids), request.stops)
     finish: str = "stop" if stopped else completion.finish_reason
     calls: list[dict[str, Any]] = []
@@ -347,17 +347,16 @@ def choice_of(
 
 
 class ForToken:
-    """One seat at one port, for whoever has the token; None: for everyone."""
+    """One seat at one port, for clients with the token; None admits everyone."""
 
     def __init__(self, seat: ServedSeat, token: str | None) -> None:
         self._seat, self._token = seat, token
 
     def seat(self, path: Mapping[str, str], token: str | None) -> ServedSeat:
-        """The seat; raises `ApiError` for another token."""
+        """Return the seat; raises `ApiError` for another token."""
         if self._token is not None and not is_token(token, self._token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         return self._seat
 
     def routes(self) -> list[BaseRoute]:
-        """No routes besides the seat's."""
         return []

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API puts them: whole, or token by token, with exact log-probabilities."""
+"""Replies in the format of OpenAI's API: whole or streamed, with exact log-probabilities."""
 
 import json
 import time
@@ -16,21 +16,21 @@ from unstable.types import Completion, TopLogprobs
 
 @dataclass(frozen=True, slots=True)
 class ReplyPart:
-    """Tokens that an answer has got. Part([9], [-0.5])"""
+    """Some of an answer's tokens. Part([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
-    logprobs: Sequence[float | None] = ()  # None: of a prompt's first
-    likeliest: TopLogprobs | None = None  # at each token, where they are known
+    logprobs: Sequence[float | None] = ()  # None: a prompt's first token
+    likeliest: TopLogprobs | None = None  # at each token, if known
 
     @classmethod
     def of(cls, completion: Completion | None) -> Self:
-        """All tokens of an answer; of None there are none."""
+        """Return all tokens of an answer; an empty part for None."""
         if completion is None:
             return cls()
         return cls(completion.token_ids, completion.logprobs, completion.top_logprobs)
 
     def after(self, before: Self | None) -> Self:
-        """These tokens with others before them, of which logprobs are known too."""
+        """Return these tokens preceded by others with known logprobs; unchanged for None."""
         if before is None:
             return self
         likeliest = [*(before.likeliest or []), *(self.likeliest or [[] for _ in self.ids])]
@@ -43,8 +43,8 @@ class Choice:
 
     text: str
     finish_reason: str
-    completion: Completion | None = None  # None: no model of ours answered
-    before: "ReplyPart | None" = None  # its prompt's tokens, where they are sent too
+    completion: Completion | None = None  # None: no local model answered
+    before: "ReplyPart | None" = None  # its prompt's tokens, if they are sent too
     calls: list[dict[str, Any]] = field(default_factory=list)  # of tools, by name and arguments
 
 
@@ -58,32 +58,32 @@ class Reply:
 
 
 class ServedSeat(Protocol):
-    """Someone who answers the requests that come to one address."""
+    """An answerer of the requests to one address."""
 
     strings: TokenStrings
-    """What its tokens are as text."""
+    """Decoder of its tokens."""
 
     def models(self) -> Sequence[str]:
-        """The names that requests may ask for."""
+        """Return the model names that requests may use."""
 
     async def answer(
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
-        """The answer; raises `ApiError`. `told` are called, one a choice, as tokens come."""
+        """Return the answer; raises `ApiError`. Calls `told`, one per choice, as tokens arrive."""
 
 
 def check_model(seat: ServedSeat, name: str) -> None:
-    """Raise `ApiError` where a seat has no model of that name."""
+    """Raise `ApiError` if a seat has no model of that name."""
     if name not in (known := seat.models()):
         text = f"the model {name[:200]!r} is not here; there are: {', '.join(known)}"
         raise ApiError(404, text, param="model", code="model_not_found")
 
 
 class Writer:
-    """Writes the answers to one request."""
+    """A writer of the answers to one request."""
 
     def __init__(self, request: Request, strings: TokenStrings) -> None:
-        """`strings` says what each token is as text."""
+        """Create the writer; `strings` decodes single tokens."""
         self._request = request
         self._strings = strings
         self._is_chat = isinstance(request, ChatRequest)
@@ -92,7 +92,7 @@ class Writer:
         self._created = int(time.time())
 
     def whole(self, reply: Reply) -> dict[str, Any]:
-        """An answer that is sent at once."""
+        """Return the body of a reply that is not streamed."""
         kind = "chat.completion" if self._is_chat else "text_completion"
         choices = [self._choice(index, each) for index, each in enumerate(reply.choices)]
         body = {**self._head(kind, reply.model), "choices": choices, "usage": usage(reply)}
@@ -113,7 +113,7 @@ class Writer:
         return found | self._tokens(ReplyPart.of(choice.completion).after(choice.before))
 
     def _tokens(self, part: ReplyPart) -> dict[str, Any]:
-        """What is sent of tokens besides their text."""
+        """Return the logprobs and ids to send in addition to the text."""
         found: dict[str, Any] = {"logprobs": self._logprobs(part) if part.ids else None}
         if self._request.return_token_ids and part.ids:
             found["token_ids"] = part.ids
@@ -149,23 +149,23 @@ class Writer:
         }
 
     def begun(self, model: str, index: int) -> dict[str, Any]:
-        """The first piece of an answer of a chat."""
+        """Return the first piece of an answer of a chat."""
         return self._piece(model, index, {"role": "assistant", "content": ""}, None)
 
     def added(self, model: str, index: int, text: str, part: ReplyPart) -> dict[str, Any]:
-        """A piece with text that has come, of these tokens."""
+        """Return a piece with new text, of these tokens."""
         delta = {"content": text} if self._is_chat else text
         piece = self._piece(model, index, delta, None)
         piece["choices"][0] |= self._tokens(part)
         return piece
 
     def ended(self, model: str, index: int, choice: Choice) -> dict[str, Any]:
-        """The last piece of an answer, with the calls of tools that are in it."""
+        """Return the last piece of an answer, with its tool calls."""
         delta: Any = _calls(choice, place=True) if self._is_chat else ""
         return self._piece(model, index, delta, choice.finish_reason)
 
     def counted(self, reply: Reply) -> dict[str, Any]:
-        """The piece after all others, where it is asked for."""
+        """Return the final piece with the usage, sent if the request includes it."""
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         return {**self._head(kind, reply.model), "choices": [], "usage": usage(reply)}
 
@@ -179,7 +179,7 @@ class Writer:
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Tokens of the prompt and of all answers."""
+    """Return the number of tokens of the prompts and of all answers."""
     sampled = sum(len(each.completion.token_ids) for each in reply.choices if each.completion)
     prompt = sum(map(len, reply.prompts))
     return {
@@ -194,7 +194,7 @@ def _token(text: str, logprob: float | None) -> dict[str, Any]:
 
 
 def _calls(choice: Choice, *, place: bool = False) -> dict[str, Any]:
-    """An answer's calls of tools; in pieces each has its place."""
+    """Return an answer's tool calls; in pieces (`place`) each has its index."""
     if not choice.calls:
         return {}
     calls = [

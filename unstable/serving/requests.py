@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API as values: what is not said has its default, what is wrong one line."""
+"""Requests of OpenAI's API as validated values, with defaults and one-line errors."""
 
 import hmac
 import json
@@ -25,15 +25,15 @@ from unstable.engines.base import EngineDiedError
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 * 2**20
-"""Of a request's body."""
+"""Most bytes of a request's body."""
 _MOST_MOVES = 1024
 _MOST_CHOICES, _MOST_LIKELIEST, _MOST_STOPS = 64, 20, 4
-_COLDEST = 0.01  # below it, besides 0, no engine answers exactly
+_COLDEST = 0.01  # no engine is exact at lower temperatures except 0
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 class ApiError(Exception):
-    """An answer that says what is wrong: ApiError(404, "no such model", param="model")"""
+    """An error response of the API: ApiError(404, "no such model", param="model")"""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of its answer besides those of the body."""
+        """Headers of the response in addition to the body's."""
         named = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         if self._retry_after_s is not None:
             named["Retry-After"] = str(self._retry_after_s)
         return named
 
     def body(self) -> dict[str, Any]:
-        """The error as it is sent, in the API's own form."""
+        """Return the response's body, in the API's error format."""
         kind = _KINDS.get(self.status) or (
             "invalid_request_error" if self.status < 500 else "server_error"
         )
@@ -66,7 +66,7 @@ class ApiError(Exception):
 
 
 def as_error(error: BaseException) -> ApiError:
-    """Put an error as it is sent; one that nobody expected goes to the log."""
+    """Convert an exception to an `ApiError`; logs unexpected exceptions."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineDiedError):
@@ -76,7 +76,7 @@ def as_error(error: BaseException) -> ApiError:
 
 
 def is_token(given: str | None, wanted: str) -> bool:
-    """Compare a token with the one that is wanted, in a time that says nothing about it."""
+    """Return whether a token is the `wanted` one, compared in constant time."""
     return given is not None and hmac.compare_digest(given.encode(), wanted.encode())
 
 
@@ -94,7 +94,7 @@ class _ToolCall(_Value):
 
 
 def _texts(content: Any) -> Any:
-    """A message's content as one text, whatever parts it comes in."""
+    """Convert a message's content to one text; joins text parts with newlines."""
     if not isinstance(content, list):
         return content
     for part in content:
@@ -110,7 +110,7 @@ class _ChatMessage(_Value):
     tool_calls: list[_ToolCall] | None = None
 
     def value(self) -> dict[str, Any]:
-        """The message as a chat template takes it."""
+        """Return the message in a chat template's format."""
         content = self.content or ""
         role = "system" if self.role == "developer" else self.role
         if not self.tool_calls:
@@ -146,7 +146,7 @@ def _warm(temperature: float | None) -> float | None:
 
 
 def _stops(stop: Any) -> Any:
-    """Texts that end an answer, of one or of several."""
+    """Return the stop texts as a list."""
     stops = [stop] if isinstance(stop, str) else stop
     if isinstance(stops, list) and len(stops) > _MOST_STOPS:
         raise ValueError(f"{len(stops)} texts; at most {_MOST_STOPS} are served")
@@ -169,7 +169,7 @@ class _Form(_Value):
 
 
 class Request(_Value):
-    """The part of both kinds of requests that says how answers are sampled and sent."""
+    """Fields that both kinds of requests share: how to sample and send answers."""
 
     model: str
     max_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -184,37 +184,37 @@ class Request(_Value):
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of an answer; None: as many as there is room for."""
+        """Most tokens of an answer; None: limited by the context alone."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def stops(self) -> list[str]:
-        """Texts that end an answer, and are no part of it."""
+        """Texts that end an answer and are not part of it."""
         return [each for each in self.stop if each]
 
     @property
     def answers(self) -> int:
-        """Number of answers that are asked for, of all prompts together."""
+        """Number of requested answers, over all prompts."""
         return self.n
 
     @property
     def wants_tokens(self) -> bool:
-        """Whether tokens are asked for besides the text that they make."""
+        """True if the request includes token ids or logprobs."""
         return self.return_token_ids or self.likeliest is not None
 
     @property
     def is_formed(self) -> bool:
-        """Whether the answer has to be JSON of a schema, or a call of a tool."""
+        """True if the answer must be JSON of a schema, or a tool call."""
         return False
 
     @property
     def characters(self) -> int:
-        """Number of characters of all that is asked, roughly."""
+        """Approximate number of the request's characters."""
         raise NotImplementedError
 
     @property
     def likeliest(self) -> int | None:
-        """At each token, how many others are asked for; None: not even its own logprob."""
+        """Number of likeliest tokens to return at each token; None: no logprobs at all."""
         raise NotImplementedError
 
 
@@ -241,25 +241,24 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, Any]]:
-        """The messages as a chat template takes them."""
+        """Messages in a chat template's format."""
         return [message.value() for message in self.messages]
 
     @property
     def offered(self) -> list[dict[str, Any]]:
-        """The tools that may be called."""
+        """Tools that the answer may call."""
         if self.tool_choice == "none":
             return []
         return [{"type": each.type, "function": each.function} for each in self.tools]
 
     @property
     def characters(self) -> int:
-        """Number of characters of all that is asked, roughly."""
         tools = sum(len(str(each.function)) for each in self.tools)
         return tools + sum(16 + len(each.content or "") for each in self.messages)
 
     @property
     def form(self) -> Mapping[str, Any] | None:
-        """The schema of the JSON that an answer has to be; None where it may be any text."""
+        """Schema of the JSON answer; None if the answer may be any text."""
         given = self.response_format
         if given is None or given.type == "text":
             return None
@@ -267,7 +266,7 @@ class ChatRequest(Request):
 
     @property
     def forced(self) -> list[Mapping[str, Any]]:
-        """The functions of which an answer has to call one; none where it need not."""
+        """Functions of which the answer must call one; empty if it need not."""
         if isinstance(self.tool_choice, str):
             return [] if self.tool_choice != "required" else [each.function for each in self.tools]
         name = self.tool_choice.function["name"]
@@ -275,7 +274,6 @@ class ChatRequest(Request):
 
     @property
     def is_formed(self) -> bool:
-        """Whether the answer has to be of a form."""
         return self.form is not None or bool(self.forced)
 
     @model_validator(mode="after")
@@ -290,12 +288,11 @@ class ChatRequest(Request):
 
     @property
     def likeliest(self) -> int | None:
-        """Others that are asked for at each token; None: not even its own logprob."""
         return self.top_logprobs if self.logprobs else None
 
 
 def _prompts(prompt: Any) -> Any:
-    """Several prompts, of one or of a list: each a text or token ids."""
+    """Return a list of prompts, each a text or token ids, from one prompt or a list."""
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, list) and prompt and all(isinstance(each, int) for each in prompt):
@@ -306,7 +303,7 @@ def _prompts(prompt: Any) -> Any:
 
 
 class TextRequest(Request):
-    """A request of `/v1/completions`: each prompt a text, or token ids as they are."""
+    """A request of `/v1/completions`: each prompt is a text or token ids."""
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
     max_tokens: Annotated[int | None, Field(ge=0)] = 16
@@ -323,17 +320,14 @@ class TextRequest(Request):
 
     @property
     def answers(self) -> int:
-        """Number of answers that are asked for, of all prompts together."""
         return self.n * len(self.prompt)
 
     @property
     def characters(self) -> int:
-        """Number of characters of all that is asked, roughly."""
         return sum(map(len, self.prompt))
 
     @property
     def likeliest(self) -> int | None:
-        """Others that are asked for at each token; None: not even its own logprob."""
         return self.logprobs
 
 
@@ -348,17 +342,17 @@ _BENDS: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "min_tokens": (0,),
 }
-"""What would bend the distribution that logprobs are of, with the values that say nothing."""
+"""Parameters that would change the distribution that logprobs refer to, with neutral values."""
 _GREEDY = {"top_p", "top_k", "min_p"}
-"""These say nothing where the likeliest token is taken anyway."""
+"""Parameters without effect under greedy decoding."""
 _UNREAD = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
-"""What changes no answer."""
+"""Parameters that change no answer."""
 _TYPE = re.compile(r"(str|int|float|bool|list\[.*|literal\[.*|function-.*|_[A-Z]\w*)")
-"""Parts that pydantic adds to a place: which kind of value it tried."""
+"""Parts that pydantic adds to an error's location: the type of value it tried."""
 
 
 def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> Any:
-    """The request of that kind which is in a body; raises `ApiError`."""
+    """Parse a request of that kind from a body; raises `ApiError`."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -390,7 +384,7 @@ def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> An
 
 
 def _arguments(text: str) -> dict[str, Any] | str:
-    """A call's arguments as a template takes them; as text where they are no JSON object."""
+    """Parse a call's arguments for a template; returns text that is no JSON object unchanged."""
     try:
         found = json.loads(text)
     except ValueError:

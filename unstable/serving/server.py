@@ -1,4 +1,4 @@
-"""A port that is listened at, on the event loop of whoever serves."""
+"""A web server on a port, within the caller's event loop."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ from unstable.config.endpoint import is_loopback
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_IDLE_S = 30  # that a connection is kept open without a request
-_LAST_S = 5  # that requests in flight have when the server ends
-_HEADER_S = 20.0  # that a request's header may be on its way
+_IDLE_S = 30  # timeout of a connection without a request
+_LAST_S = 5  # timeout of requests in flight when the server ends
+_HEADER_S = 20.0  # timeout for receiving a request's header
 _MOST_CONNECTIONS = 4096
 _SAY_EVERY_S = 60.0
 _FULL = (
@@ -33,13 +33,13 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 def most_connections() -> int:
-    """The most connections at once: half of the files that this process may open, 4,096 at most."""
+    """Return the limit of connections: half of this process's file limit, at most 4,096."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CONNECTIONS if soft < 0 else min(_MOST_CONNECTIONS, max(8, soft // 2))
 
 
 def _allow_files() -> None:
-    """Let this process open as many files as those connections need, as far as it may."""
+    """Raise this process's soft file limit for those connections, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * _MOST_CONNECTIONS if hard < 0 else min(2 * _MOST_CONNECTIONS, hard)
     if 0 <= soft < wanted:
@@ -47,10 +47,10 @@ def _allow_files() -> None:
 
 
 class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes connections whose request does not come, and refuses those that are too many."""
+    """A protocol that closes connections without a timely request, and limits their number."""
 
     _timer: asyncio.TimerHandle | None = None
-    _said_s = -math.inf  # of all of them: when it was last said that they are too many
+    _said_s = -math.inf  # class-wide: time of the last warning of too many connections
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -72,7 +72,7 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._stop()
 
     def _look(self) -> None:
-        """Wait for a whole header, unless it is there."""
+        """Start the timeout for a request's header, unless a request is in progress."""
         cycle = getattr(self, "cycle", None)
         if cycle is not None and not cycle.response_complete:
             self._stop()
@@ -86,9 +86,10 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class _AskedHere:
-    """An application that answers requests to this machine's own names, and to no other host's.
+    """An application that answers only requests to this machine's own names.
 
-    A page whose name is made to mean this machine could read what is answered otherwise.
+    It prevents DNS rebinding: a web page whose name resolves to this machine could otherwise read
+    answers.
     """
 
     def __init__(self, application: Any, host: str) -> None:
@@ -106,23 +107,23 @@ class _AskedHere:
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves signals to whoever serves."""
+    """A server that leaves signals to the caller."""
 
     def capture_signals(self) -> Any:
-        """Captures none."""
+        """Capture no signals."""
         return contextlib.nullcontext()
 
 
 class Server:
-    """Serves an application at a host and port until `close`; port 0 is any that is free."""
+    """A server of an application at a host and port until `close`; port 0 selects a free one."""
 
     def __init__(
         self, application: Any, host: str, port: int, field: str = "port", *, shared: bool = False
     ) -> None:
-        """Raises `ConfigError`, which names `field`, where the port cannot be had.
+        """Bind the port; raises `ConfigError`, which names `field`, if it is not available.
 
-        A `shared` port is that of several processes of one user: each connection comes to any of
-        them. `application` may be set until `start`.
+        Several processes of one user may bind a `shared` port: each connection reaches any of them.
+        `application` may be replaced until `start`.
         """
         self.application = application
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -144,12 +145,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address that is listened at, without a slash at the end."""
+        """The server's address, without a slash at the end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     async def start(self) -> Self:
-        """Begin to serve; requests that came before are answered now."""
+        """Start serving, with requests that are already waiting."""
         _allow_files()
         asked = self.application
         self._server = _QuietServer(
@@ -175,7 +176,7 @@ class Server:
         return self
 
     async def close(self) -> None:
-        """Serve no more; requests in flight have some seconds."""
+        """Stop serving; requests in flight have some seconds to finish."""
         if self._task is not None and self._server is not None:
             self._server.should_exit = True
             await asyncio.wait([self._task], timeout=2 * _LAST_S)

@@ -1,4 +1,4 @@
-"""An answer token by token, as server-sent events."""
+"""Streaming of an answer token by token, as server-sent events."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from unstable.types import TopLogprobs
 
 
 async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncGenerator[bytes]:
-    """The events of an answer; closing it gives the answer up.
+    """Yield the events of an answer; closing the generator cancels the answer.
 
-    Raises `ApiError` for what is wrong before the first of them; later it is an event.
+    Raises `ApiError` for an error before the first event; a later error becomes an event.
     """
     heard: asyncio.Queue[tuple[int, ReplyPart] | None] = asyncio.Queue()
 
@@ -47,18 +47,18 @@ async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncG
 
 
 class _EventStream:
-    """The events of one request, and how far its answers are sent."""
+    """The events of one request, and the progress of its answers."""
 
     def __init__(self, seat: ServedSeat, request: ChatRequest | TextRequest) -> None:
         self._request = request
         self._writer = Writer(request, seat.strings)
         self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.answers)]
-        # Calls of tools are known in the end.
+        # Tool calls are known only at the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
 
     def next(self, index: int, part: ReplyPart) -> Iterator[bytes]:
-        """Events that can be sent now that an answer has got these tokens."""
+        """Yield events that can be sent after an answer has got these tokens."""
         yield from self._begin(index)
         if self._is_whole:
             return
@@ -72,7 +72,7 @@ class _EventStream:
         self._begun.add(index)
 
     def last(self, reply: Reply) -> Iterator[bytes]:
-        """Events that end each answer, what was held back among them."""
+        """Yield the events that end each answer, including text held back so far."""
         model = self._request.model
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)
@@ -88,6 +88,6 @@ class _EventStream:
 
 
 def event(data: dict[str, Any] | str) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return f"data: {text}\n\n".encode()

@@ -1,8 +1,8 @@
-"""Games that programs outside play: a program takes one, asks its seats, and posts the result.
+"""Games that external programs play: a program takes a game, queries its seats, posts the result.
 
-`POST /games` waits for a game and says where its seats are; each seat is a base URL of OpenAI's
-API with a key of its own; `POST /game/<id>/result` ends the game with a key that only who took it
-has. Nothing that one seat was asked or answered can be read at any other address.
+`POST /games` waits for a game and returns its seats; each seat is a base URL of OpenAI's API with
+its own key; `POST /game/<id>/result` ends the game with a key that only its program has. No other
+address reveals a seat's requests and answers.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from unstable.serving.requests import ApiError, is_token
 
 PREFIX = "/game/{game}/seat/{seat:int}"
 _LONGEST_WAIT_S, _SHARED_WAIT_S = 30.0, 2.0
-_REMEMBERED = 10_000  # games that are over, so that a second result is told apart
+_REMEMBERED = 10_000  # finished games to remember, to recognize a second result
 _KEY_BYTES = 16
 
 
 class Posted(BaseModel):
-    """A program's word on a game that is over. Posted(payoffs=[1, -1])"""
+    """A program's result of a game. Posted(payoffs=[1, -1])"""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-    payoffs: list[float] | None = Field(None, description="of each seat, in the game's own unit")
+    payoffs: list[float] | None = Field(None, description="payoff of each seat; game's own unit")
     forfeit: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the seat that forfeits; payoffs are left out"
+        None, description="seat that forfeits; then without payoffs"
     )
-    truncated: bool = Field(False, description="the game was cut off, and nobody has won")
-    error: str | None = Field(None, description="why the game has failed")
-    reason: str = Field("", description="how it ended, for people")
+    truncated: bool = Field(False, description="True if the game was cut off without a winner")
+    error: str | None = Field(None, description="reason of a failed game")
+    reason: str = Field("", description="reason of the game's end, for people")
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> "Posted":
@@ -48,10 +48,10 @@ class Posted(BaseModel):
 
 
 class HostedGame:
-    """One game that a program is to play; `told` is what it is told of it, besides the seats.
+    """One game for a program to play; `told` is its description for the program, without the seats.
 
-    With `driver` only that driver of the run's own gets it. `refuse` raises `ValueError` for a
-    result that cannot be.
+    With `driver` only the run's own driver of that name receives it. `refuse` raises `ValueError`
+    for an impossible result.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class HostedGame:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the program has last asked a seat, whose answers' time is left out."""
+        """Seconds since the program's last request to a seat, not counting time to answer."""
         return 0.0 if self.asking else time.monotonic() - self.asked_s
 
 
 class _Counted:
-    """A seat whose requests in flight are counted, and which answers until the game is over."""
+    """A seat that counts its requests in flight, and answers until the game is over."""
 
     def __init__(self, table: HostedGame, seat: ServedSeat) -> None:
         self._table, self._seat = table, seat
@@ -98,26 +98,26 @@ class _Counted:
 
 
 class HostedGames:
-    """All games that wait for a program or are played by one; it is what is served at a port."""
+    """All games at one port that wait for a program or are in play."""
 
     def __init__(self, token: str | None = None, *, shared: bool = False) -> None:
-        """`token` is what a program needs to take a game; None: nothing.
+        """Create an empty list; programs need `token` to take a game, None admits all.
 
-        Where others share the port at which games are taken, a program asks anew each time, and
-        soon, so that it comes to all of them.
+        If other processes share the port where programs take games, each wait is short and closes
+        its connection, so that a program reaches all processes.
         """
-        self.port = 0  # of the seats, known once it is listened at
+        self.port = 0  # of the seats, set once it is open
         self._shared = shared
         self.token = token
         self._waiting: deque[HostedGame] = deque()
         self._takers: deque[tuple[_PendingRequest, asyncio.Future[HostedGame]]] = deque()
         self._is_over = False
-        self._open: dict[str, HostedGame] = {}  # those that are taken, too
+        self._open: dict[str, HostedGame] = {}  # waiting or taken
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
         self.taken_s = time.monotonic()  # when a game was last taken
 
     def offer(self, table: HostedGame) -> None:
-        """Have a program take it: the first that waits for such a game, or that comes."""
+        """Offer a game to the first waiting program that fits, or else to later ones."""
         self._open[table.id] = table
         for place, (asked, given) in enumerate(self._takers):
             if asked.fits(table) and not given.done():
@@ -127,13 +127,13 @@ class HostedGames:
         self._waiting.append(table)
 
     def close(self) -> None:
-        """Tell programs that wait for a game that there will be none."""
+        """Refuse all programs that wait for a game, now and later."""
         self._is_over = True
         for _, given in self._takers:
             given.cancel()
 
     def withdraw(self, table: HostedGame) -> None:
-        """The game is over, however it ended."""
+        """Remove a game that is over, whether finished or failed."""
         if self._open.pop(table.id, None) is not None:
             self._over.append(table.id)
         if not table.taken.is_set() and table in self._waiting:
@@ -141,18 +141,18 @@ class HostedGames:
 
     @property
     def all(self) -> list[HostedGame]:
-        """Games that wait and games that are played."""
+        """Games that wait, and games in play."""
         return list(self._open.values())
 
     def of(self, driver: str) -> list[HostedGame]:
-        """The games of a driver of the run's own that are not over."""
+        """Return the unfinished games of one of the run's own drivers."""
         return [table for table in self._open.values() if table.driver == driver]
 
     def seat(self, path: Mapping[str, Any], token: str | None) -> ServedSeat:
-        """The seat of an open game, for whoever has its key; raises `ApiError`."""
+        """Return the seat of an open game, for clients with its key; raises `ApiError`."""
         table = self._table(path["game"])
         number = path["seat"]
-        # A seat that is not there is refused as one whose key is wrong.
+        # A missing seat gets the same error as a wrong key.
         if number >= len(table.seats) or not is_token(token, table.keys[number]):
             raise ApiError(401, "this is not the seat's key", code="invalid_api_key")
         if table.posted.done():
@@ -160,7 +160,7 @@ class HostedGames:
         return _Counted(table, table.seats[number])
 
     def routes(self) -> list[BaseRoute]:
-        """Routes by which games are taken, and results are posted."""
+        """Return the routes for taking games and posting results."""
         return [
             Route("/games", self._take, methods=["POST"]),
             Route("/game/{game}/result", self._result, methods=["POST"]),
@@ -174,7 +174,7 @@ class HostedGames:
         raise ApiError(404, "there is no such game", code="no_such_game")
 
     async def _take(self, http: HttpRequest) -> Response:
-        """A game, as soon as there is one; 204 where there is none for half a minute."""
+        """Respond with a game as soon as one is available; 204 if none is within half a minute."""
         if self.token is not None and not is_token(token_of(http), self.token):
             raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
         asked = _read(_PendingRequest, await body_of(http) or b"{}")
@@ -201,14 +201,14 @@ class HostedGames:
         return JSONResponse(told, headers=again)
 
     def _take_back(self, giving: "asyncio.Task[HostedGame | None]") -> None:
-        """A game that was given as the program went away is another's."""
+        """Offer a game again that was assigned while its program disconnected."""
         if giving.cancelled() or giving.exception() is not None:
             return
         if (table := giving.result()) is not None and table.id in self._open:
             self.offer(table)
 
     async def _given(self, asked: "_PendingRequest") -> HostedGame | None:
-        """A game that fits, as soon as there is one; None where there is none in time."""
+        """Return a fitting game as soon as one is available; None after the timeout."""
         if self._is_over:
             raise ApiError(410, "the run is over", code="run_over")
         for table in self._waiting:
@@ -232,9 +232,9 @@ class HostedGames:
                 self._takers.remove(taker)
 
     async def _result(self, http: HttpRequest) -> Response:
-        """The end of a game; what is no result leaves the game as it is.
+        """Accept the result of a game; malformed results leave the game unchanged.
 
-        One that cannot be is refused too, but the game has failed.
+        An impossible result is also refused, but the game has failed.
         """
         table = self._table(http.path_params["game"])
         if not is_token(token_of(http), table.key):
@@ -257,12 +257,12 @@ class HostedGames:
 
 class _PendingRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    env: str | None = None  # the name of the only game that it plays; None: it plays all
+    env: str | None = None  # name of the only env that it plays; None: all
     driver: str = ""
     wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
 
     def fits(self, table: HostedGame) -> bool:
-        """Whether the program may play a game, and wants to."""
+        """Return whether the program may play this game and requests its env."""
         return table.driver == self.driver and self.env in (None, table.told["env"])
 
 

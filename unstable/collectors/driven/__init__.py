@@ -1,4 +1,4 @@
-"""Games that programs outside play: they come to a port, and each game's seats are URLs there.
+"""Games that external programs play: they connect to a port, where each game's seats are URLs.
 
-A spec and players come in as for any game; a `GameResult` goes out, or what went wrong.
+A spec and players come in as for any game; a `GameResult` or an error goes out.
 """

@@ -1,4 +1,4 @@
-"""Where an actor's driven games meet their programs: a port, and the drivers of the run's own."""
+"""The port where game drivers fetch an actor's games, and the drivers that the run starts."""
 
 import secrets
 from collections.abc import Callable
@@ -23,14 +23,14 @@ class Driving:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self.tables: HostedGames | None = None
-        self.server: Server | None = None  # at a port of its own
-        self._door: Server | None = None  # at the port where games are taken
+        self.server: Server | None = None  # at the seats' own port
+        self._door: Server | None = None  # at the port where drivers take games
         self.drivers: list[DriverProcess] = []
 
     async def start(self) -> None:
-        """Listen, and start the drivers that the config names.
+        """Open the ports, and start the drivers that the config names.
 
-        Raises `ConfigError` where the port cannot be had.
+        Raises `ConfigError` if a port is not available.
         """
         config, listen = self._config, self._config.listen
         if listen.token_env is not None:
@@ -60,13 +60,13 @@ class Driving:
     async def play(
         self, spec: GameSpec, player: Callable[[SeatSpec], Player], prompts: PromptBuilder | None
     ) -> GameResult:
-        """Have a game played, as `play_driven` says."""
+        """Have a program play a game, see `play_driven`."""
         assert self.tables is not None, "started"
         game = self._config.game_by_key[spec.env]
         return await play_driven(spec, game, player, prompts, self._config.seed, self.tables)
 
     async def close(self) -> None:
-        """End the drivers, and listen no more."""
+        """End the drivers and close the ports."""
         if self.tables is not None:
             self.tables.close()
         for driver in self.drivers:

@@ -1,8 +1,8 @@
-"""A game whose loop is a program's: its seats are asked by URL, and it says how the game ended.
+"""A game whose loop runs in an external program, which queries its seats by URL.
 
-Who sits at a seat, what is sampled there and with which chance is the run's affair, as in any
-game. A program that goes on with an answer (after a tool's output) makes it longer: what is
-inserted is read and never trained on.
+The program also posts the game's result. Players, sampling and seeds are the run's, as in any game.
+A program may continue an answer, such as after a tool's output: the inserted tokens are read and
+never trained on.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ _LEAST_S = 0.01
 
 @dataclass(slots=True)
 class _PendingTurn:
-    """A turn as it was asked for, and its answer once it is there."""
+    """A turn with its request, and its answer once it is complete."""
 
     seat: int
     chat: list[dict[str, Any]]
     seconds: float = 0.0
     answer: Answer | None = None
-    parts: int = 1  # that were sampled for it
+    parts: int = 1  # number of sampled parts
 
 
 class _DrivenPlay:
-    """One game: what its seats were asked and answered so far."""
+    """One game: the requests to its seats and their answers so far."""
 
     def __init__(
         self, spec: GameSpec, config: GameConfig, players: Sequence[Player], run_seed: int
@@ -55,7 +55,7 @@ class _DrivenPlay:
         self._running: set[asyncio.Task[Answer]] = set()
 
     def begin(self, seat: int, chat: list[dict[str, Any]]) -> _PendingTurn:
-        """A new turn; raises `ApiError` where the game has had as many as it may."""
+        """Add a turn; raises `ApiError` if the game has reached `max_turns`."""
         if len(self.asked) >= self.config.max_turns:
             if not self.failed.done():
                 self.failed.set_result(None)
@@ -64,7 +64,7 @@ class _DrivenPlay:
         return self.asked[-1]
 
     async def run(self, answering: Coroutine[Any, Any, Answer]) -> Answer:
-        """A seat's answer; raises `ApiError` where the game ends before it is there."""
+        """Return a seat's answer; raises `ApiError` if the game ends first."""
         task = asyncio.create_task(answering)
         self._running.add(task)
         try:
@@ -78,7 +78,7 @@ class _DrivenPlay:
             self._running.discard(task)
 
     async def end(self) -> None:
-        """Give up all answers that are on their way: their versions may be forgotten now."""
+        """Cancel all answers in progress, so that their versions may be unloaded."""
         self.is_over = True
         self.failed.cancel()
         running = set(self._running)
@@ -88,12 +88,12 @@ class _DrivenPlay:
             await asyncio.wait(running)
 
     def fail(self, error: BaseException) -> None:
-        """The game ends with this error."""
+        """End the game with this error."""
         if not self.failed.done():
             self.failed.set_exception(error)
 
     def turns(self) -> list[Turn]:
-        """All that were answered, in order."""
+        """Return all turns that have an answer, in order."""
         answered = [(each, each.answer) for each in self.asked if each.answer is not None]
         return [
             Turn(seat=each.seat, index=index, answer=answer, invalid=False, seconds=each.seconds)
@@ -102,22 +102,22 @@ class _DrivenPlay:
 
 
 class DrivenSeat:
-    """A seat of such a game, as requests ask it."""
+    """A seat of such a game, which answers requests."""
 
     def __init__(self, play: _DrivenPlay, seat: int, prompts: PromptBuilder | None) -> None:
-        """`prompts` are the game's, where a local model may sit there."""
+        """Create the seat; `prompts` are the game's if a local model may play it, else None."""
         self._play, self._seat = play, seat
         self._player = play.players[seat]
         self.strings = TokenStrings(prompts.decode if prompts else lambda ids: "")
 
     def models(self) -> Sequence[str]:
-        """One name: who sits here is not told."""
+        """Return one fixed name, which hides the player."""
         return ["seat"]
 
     async def answer(
         self, request: ChatRequest | TextRequest, told: Sequence[Told] | None
     ) -> Reply:
-        """The seat's answer, which is recorded; `told` are not called: it comes at once."""
+        """Return the seat's answer and record it; never calls `told`, since nothing is streamed."""
         if isinstance(request, TextRequest):
             raise ApiError(400, "a seat is asked by chats: /v1/chat/completions")
         if request.n != 1:
@@ -131,7 +131,7 @@ class DrivenSeat:
         try:
             with faults_to(self._failed):
                 answer = await play.run(self._answered(request, asked, after))
-        except NoRoomError:  # what was answered stays as it is
+        except NoRoomError:  # the recorded answer stays unchanged
             cut = Choice(text="", finish_reason="length")
             return Reply(model=request.model, prompts=[[]], choices=[cut])
         except ValueError as error:  # such as a chat that is too long
@@ -147,9 +147,9 @@ class DrivenSeat:
         return Reply(model=request.model, prompts=[prompt_ids], choices=[choice])
 
     def _failed(self, error: BaseException) -> NoReturn:
-        """What is the program's to mend leaves the game as it is; all else costs it.
+        """Re-raise errors that the program can fix; any other error ends the game.
 
-        A `ValueError` of a player that is no model of ours is that player's own fault.
+        A `ValueError` of a player that is no local model is that player's own fault.
         """
         is_asking = isinstance(error, ValueError) and not isinstance(self._player, LimitedPlayer)
         if not (is_asking or isinstance(error, ApiError)):
@@ -158,9 +158,9 @@ class DrivenSeat:
         raise error
 
     def _continued(self, request: ChatRequest) -> tuple[_PendingTurn | None, list[int]]:
-        """The answer that a chat goes on with, and the ids of what comes after it.
+        """Return the answer that a chat continues, and the ids of the messages after it.
 
-        That is outputs of tools and nothing else; a chat with more is a turn of its own.
+        Only outputs of tools continue an answer; a chat with other messages is a new turn.
         """
         chat, player = request.chat, self._player
         if not isinstance(player, ModelPlayer) or chat[-1]["role"] != "tool":
@@ -178,7 +178,7 @@ class DrivenSeat:
     async def _answered(
         self, request: ChatRequest, asked: _PendingTurn, after: list[int]
     ) -> Answer:
-        """The answer; with `after`, that to `asked` made longer."""
+        """Return the answer; with `after`, the longer answer of `asked`."""
         play, index = self._play, self._play.asked.index(asked)
         seed = turn_seed(play.run_seed, play.spec, self._seat, index)
         position = ToldPosition(config=play.config, turns=index, legal=request.legal_moves)
@@ -194,7 +194,7 @@ class DrivenSeat:
         return await player.act(self._observation(request), position, seed)
 
     def _observation(self, request: ChatRequest) -> Observation:
-        """What was asked: as a chat for models, as text for all others."""
+        """Return the request as an observation: a chat for models, text for other players."""
         chat = request.chat
         head = [each["content"] for each in chat if each["role"] == "system"]
         rest = [each["content"] for each in chat if each["role"] != "system"] or [""]
@@ -209,7 +209,7 @@ class DrivenSeat:
         )
 
     def _choice(self, request: ChatRequest, answer: Answer) -> Choice:
-        """What is sent of an answer: never its thoughts."""
+        """Return the part of an answer that is sent, which excludes its thoughts."""
         completion: Completion | None = None
         if answer.sampled is not None:
             completion = answer.sampled.completions[-1]
@@ -221,7 +221,7 @@ class DrivenSeat:
 
 
 def _message(choice: Choice) -> dict[str, Any]:
-    """An answer as the next request of the same chat has it."""
+    """Return an answer as a message of the chat's next request."""
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if choice.calls:
         message["tool_calls"] = [{"type": "function", "function": call} for call in choice.calls]
@@ -229,7 +229,7 @@ def _message(choice: Choice) -> dict[str, Any]:
 
 
 def _before_last(prompt_ids: list[int], segments: Sequence[Any]) -> list[int]:
-    """All ids that stand before an answer's last segment."""
+    """Return all ids before an answer's last segment."""
     return [*prompt_ids, *(token for segment in segments[:-1] for token in segment.token_ids)]
 
 
@@ -241,11 +241,11 @@ async def play_driven(
     run_seed: int,
     tables: HostedGames,
 ) -> GameResult:
-    """Have a program play `spec`; returns how it ended.
+    """Have a program play `spec`; returns the result.
 
-    Raises `TimeoutError` where no program takes any game, or the one that took this says nothing
-    for `games.turn_timeout`, `ValueError` for a result that cannot be, `RuntimeError` for a game
-    that the program gives up, and what a player raises.
+    Raises `TimeoutError` if no program takes any game, or the program of this game sends nothing
+    for `games.turn_timeout`, `ValueError` for an impossible result, `RuntimeError` for a game that
+    the program gives up, and any exception of a player.
     """
     began = time.perf_counter()
     play = _DrivenPlay(spec, config, players_of(spec, player), run_seed)
@@ -264,7 +264,7 @@ async def play_driven(
 
 
 async def _taken(table: HostedGame, tables: HostedGames, config: GameConfig) -> None:
-    """Wait until a program takes the game, for as long as programs take any."""
+    """Wait until a program takes the game; the timeout restarts while programs take any game."""
     offered = time.monotonic()
     while not (table.taken.is_set() or table.posted.done()):
         left = max(offered, tables.taken_s) + config.timeout - time.monotonic()
@@ -279,7 +279,7 @@ async def _taken(table: HostedGame, tables: HostedGames, config: GameConfig) -> 
 
 
 async def _posted(table: HostedGame, play: _DrivenPlay, config: GameConfig) -> Posted:
-    """Wait for the result of a game that is taken."""
+    """Wait for the result of a game that a program has taken."""
     while True:
         ended: set[asyncio.Future[Any]] = {table.posted, play.failed}
         left = max(config.turn_timeout - table.silent_s, _LEAST_S)
@@ -297,7 +297,7 @@ async def _posted(table: HostedGame, play: _DrivenPlay, config: GameConfig) -> P
 
 
 def _check(play: _DrivenPlay, posted: Posted) -> None:
-    """Raise `ValueError` for a result that cannot be."""
+    """Raise `ValueError` for an impossible result."""
     if posted.error is None and not play.turns():
         raise ValueError("the program has posted a result without asking any seat")
     scale, payoffs = play.config.payoff_scale, posted.payoffs or []
@@ -309,7 +309,7 @@ def _check(play: _DrivenPlay, posted: Posted) -> None:
 
 
 def _result(play: _DrivenPlay, posted: Posted, seconds: float) -> GameResult:
-    """The game as it is recorded."""
+    """Convert the program's result to a `GameResult`."""
     config, seats = play.config, play.config.seats
     if posted.error is not None:
         raise RuntimeError(f"the program gave the game up: {posted.error}")

@@ -1,4 +1,4 @@
-"""The drivers that a run starts itself: a process each, begun anew where it ends."""
+"""The drivers that a run starts itself: one process per driver, restarted when it ends."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ from unstable.serving.tables import HostedGames, Posted
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_MOST_IN_VAIN = 3  # starts after each of which no game was taken; then games that wait fail
-_KEPT = 8192  # bytes of what it said last
+_MOST_IN_VAIN = 3  # consecutive starts without a game taken; then waiting games fail
+_KEPT = 8192  # last bytes of its output
 _MOST_REASON = 300  # characters
 _END_S = 5.0
 
 
 class DriverProcess:
-    """`python -m unstable.drivers` for a game; those that it leaves behind have failed."""
+    """A process `python -m unstable.drivers` for a game; games that it leaves unfinished fail."""
 
     def __init__(
         self, game: GameConfig, tables: HostedGames, url: str, token: str, at_once: int
@@ -34,11 +34,11 @@ class DriverProcess:
 
     @property
     def pid(self) -> int | None:
-        """Id of the process, once it has begun."""
+        """Id of the process; None before it has begun."""
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """End it as something outside might; it is started again."""
+        """Kill the process, as an external event might; it is started again."""
         if self._process is not None:
             self._process.kill()
 
@@ -56,7 +56,7 @@ class DriverProcess:
             await asyncio.sleep(pause)
 
     async def _run(self) -> str:
-        """Run it to its end; returns how that came, by its exit code and last line."""
+        """Run the process to its end; returns the reason, with its exit code and last line."""
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command,
@@ -83,6 +83,6 @@ class DriverProcess:
         return f"exit code {code}; {lines[-1].strip()[:_MOST_REASON]}"
 
     async def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._task.cancel()
         await asyncio.wait([self._task], timeout=_END_S)

@@ -1,6 +1,6 @@
-"""Players: who plays at a seat, a file for each kind, all asked the same way.
+"""Players: one file per kind, all with the same interface.
 
-An observation and a seed come in, an answer goes out. Other seats' reasoning never enters.
+An observation and a seed come in, an answer goes out. Players never see other seats' reasoning.
 """
 
 from unstable.collectors.players.base import OpponentPlayer
@@ -30,5 +30,5 @@ PLAYERS: dict[type[FixedOpponent], type[OpponentPlayer]] = {
 
 
 def player_class(opponent: FixedOpponent) -> type[OpponentPlayer]:
-    """The class that plays a fixed opponent."""
+    """Return the class that plays a fixed opponent."""
     return PLAYERS[type(opponent)]

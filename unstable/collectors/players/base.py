@@ -1,4 +1,4 @@
-"""What every player has in common: asked with an observation and a seed, it answers."""
+"""The interface of players: an observation and a seed in, an answer out."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from unstable.types import Answer, Observation, SeatSpec
 
 
 class LeftError(Exception):
-    """A player leaves the game, which ends there. LeftError("the person left")"""
+    """An error by which a player leaves the game and ends it. LeftError("the person left")"""
 
 
 class Position(Protocol):
-    """A game at a turn, as far as players may ask about it; `Game` is one."""
+    """A game at a turn, with the methods that players may call; `Game` is one."""
 
     @property
     def config(self) -> GameConfig:
@@ -23,21 +23,21 @@ class Position(Protocol):
 
     @property
     def turns(self) -> int:
-        """How many were made."""
+        """Number of turns played so far."""
 
     def legal_moves(self) -> list[str]:
-        """The legal actions of the seat to move; `ValueError` where nobody lists them."""
+        """Return the legal actions of the seat to move; `ValueError` if the game lists none."""
 
     def expert_moves(self) -> dict[str, float]:
-        """Probabilities of an expert's actions; `ValueError` where there is none."""
+        """Return probabilities of an expert's actions; `ValueError` without an expert."""
 
     def rule_moves(self) -> dict[str, float]:
-        """Probabilities of a rule bot's actions; `ValueError` where there is none."""
+        """Return probabilities of a rule bot's actions; `ValueError` without a rule bot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldPosition:
-    """A position of a game that is elsewhere, with what was told of it."""
+    """A position of a game in another process, with the information received about it."""
 
     config: GameConfig
     turns: int
@@ -45,7 +45,7 @@ class ToldPosition:
     expert: dict[str, float] | None = None
 
     def legal_moves(self) -> list[str]:
-        """The legal moves that were told; `ValueError` where none were."""
+        """Return the received legal moves; `ValueError` without any."""
         if not self.legal:
             raise ValueError(
                 "the seat's player needs the legal moves; send them as legal_moves of the request"
@@ -53,68 +53,66 @@ class ToldPosition:
         return list(self.legal)
 
     def expert_moves(self) -> dict[str, float]:
-        """Probabilities that were told; `ValueError` where none were."""
+        """Return the received probabilities; `ValueError` without any."""
         if self.expert is None:
             raise ValueError(f"{self.config.key} has no expert")
         return self.expert
 
     def rule_moves(self) -> dict[str, float]:
-        """Raise `ValueError`: rule bots play where the game is."""
+        """Raise `ValueError`: rule bots play in the game's process."""
         raise ValueError(f"{self.config.key} has no rule bot")
 
 
 class Player(Protocol):
-    """A player of one game, whose every choice follows from the turn's `seed`."""
+    """A player of one game, whose choices depend on the turn's `seed` alone."""
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The answer of the seat to move; awaits whatever takes time."""
+        """Return the answer of the seat to move; awaits anything that takes time."""
 
 
 ServeAdapter = Callable[[str], Player]
-"""A local model with the adapter of that name, as it plays the game at hand."""
+"""A function: adapter name -> local model with it, as a player of the current game."""
 
 
 class OpponentPlayer:
-    """The player of a kind of opponent, named by its section as `player`."""
+    """The player for a kind of fixed opponent."""
 
     per_game = False
-    """Whether each game needs one of its own; else all games of an env share one."""
+    """True if each game needs its own player; else all games of an env share one."""
     waits = False
-    """Whether it may wait for something, and so is given `games.turn_timeout` for a turn."""
+    """True if it may wait for something; `games.turn_timeout` then limits its turns."""
     libraries: tuple[str, ...] = ()
-    """What it imports, which is done before any game: it may take seconds."""
+    """Modules that it imports, loaded before any game because that may take seconds."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` where this opponent cannot play this game; loads no model.
+        """Raise `ConfigError` if this opponent cannot play this game; loads no model.
 
-        `field` is where the config names it, such as opponents.fixed.0 or eval.opponents.
+        `field` is the config field that names it, such as opponents.fixed.0 or eval.opponents.
         """
 
     @classmethod
     def make(
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
-        """The player of a seat; by default one that knows neither seat nor game."""
+        """Return the player of a seat; by default it depends on neither seat nor game."""
         return cls()
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The answer of the seat to move."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedPlayer:
-    """Raises `TimeoutError` where the player has not answered by `games.turn_timeout`.
+    """A player with a timeout: raises `TimeoutError` without an answer by `games.turn_timeout`.
 
-    What blocks the event loop cannot be ended so: `collectors/watch.py` looks after that.
+    The timeout cannot end code that blocks the event loop, which `collectors/watch.py` watches.
     """
 
     player: Player
     name: str
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The player's answer, in time."""
         seconds = game.config.turn_timeout
         try:
             async with asyncio.timeout(seconds) as timer:
@@ -128,7 +126,7 @@ class LimitedPlayer:
 
 
 def scripted(observation: Observation, action: str) -> Answer:
-    """The answer of a player that is not asked by a prompt."""
+    """Return the answer of a player without a prompt, with the action as its text."""
     action, cut = shorten(action)
     return Answer(
         observation=observation_text(observation), text=action, action=action, cut_characters=cut

@@ -1,6 +1,6 @@
-"""A local model that can answer legal moves alone: it samples a way down the tree of their tokens.
+"""A local model restricted to legal moves: it samples a path down the tree of their tokens.
 
-For evaluation alone: what is sampled so is not the distribution that training differentiates.
+For evaluation alone: training does not differentiate this distribution.
 """
 
 from unstable.collectors.players.base import Position
@@ -10,13 +10,13 @@ from unstable.types.seeds import derive_seed
 
 
 class ConstrainedPlayer(ModelPlayer):
-    """A `ModelPlayer` whose every token goes on towards the answer of a legal move.
+    """A `ModelPlayer` whose every token continues the answer of a legal move.
 
-    Where several tokens do, the engine samples among them alone; a token that must come has the
-    logprob 0 and costs nothing. So a move's chance is the product, over the places where legal
-    answers part, of the model's probabilities renormalised over the tokens that are left. Raises
-    `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one that is
-    longer than `max_tokens`.
+    Where several tokens do, the engine samples among them alone; a forced token has logprob 0 and
+    costs nothing. So a move's probability is the product, over the places where legal answers
+    diverge, of the model's probabilities renormalized over the remaining tokens. Raises
+    `ConfigError` if the game's parser cannot read a legal move, and `ValueError` if one is longer
+    than `max_tokens`.
     """
 
     async def _segments(

@@ -1,4 +1,4 @@
-"""What an endpoint has been asked for: a file, counted in by all processes that ask it."""
+"""Usage of an endpoint, counted in a file that all processes share."""
 
 import json
 import os
@@ -14,18 +14,18 @@ from unstable.types import SpentError
 
 
 class Spent(NamedTuple):
-    """Calls that were made, and tokens of prompts and answers together."""
+    """Number of calls, and tokens of prompts and answers together."""
 
     calls: int
     tokens: int
 
 
 class Ledger:
-    """Calls and tokens of an opponent, held against its `max_calls` and `max_total_tokens`.
+    """Calls and tokens of an opponent, limited by its `max_calls` and `max_total_tokens`.
 
-    A call is counted before it is made, with the most tokens that it can take, and counted down
-    when its reply says how many these were. So a cap is never exceeded, whoever asks at once, and
-    what got no reply counts as what it may have cost.
+    Each call first reserves the most tokens that it can take; its reply replaces them by the actual
+    number. So concurrent callers never exceed a cap, and a call without a reply counts at its
+    maximum.
     """
 
     def __init__(self, opponent: OpenAIOpponent) -> None:
@@ -35,12 +35,12 @@ class Ledger:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def spent(self) -> Spent:
-        """What was counted so far; `ValueError` for a file that holds something else."""
+        """Return the usage so far; `ValueError` if the file has other content."""
         with self._open() as file:
             return _read(file)
 
     def reserve(self, tokens: int) -> None:
-        """Count a call of at most so many tokens; raises `SpentError` where a cap forbids it."""
+        """Count a call of at most `tokens` tokens; raises `SpentError` if a cap forbids it."""
         with self._open() as file:
             spent = _read(file)
             after = Spent(spent.calls + 1, spent.tokens + tokens)
@@ -58,14 +58,14 @@ class Ledger:
             _write(file, after)
 
     def settle(self, reserved: int, tokens: int) -> None:
-        """Count the tokens of a reply in place of those that were reserved for it."""
+        """Replace the tokens reserved for a call by the tokens of its reply."""
         with self._open() as file:
             spent = _read(file)
             _write(file, Spent(spent.calls, spent.tokens - reserved + tokens))
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """The file, which nobody else changes meanwhile."""
+        """Open the file under an exclusive lock."""
         with FileLock(self._path.with_name(f".{self._path.name}.lock")):
             file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:

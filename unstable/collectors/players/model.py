@@ -1,4 +1,4 @@
-"""Local models as players: the base, an adapter, or the policy as it is at each turn."""
+"""Local models as players: the base, an adapter, or the policy's newest version at each turn."""
 
 import asyncio
 import dataclasses
@@ -29,7 +29,7 @@ from unstable.types.seeds import derive_seed
 
 
 class NoRoomError(ValueError):
-    """An answer cannot be made longer: it has as many tokens as it may."""
+    """An error for an answer that already has its most tokens and cannot be continued."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class ModelPlayer:
 
     engine: Engine
     adapter: str | None
-    version: int | None  # of the policy, if it is one
+    version: int | None  # of the policy; None for other adapters
     prompts: PromptBuilder
     temperature: float
     max_tokens: int
     think_budget: int | None = None  # tokens after which an open thought is ended
-    moves: MovesKept = "none"  # what its turns keep of the position's moves
+    moves: MovesKept = "none"  # information on the position's moves that its turns record
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """What the model answers to the prompt of the observation."""
+        """Sample the model's answer to the observation's prompt."""
         prompt = self.prompts.build(observation)
         sampled = SampledTokens(
             prompt_ids=prompt.ids,
@@ -61,10 +61,10 @@ class ModelPlayer:
     async def go_on(
         self, answer: Answer, after: list[int], seed: int, most: int | None = None
     ) -> Answer:
-        """The answer made longer: what it ended with, `after`, which is only read, and more.
+        """Continue an answer: the earlier tokens, the inserted ids `after`, and new tokens.
 
-        The first of `after` ends an answer; it is left out where the model has sampled it. `most`
-        are sampled at the end, and `max_tokens` are of the whole. Raises `NoRoomError`.
+        The first id of `after` ends an answer; it is dropped if the model has sampled it already.
+        At most `most` tokens are sampled, and `max_tokens` limits the whole. Raises `NoRoomError`.
         """
         sampled = answer.sampled
         assert sampled is not None
@@ -86,7 +86,7 @@ class ModelPlayer:
         return replace(last, text=text, sampled=longer)
 
     def _moves(self, game: Position) -> tuple[Move, ...]:
-        """The legal moves, as far as they are kept; raises as `legal_answers` does."""
+        """Return the moves to record, none by default; raises as `legal_answers` does."""
         if self.moves == "none":
             return ()
         legal = game.legal_moves()
@@ -100,7 +100,7 @@ class ModelPlayer:
     async def _segments(
         self, prompt_ids: list[int], game: Position, seed: int
     ) -> tuple[Segment, ...]:
-        """The answer to a prompt, as it was sampled; `game` is at the turn."""
+        """Sample the answer to a prompt; `game` is at the turn."""
         request = self.request(prompt_ids, seed)
         return await sample_answer(self.engine, self.prompts, request, self.think_budget)
 
@@ -111,7 +111,7 @@ class ModelPlayer:
         max_tokens: int | None = None,
         allowed_token_ids: Sequence[int] | None = None,
     ) -> SamplingRequest:
-        """The request to the engine for an answer, by default of `self.max_tokens`."""
+        """Return the engine request for an answer, by default of `self.max_tokens`."""
         return SamplingRequest(
             prompt_ids=prompt_ids,
             adapter=self.adapter,
@@ -122,13 +122,13 @@ class ModelPlayer:
         )
 
     def prompt_ids(self, observation: Observation) -> list[int]:
-        """Ids of an observation's prompt."""
+        """Return the ids of an observation's prompt."""
         return self.prompts.build(observation).ids
 
     async def move_probabilities(
         self, adapter: str | None, prompt_ids: list[int], moves: Sequence[str]
     ) -> list[float]:
-        """How likely each move is the answer to a prompt, at temperature 1.
+        """Return the probability of each move as the answer to a prompt, at temperature 1.
 
         Raises as `legal_answers` does.
         """
@@ -143,7 +143,7 @@ class ModelPlayer:
         moves: Sequence[str],
         seeds: Sequence[int],
     ) -> list[float]:
-        """How often each move is the action in answers to a prompt that these seeds decide."""
+        """Return the share of each move among sampled answers to a prompt, one per seed."""
         player = dataclasses.replace(self, adapter=adapter, temperature=1.0)
         ask = partial(sample_answer, self.engine, self.prompts, think_budget=self.think_budget)
         found = await asyncio.gather(*(ask(player.request(prompt_ids, seed)) for seed in seeds))
@@ -155,11 +155,11 @@ class ModelPlayer:
 async def sample_answer(
     engine: Engine, prompts: PromptBuilder, request: SamplingRequest, think_budget: int | None
 ) -> tuple[Segment, ...]:
-    """An answer of `max_tokens`, what is inserted included, in which a thought has its end in time.
+    """Sample an answer of at most `max_tokens` tokens, inserted ones included.
 
-    Where it is still in a thought after `think_budget` tokens, what ends one is inserted, as in s1
-    (Muennighoff et al., 2025, arXiv:2501.19393). What is sampled after so many tokens has a seed of
-    its own. Raises as `Engine.generate` does, and `ConfigError` where what is inserted leaves no
+    If the answer is still in a thought after `think_budget` tokens, the end of a thought is
+    inserted, as in s1 (Muennighoff et al., 2025, arXiv:2501.19393). Tokens after the budget have a
+    derived seed. Raises as `Engine.generate` does, and `ConfigError` if the insertion leaves no
     room.
     """
     if think_budget is None:
@@ -184,12 +184,12 @@ async def sample_answer(
 
 
 def seed_after_budget(seed: int) -> int:
-    """What decides the tokens of an answer after `think_budget` ones, by the answer's seed."""
+    """Return the seed of the tokens after `think_budget`, derived from the answer's seed."""
     return derive_seed(seed, "after the budget")
 
 
 def answer_of(prompts: PromptBuilder, observation: str, sampled: SampledTokens) -> Answer:
-    """What was sampled for an observation, as text and as an action."""
+    """Convert sampled tokens to an answer, with its text and its action."""
     text, action, thought = prompts.read_answer(sampled.token_ids)
     return Answer(
         observation=observation,
@@ -201,10 +201,10 @@ def answer_of(prompts: PromptBuilder, observation: str, sampled: SampledTokens) 
 
 
 def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int) -> list[list[int]]:
-    """Ids of each legal move's answer; all end with the stop token, so none begins another.
+    """Return the ids of each legal move's answer, which end with the stop token.
 
-    Raises `ConfigError` where the game's parser cannot read a legal move, and `ValueError` for one
-    that is longer than `max_tokens`.
+    The stop token ensures that no answer is a prefix of another. Raises `ConfigError` if the game's
+    parser cannot read a legal move, and `ValueError` if one is longer than `max_tokens`.
     """
     answers = []
     for move in moves:
@@ -219,7 +219,7 @@ def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int)
 
 
 class Newest:
-    """Each policy's newest version, and how many requests are in flight under each that was it."""
+    """Each policy's newest version, with the requests in flight per version that was newest."""
 
     def __init__(self) -> None:
         self._versions: dict[str, PlayerId] = {}  # by policy
@@ -231,7 +231,7 @@ class Newest:
 
     @contextmanager
     def asked(self, policy: str) -> Iterator[PlayerId]:
-        """A policy's newest version, which counts as asked until the block ends."""
+        """Yield a policy's newest version, which counts as in use until the block ends."""
         version = self._versions[policy]
         self.asking[version] += 1
         try:
@@ -242,14 +242,13 @@ class Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestPlayer:
-    """The policy as it is at each turn, whatever it was when the game began."""
+    """A policy that plays each turn with its newest version, even within a game."""
 
     newest: Newest
     policy: str  # its name
     model: Callable[[str, int | None], Player]  # by the adapter and the version
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """What the newest version answers."""
         with self.newest.asked(self.policy) as version:
             return await self.model(version.name, version.version).act(observation, game, seed)
 
@@ -261,5 +260,4 @@ class CheckpointPlayer(OpponentPlayer):
     def make(
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
-        """The player of a seat."""
         return model(opponent.adapter_name)

@@ -1,7 +1,7 @@
-"""A player behind an OpenAI-compatible endpoint, which is asked again where it fails for a while.
+"""A player behind an OpenAI-compatible endpoint, with retries of transient failures.
 
-What a model does not take (`max_tokens`, a temperature, as reasoning models do) is found by asking,
-once for a model of an endpoint.
+It finds parameters that a model rejects (`max_tokens`, a temperature, as reasoning models do) by
+trying them, once per model of an endpoint.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ _REFUSED: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 """Parameters that a model at an endpoint has refused, by URL and model."""
 
 _CUT: set[tuple[str, str]] = set()
-"""Models of which it was said that they are cut off before they answer, by URL and model."""
+"""Models that were logged as cut off before they answer, by URL and model."""
 
 
 class OpenAIPlayer(OpponentPlayer):
-    """A remote model that is asked with the same chat as a local one, and seeded if it says so."""
+    """A remote model, queried with the same chat as a local model, and a seed if `seeded`."""
 
     waits = True
     libraries = ("openai",)
@@ -61,13 +61,13 @@ class OpenAIPlayer(OpponentPlayer):
             api_key=os.environ[opponent.api_key_env],
             timeout=opponent.timeout,
             max_retries=0,
-            # A redirect would lead a game's prompts to a host that nobody named.
+            # A redirect would send a game's prompts to a host that the config does not name.
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=opponent.timeout),
         )
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` where the endpoint's key is not set or nothing answers there."""
+        """Raise `ConfigError` if the endpoint's key is not set or the endpoint does not respond."""
         assert isinstance(opponent, OpenAIOpponent)
         keep_secret(opponent.api_key_env)
         if not os.environ.get(opponent.api_key_env):
@@ -93,18 +93,17 @@ class OpenAIPlayer(OpponentPlayer):
     def make(
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
-        """The player of a seat."""
         assert isinstance(opponent, OpenAIOpponent)
         return cls(opponent, game, seat.temperature)
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """What the remote model answers; `ValueError` for a reply that holds no answer."""
+        """Return the remote model's answer; `ValueError` for a reply without an answer."""
         asked = self._style.render(observation)
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
         reply = await self._ask(chat or self._style.messages(asked), seed)
         text, cut = shorten(hide_secrets(reply))  # it may send its key back
         action = self._style.read_action(text)
-        if not action.formatted:  # it is not trained to stop where its action ends
+        if not action.formatted:  # the model is not trained to stop after its action
             action = replace(self._style, parser="brackets").read_action(text)
         return Answer(
             observation=asked,
@@ -116,7 +115,7 @@ class OpenAIPlayer(OpponentPlayer):
 
     async def _ask(self, messages: list[dict[str, str]], seed: int) -> str:
         longest = self._opponent.extra.get("max_completion_tokens") or self._opponent.max_tokens
-        # A token has a character at least, and a template some tokens around each message.
+        # A token has at least one character; a template adds some tokens to each message.
         most = sum(len(message["content"]) + 16 for message in messages) + longest
         if self._ledger is not None:
             self._ledger.reserve(most)
@@ -128,7 +127,7 @@ class OpenAIPlayer(OpponentPlayer):
         return text
 
     def _warn_of_thought(self, reply: Any) -> None:
-        """Log, once for a model, that an answer ended before its first word: that is a forfeit."""
+        """Log, once per model, that an answer ended before its first word, which forfeits."""
         choices = getattr(reply, "choices", None)
         choice = choices[0] if isinstance(choices, list) and choices else None
         said = getattr(getattr(choice, "message", None), "content", None)
@@ -144,9 +143,9 @@ class OpenAIPlayer(OpponentPlayer):
         )
 
     async def _reply(self, messages: list[dict[str, str]], seed: int) -> Any:
-        """The endpoint's reply, asked for until it comes; raises the library's error of the last.
+        """Return the endpoint's reply, with retries; raises the library's last error.
 
-        A pause is as long as the reply's Retry-After says; the player's time-out bounds them all.
+        Pauses follow the reply's Retry-After; the player's timeout limits them all.
         """
         from openai import APIConnectionError, APIStatusError
 
@@ -157,14 +156,14 @@ class OpenAIPlayer(OpponentPlayer):
             own = self._opponent
             parameters = chat_parameters(own.max_tokens, self._temperature, own.extra, refused)
             if own.seeded and "seed" not in own.extra:
-                parameters["seed"] = seed  # of 63 bits, as the API has it
+                parameters["seed"] = seed  # of 63 bits, as in the API
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,
                     messages=messages,  # type: ignore[arg-type]
                     extra_body=parameters,
                 )
-            except APIConnectionError as error:  # time-outs too
+            except APIConnectionError as error:  # timeouts too
                 failed, pause, last = failed + 1, None, error
             except APIStatusError as error:
                 status = error.status_code
@@ -190,7 +189,7 @@ class OpenAIPlayer(OpponentPlayer):
 
 
 def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | None:
-    """What of ours a model says that it does not take; None where it complains of something else.
+    """Return the parameter of ours that the model rejects; None for other complaints.
 
     Endpoints name it as `param`, or in the message alone.
     """
@@ -201,9 +200,9 @@ def _refused_parameter(error: "APIError", parameters: dict[str, Any]) -> str | N
 
 
 def _read(reply: Any, url: str) -> tuple[str, int | None]:
-    """An answer, and the tokens that it took if the endpoint counts them.
+    """Return an answer, and its number of tokens; None if the endpoint does not count them.
 
-    The library does not check what an endpoint sends.
+    The library does not validate an endpoint's replies.
     """
     usage = getattr(reply, "usage", None)
     tokens = getattr(usage, "total_tokens", None)

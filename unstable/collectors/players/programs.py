@@ -1,4 +1,4 @@
-"""Programs as players: by a game's list of legal moves, its expert or its rule bot."""
+"""Programs as players: they use a game's list of legal moves, its expert or its rule bot."""
 
 import random
 
@@ -11,22 +11,21 @@ from unstable.types import Answer, Observation
 
 
 class RandomPlayer(OpponentPlayer):
-    """Uniform over the legal moves."""
+    """A player that draws uniformly from the legal moves."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game that does not list its legal moves."""
-        if not (lists_legal_moves(game) or game.is_driven):  # whose programs may list them
+        if not (lists_legal_moves(game) or game.is_driven):  # its program may list them
             why = "the game does not list its legal moves; set games.legal_moves to"
             raise _refusal(opponent, game, field, f"{why} module:function(env), or")
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """Any legal move."""
         return scripted(observation, random.Random(seed).choice(game.legal_moves()))
 
 
 class ExpertPlayer(OpponentPlayer):
-    """Uniform over an expert's best moves, or an equilibrium's mix."""
+    """A player of an expert's best moves, uniformly, or of an equilibrium's mix."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -35,18 +34,17 @@ class ExpertPlayer(OpponentPlayer):
             raise _refusal(opponent, game, field, f"it plays only {EXPERT_GAMES};")
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """A move of the expert's."""
         moves = self.moves(game)
         (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
         return scripted(observation, action)
 
     def moves(self, game: Position) -> dict[str, float]:
-        """Probability of each action."""
+        """Return the probability of each action."""
         return game.expert_moves()
 
 
 class RulesPlayer(ExpertPlayer):
-    """A rule of thumb's move; of several that are as good, any."""
+    """A player of a rule bot's moves; draws among moves that are equally good."""
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -56,12 +54,11 @@ class RulesPlayer(ExpertPlayer):
             raise _refusal(opponent, game, field, f"it plays only {games};")
 
     def moves(self, game: Position) -> dict[str, float]:
-        """Probability of each action, by the rule."""
         return game.rule_moves()
 
 
 def _refusal(opponent: FixedOpponent, game: GameConfig, field: str, why: str) -> ConfigError:
-    """The error that says why an opponent cannot play a game, and which kinds can."""
+    """Return the error for an opponent that cannot play a game, with the kinds that can."""
     kinds = " or ".join(programs(game))
     such = f", such as {kinds}" if kinds else ""
     return ConfigError(

@@ -1,4 +1,4 @@
-"""A user's own player, in Python."""
+"""A user's custom player in Python."""
 
 import inspect
 import random
@@ -20,10 +20,10 @@ from unstable.types import Answer, Observation, SeatSpec
 
 
 class PythonPlayer(OpponentPlayer):
-    """A user's own: an instance of `module:Class` (made anew for each game), or a function.
+    """A user's custom player: a function, or an instance of `module:Class`, one per game.
 
-    It is called with the observation's text and returns the action; it may be async. If it takes an
-    argument `rng`, it is given a `random.Random` that makes its games repeatable.
+    It receives the observation's text and returns the action; it may be async. If it takes an
+    argument `rng`, it receives a `random.Random` that makes its games repeatable.
     """
 
     per_game = True
@@ -37,7 +37,7 @@ class PythonPlayer(OpponentPlayer):
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
-        """Raise `ConfigError` for a target that cannot be called; makes no instance of it."""
+        """Raise `ConfigError` for a target that cannot be called; creates no instance of it."""
         assert isinstance(opponent, PythonOpponent)
         place = f"{field}.target = {shown(opponent.target)}"
         remedy = "give module:Class, made without arguments and called with an observation's text"
@@ -54,12 +54,10 @@ class PythonPlayer(OpponentPlayer):
     def make(
         cls, opponent: FixedOpponent, game: GameConfig, seat: SeatSpec, model: ServeAdapter
     ) -> Player:
-        """The player of a seat."""
         assert isinstance(opponent, PythonOpponent)
         return cls(opponent.target)
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """What the user's code makes of the observation."""
         chance = {"rng": random.Random(seed)} if self._takes_rng else {}
         action = self._call(observation_text(observation), **chance)
         if inspect.isawaitable(action):
@@ -72,14 +70,14 @@ class PythonPlayer(OpponentPlayer):
 
 
 def _check_call(place: str, call: Any, remedy: str, *given: str) -> None:
-    """Raise `ConfigError` where it cannot be called; `rng` is given to what takes one."""
+    """Raise `ConfigError` if it cannot be called; passes `rng` to callables that take it."""
     if not callable(call):
         raise ConfigError(f"{place}: cannot be called; {remedy}")
     check_call(place, partial(call, rng=None) if _takes_rng(call) else call, remedy, *given)
 
 
 def _takes_rng(call: Callable[..., Any]) -> bool:
-    """Whether it takes an argument `rng`; what does not say what it takes is given none."""
+    """Return whether it takes an argument `rng`; False without a readable signature."""
     try:
         return "rng" in inspect.signature(call).parameters
     except ValueError:

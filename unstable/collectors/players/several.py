@@ -1,4 +1,4 @@
-"""A local model that plays one of several answers: the majority's, or a judge's choice."""
+"""A local model that samples several answers and plays the majority's or a judge's choice."""
 
 import asyncio
 import math
@@ -14,16 +14,16 @@ from unstable.types import Answer, Observation
 from unstable.types.seeds import derive_seed
 
 JudgeAnswer = Callable[[GameConfig, Observation, Answer], Awaitable[float | None]]
-"""What an answer to an observation of a game would be worth; None: nothing can be said of it."""
+"""A function (game, observation, answer) -> value of the answer; None: no judgment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfPlayer:
-    """Samples `answers` answers to each turn and plays the one that the judge values most.
+    """A player that samples `answers` answers per turn and plays the one with the highest value.
 
-    Equal answers are judged once. Of equal values, and where the judge has none, the one that was
-    sampled first is played. The first sample has the seed that it would have alone. What the judge
-    raises costs the game.
+    The judge values equal answers once. The earliest sample wins among equal values, and if the
+    judge returns none. The first sample has the seed that it would have alone. An exception of the
+    judge fails the game.
     """
 
     player: Player
@@ -31,7 +31,6 @@ class BestOfPlayer:
     judge: JudgeAnswer
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The best answer."""
         seeds = _seeds(seed, "best of", self.answers)
         found = await asyncio.gather(*(self.player.act(observation, game, each) for each in seeds))
         distinct = {answer.text: answer for answer in reversed(found)}
@@ -49,16 +48,16 @@ class BestOfPlayer:
 class VotingPlayer:
     """Majority vote over `votes` samples (Wang et al., 2023, arXiv:2203.11171), for evaluation.
 
-    Each sample whose parser found an action has one vote. The answer is the first sample with the
-    action named most often, of several the one that was named first; without any vote, the first
-    sample. The first has the seed that it would have alone.
+    Each sample with a parsed action has one vote. The answer is the first sample with the most
+    frequent action, the one named first among equals; without any vote, the first sample. The first
+    sample has the seed that it would have alone.
     """
 
     player: Player
     votes: int
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """The answer that won, with the number of its votes."""
+        """Return the winning answer, with the number of its votes."""
         seeds = _seeds(seed, "vote", self.votes)
         found = await asyncio.gather(*(self.player.act(observation, game, each) for each in seeds))
         counts = Counter(answer.action for answer in found if answer.formatted)
@@ -70,5 +69,5 @@ class VotingPlayer:
 
 
 def _seeds(seed: int, what: str, count: int) -> list[int]:
-    """The seed itself, and others that follow from it."""
+    """Return the seed itself, and others derived from it."""
     return [seed, *(derive_seed(seed, what, index) for index in range(1, count))]

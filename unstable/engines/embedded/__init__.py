@@ -1,4 +1,4 @@
-"""The embedded engine: many adapters of one model on a processor, batched continuously.
+"""The embedded engine: many adapters of one model on a CPU, with continuous batching.
 
-Nothing but torch and transformers is needed; requests share the prefixes of their prompts.
+It needs only torch and transformers. Requests share the prefixes of their prompts.
 """

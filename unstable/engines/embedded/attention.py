@@ -1,8 +1,8 @@
 """Attention over slots: one packed forward serves prompts and single tokens of many requests.
 
 It is registered with transformers as an attention implementation, the public hook that every model
-with the functional attention interface calls. All tokens of a forward lie in one row, [1, T]; a
-`ForwardPlan` says which slot and position each of them is.
+with the functional attention interface calls. A forward packs all its tokens into one row, [1, T];
+a `ForwardPlan` gives the slot and position of each.
 
 Shapes: T tokens, S slots, B segments that attend together, C tokens of the longest of them, K
 key-value heads, G queries per such head, H = K G, D head size, M positions that a slot has room
@@ -23,28 +23,28 @@ ATTENTION = "unstable_slots"
 _BLOCK = 128  # queries of one prompt that attend at a time; bounds the memory of the scores
 _SHORT = 32  # segments of fewer tokens attend together, padded to at most twice their length
 _GATHERED = 16_384  # positions of segments that attend together; bounds the memory of their copies
-_SPARSE = 4  # slots per single token from which on the tokens' slots are gathered
+_SPARSE = 4  # slots per single token, from which on the tokens' slots are gathered
 _ROOM = 128  # positions by which the cache grows
 
 
 class _AttentionRule(NamedTuple):
-    """A layer's way to turn products of queries and keys into weights."""
+    """A layer's parameters for turning query-key products into attention weights."""
 
     scaling: float
-    window: int | None  # the last positions that a token sees, its own among them; None: all
+    window: int | None  # last positions that a token sees, its own included; None: all
     cap: float | None  # scores are cap * tanh(score / cap)
     sinks: Tensor | None  # [K, G], scores of a key without a value
 
 
 class _WindowView(NamedTuple):
-    """The first position that anybody sees through a window, and what is added from it on."""
+    """The first position that any token sees through a window, and the additive bias from it on."""
 
     first: int
     bias: Tensor
 
 
 class _Seen:
-    """Positions below `length` that are seen: by a token of position p those up to p."""
+    """Visible positions below `length`: a token at position p sees positions up to p."""
 
     def __init__(self, positions: Tensor, first: int, length: int) -> None:
         self.length = length
@@ -53,7 +53,7 @@ class _Seen:
         self._views: dict[int | None, _WindowView] = {}
 
     def through(self, window: int | None) -> _WindowView:
-        """The bias [..., M] from the first position on; layers of equal windows share it."""
+        """Return the bias [..., M] from the first position on; equal windows share it."""
         if window not in self._views:
             first = 0 if window is None else max(0, self._first + 1 - window)
             places = torch.arange(first, self.length)
@@ -74,7 +74,7 @@ class _Block:
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule, future: Tensor
     ) -> Tensor:
-        """Causal attention of the block's tokens [C, K, G, D]; `future` hides later ones."""
+        """Compute causal attention of the block's tokens [C, K, G, D]; `future` is the mask."""
         count, _, groups, _ = queries.shape
         first, bias = (0, None) if rule.window is None else self.seen.through(rule.window)
         rows = queries.permute(1, 2, 0, 3).flatten(1, 2)  # [K, G C, D]
@@ -90,14 +90,14 @@ class _Block:
 
 
 class _Singles:
-    """Segments of one token, attended to together over the range of slots that they span."""
+    """Segments of one token that attend together over the range of slots that they span."""
 
     def __init__(self, slots_B: Ints, positions_B: Ints, offsets_B: Ints) -> None:
         slots, positions = torch.from_numpy(slots_B), torch.from_numpy(positions_B)
         self.first, last = int(slots.min()), int(slots.max())
         self.offsets = torch.from_numpy(offsets_B)
         self.rows = slots - self.first  # of each single in the range
-        # A slot of the range without a token repeats one: its answer is dropped.
+        # A slot of the range without a token repeats another's; its result is dropped.
         size = last + 1 - self.first
         self.sources = self.offsets[:1].expand(size).index_put((self.rows,), self.offsets)
         limits = positions[:1].expand(size).index_put((self.rows,), positions)
@@ -105,7 +105,7 @@ class _Singles:
         self.seen = _Seen(limits[:, None, None, None], lowest, highest + 1)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule) -> Tensor:
-        """Mixed values of the tokens among [T, K, G, D], as batched products over the range."""
+        """Return mixed values of its tokens among [T, K, G, D], by products over the range."""
         slots = slice(self.first, self.first + len(self.sources))
         first, bias = self.seen.through(rule.window)
         places = slice(first, self.seen.length)
@@ -115,7 +115,7 @@ class _Singles:
 
 
 class _Short:
-    """Segments of similar length, attended to together, each padded with its own last token."""
+    """Segments of similar length that attend together, each padded with its own last token."""
 
     def __init__(self, slots_B: Ints, starts_B: Ints, sizes_B: Ints, offsets_B: Ints) -> None:
         places_C = np.arange(sizes_B.max())
@@ -130,7 +130,7 @@ class _Short:
         self.seen = _Seen(positions[:, None, None, :, None], lowest, length)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, rule: _AttentionRule) -> Tensor:
-        """Mixed values of the tokens among [T, K, G, D], in the order of `offsets`."""
+        """Return mixed values of its tokens among [T, K, G, D], in the order of `offsets`."""
         rows = queries[self.sources].permute(0, 2, 3, 1, 4)  # [B, K, G, C, D]
         size = rows.shape[2:4]
         first, bias = self.seen.through(rule.window)
@@ -143,9 +143,9 @@ class _Short:
 
 
 class ForwardPlan:
-    """The plan of one forward: where each packed token belongs and what it attends to.
+    """The plan of one forward: the place of each packed token, and the positions it attends to.
 
-    Segment r of R is the positions [starts_R, stops_R) of slot slots_R.
+    Segment r of R covers positions [starts_R, stops_R) of slot slots_R.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class ForwardPlan:
 
 
 class SlotCache:
-    """Keys and values of every layer and slot. Room grows with the longest slot that was needed.
+    """Keys and values of every layer and slot; capacity grows with the longest slot so far.
 
-    `windows` holds how many of the last positions a token sees, its own among them, by layer; it
-    sees all of them in the others.
+    `windows` maps a layer to the number of last positions that a token sees, its own included;
+    layers without an entry see all positions.
     """
 
     def __init__(
@@ -200,11 +200,11 @@ class SlotCache:
 
     @property
     def num_layers(self) -> int:
-        """Layers that have attended so far."""
+        """Number of layers that have attended so far."""
         return len(self._layers)
 
     def reserve(self, length: int) -> None:
-        """Make room for that many positions in every slot."""
+        """Make room for `length` positions in every slot."""
         if length > self._room:
             self._room = min(-(-length // _ROOM) * _ROOM, self.max_length)
             for layer, (keys, values) in self._layers.items():
@@ -243,10 +243,10 @@ class SlotCache:
         return mixed.flatten(1, 2)[None]
 
     def _allocate(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Empty room for keys and values as those of tokens [T, K, D]."""
+        """Allocate zeroed storage for keys and values with the shapes of these, [T, K, D]."""
         (_, heads, key_size), value_size = keys.shape, values.shape[-1]
         shape = self._num_slots, heads
-        if keys.dtype == torch.bfloat16:  # each is up to four times as fast to multiply so
+        if keys.dtype == torch.bfloat16:  # each layout is up to four times as fast for its dtype
             room = keys.new_zeros((*shape, key_size, self._room))
         else:
             room = keys.new_zeros((*shape, self._room, key_size)).transpose(2, 3)
@@ -255,7 +255,7 @@ class SlotCache:
 
 
 class _Copies(NamedTuple):
-    """Copies of the same positions, which read and write different slots."""
+    """Copies of equal positions between different slots, done at once."""
 
     sources: Tensor
     targets: Tensor
@@ -264,10 +264,10 @@ class _Copies(NamedTuple):
 
 
 def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
-    """The same as the copies one after another: those of one span at once, as far as can be.
+    """Group copies into batches with the effect of running them one after another.
 
-    In each round go those that read nothing that a later round writes, and write nothing that it,
-    or another copy of their own round, still reads.
+    Copies of equal positions share a batch where possible. Each copy runs in a round after those
+    that write its source or read its target.
     """
     rounds: list[dict[tuple[int, int], list[Copy]]] = []
     written: dict[int, int] = {}  # slot: the round from which it can be read
@@ -286,7 +286,7 @@ def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
 
 
 def _copy(keys: Tensor, values: Tensor, copies: Sequence[_Copies]) -> None:
-    lying_keys = keys if keys.stride(-1) == 1 else keys.transpose(2, 3)  # as they lie in memory
+    lying_keys = keys if keys.stride(-1) == 1 else keys.transpose(2, 3)  # in memory order
     place = 3 if lying_keys is keys else 2
     for sources, targets, start, stop in copies:
         for held, axis in ((lying_keys, place), (values, 2)):
@@ -297,7 +297,7 @@ def _copy(keys: Tensor, values: Tensor, copies: Sequence[_Copies]) -> None:
 def _batches(
     slots_R: Ints, starts_R: Ints, sizes_R: Ints, offsets_R: Ints
 ) -> Iterator[_Singles | _Short]:
-    """Segments that attend together; single tokens in slots that lie close need no copy of them."""
+    """Yield segments that attend together; single tokens in nearby slots need no copy of them."""
     if len(slots_R) == 0:
         return
     if sizes_R.max() == 1 and np.ptp(slots_R) < _SPARSE * len(slots_R):
@@ -312,20 +312,20 @@ def _batches(
 
 
 def _bias(hidden: Tensor) -> Tensor:
-    """The bias on scores: nothing, or minus infinity where a key is hidden."""
+    """Return the additive bias: 0, or minus infinity where a key is hidden."""
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _scaled(scores: Tensor, rule: _AttentionRule) -> Tensor:
-    """Scores in fp32, in place, before any is hidden."""
+    """Scale and cap fp32 scores in place, before masking."""
     scores.mul_(rule.scaling)
     return scores if rule.cap is None else scores.div_(rule.cap).tanh_().mul_(rule.cap)
 
 
 def _weights(scores: Tensor, rule: _AttentionRule, axes: int) -> Tensor:
-    """Softmax over the last of the axes [..., K, G, (C,) M], `axes` of them after G.
+    """Return the softmax over the last of the axes [..., K, G, (C,) M], `axes` of them after G.
 
-    A sink takes its part of what is given out (https://arxiv.org/abs/2309.17453).
+    A sink takes a share of the attention weight (https://arxiv.org/abs/2309.17453).
     """
     if rule.sinks is None:
         return scores.softmax(-1)
@@ -347,9 +347,9 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks every layer to, with the step among the model's kwargs.
+    """Attend with the signature that transformers expects; the step is among the model's kwargs.
 
-    Windows are the cache's: not every model with windows names them here.
+    Windows come from the cache, because not every model with windows passes them here.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # type: ignore[arg-type]

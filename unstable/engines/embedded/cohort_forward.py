@@ -1,7 +1,7 @@
-"""Logits by the model's own forward and cache: exact for every architecture, nothing shared.
+"""Logits by the model's own forward and cache: exact for every architecture, no prefix sharing.
 
-Rows of a forward have equal lengths, so that nothing is padded: what a model makes of padding, its
-states of convolutions and recurrences above all, need not be known.
+All rows of a forward have equal lengths, so nothing is padded. Padding may change results, above
+all the states of convolutions and recurrences.
 """
 
 import inspect
@@ -21,16 +21,16 @@ from unstable.engines.embedded.whole import BASE
 
 log = logging.getLogger(__name__)
 _UNSUITED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What models raise at a cache that they were not written for."""
+"""Errors that models raise for a cache that they do not support."""
 _CACHE_NAMES = ("past_key_values", "cache_params")
 _BATCH_TOKENS = 4096  # of one forward, unless a single sequence has more
-_PROBE_LENGTHS = (12, 9)  # tokens that are cached of the sequences that a new model is tried on
+_PROBE_LENGTHS = (12, 9)  # cached tokens of the sequences that test a new model
 _PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' spread
 
 
 @dataclass(slots=True)
 class _Cohort:
-    """Requests of equal length under one model's weights, by row of the cache, by version."""
+    """Requests of equal length under one model's weights; `slots` follow the cache's rows."""
 
     weights: int
     slots: Ints
@@ -38,9 +38,9 @@ class _Cohort:
 
 
 class CohortForward:
-    """A forward for each cohort: prompts of equal length that begin together share a cache.
+    """A forward per cohort: prompts of equal length that begin together share a cache.
 
-    Where a model's cache cannot be used so, whole sequences are computed anew for each token.
+    If a model's cache does not support this, each token recomputes its whole sequence.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CohortForward:
     def logits(
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
-        """One forward for each cohort."""
+        """Run one forward per cohort; returns logits [R, V]."""
         del placements  # all of them begin at 0
         held = self.table.computed[slots_R] > 0
         if self._cache_name is None:
@@ -95,7 +95,7 @@ class CohortForward:
         self._cohorts = [cohort for cohort in self._cohorts if len(cohort.slots)]
 
     def _begin(self, slots_R: Ints, weights_R: Ints) -> Iterator[_Cohort]:
-        """New cohorts of these slots."""
+        """Yield new cohorts of these slots, by weights and prompt length."""
         for weights, start, stop in stretches(weights_R):
             slots = slots_R[start:stop]
             lengths = self.table.length[slots]
@@ -106,7 +106,7 @@ class CohortForward:
                     yield _Cohort(weights, equal[first : first + most])
 
     def _advance(self, cohort: _Cohort, loras_B: Ints) -> Tensor:
-        """The last logits [B, V] of a cohort's rows, whose cache goes on to there."""
+        """Return the last logits [B, V] of a cohort's rows, and extend its cache to there."""
         table, one = self.table, cohort.slots[0]
         start = 0 if cohort.cache is None else int(table.computed[one])
         ids = torch.from_numpy(table.ids[cohort.slots, start : table.length[one]])
@@ -117,11 +117,11 @@ class CohortForward:
     def _forward(
         self, ids_BL: Tensor, start: int, cache: Cache | None, weights: int, loras_B: Ints
     ) -> Tensor:
-        """Last logits [B, V] of tokens from position `start` on, which a cache then holds too."""
+        """Return last logits [B, V] of tokens from `start` on, and extend `cache` if given."""
         rows, length = ids_BL.shape
         self._lora.group(weights, loras_B, length * np.arange(1, rows + 1))
         options: dict[str, Any] = dict(self._options)
-        if self._takes_positions:  # some models count from 0 unless they are told
+        if self._takes_positions:  # by default some models count from 0
             options["position_ids"] = torch.arange(start, start + length).expand(rows, -1)
         if cache is not None and self._cache_name is not None:
             options[self._cache_name] = cache
@@ -130,7 +130,7 @@ class CohortForward:
 
     @torch.inference_mode()
     def _proves_cache(self, max_length: int) -> bool:
-        """Compare two cohorts in turn, of which one loses a row, with whole sequences."""
+        """Return whether cached logits match whole sequences; one of two cohorts loses a row."""
         if self._cache_name is None:
             return False
         first, second = (max(1, min(length, max_length - 1)) for length in _PROBE_LENGTHS)

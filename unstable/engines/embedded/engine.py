@@ -1,9 +1,9 @@
-"""The embedded engine: serves any number of adapters of one model on a processor, without vLLM.
+"""The embedded engine: serves any number of adapters of one model on a CPU, without vLLM.
 
 Requests are batched continuously: each step computes the next token of every running request and
-the uncached part of every new prompt. `forward.py` says how: in one row with attention of our own,
-where a prompt's prefix that any slot holds under the same adapter is copied, or with the model's
-own cache.
+the uncached part of every new prompt. `forward.py` has two ways to do so: one packed row with our
+own attention, which copies a prompt's prefix from any slot that holds it under the same adapter, or
+the model's own cache.
 """
 
 import asyncio
@@ -36,18 +36,19 @@ from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion
 
 _STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
-_LONGEST = ("max_position_embeddings", "max_seq_len")  # what configs call their longest sequence
-_SETTLE_PASSES = 8  # of the event loop between steps, so that answered games can ask again
+_LONGEST = ("max_position_embeddings", "max_seq_len")  # configs' names for their longest sequence
+_SETTLE_PASSES = 8  # of the event loop between steps, so that games can send their next requests
 
 
 class EmbeddedEngine:
-    """Serves a Hugging Face causal language model, which it owns until `close`.
+    """An engine for a Hugging Face causal language model, which it owns until `close`.
 
-    `max_requests` run at once and as many prefixes are remembered: about as many as there are games
-    in flight, since attention also passes over idle slots between busy ones. Prompt and answer
-    together have at most `max_length` tokens. A forward blocks the event loop. The same requests in
-    the same order get the same answers to the bit; in other company they differ only by rounding.
-    Unless `packed`, a model is served as one that cannot be packed, with its own attention.
+    `max_requests` run at once, and the engine caches as many prefixes. Set it to about the number
+    of games in flight, since attention also passes over idle slots between busy ones. Prompt and
+    completion together have at most `max_length` tokens. A forward blocks the event loop. The same
+    requests in the same order get bitwise equal answers; with other concurrent requests they differ
+    only by rounding. With `packed=False` the model uses its own attention, as a model that cannot
+    be packed.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class EmbeddedEngine:
         packed: bool = True,
     ) -> None:
         config = model.config.get_text_config()
-        limits = [getattr(config, name, None) for name in _LONGEST]  # none in Mamba's, for one
+        limits = [getattr(config, name, None) for name in _LONGEST]  # Mamba's has none
         self._max_length = min([max_length, *filter(None, limits)])
         self._vocab_size = config.vocab_size
         self._stops_V = np.isin(np.arange(self._vocab_size), [*stop_token_ids])
@@ -81,22 +82,19 @@ class EmbeddedEngine:
         self._counts = dict.fromkeys(names + steps, 0.0)
 
     async def load(self, weights: Adapter) -> None:
-        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
         self._lora.add(weights)
 
     async def unload(self, name: str) -> None:
-        """Forget an adapter and all that was computed under it. No request in flight may use it."""
         assert all(each.asked.adapter != name for each in self._in_flight), f"{name} is in use"
         self._lora.remove(name)
         self._table.forget(name)
 
     async def forget_prefixes(self) -> None:
-        """Drop the prefix cache: answers then owe nothing to earlier ones. Only when idle."""
         assert not self._in_flight, "requests are in flight"
         self._table.clear()
 
     async def generate(self, request: SamplingRequest) -> Completion:
-        """Sample an answer, as `Engine.generate` says; cancelling it frees its slot."""
+        """Sample a completion, see `Engine.generate`; cancellation frees its slot."""
         check_request(request, vocab_size=self._vocab_size, max_length=self._max_length)
         answer = await self._ask(request)
         assert isinstance(answer, Completion)
@@ -109,9 +107,9 @@ class EmbeddedEngine:
         *,
         adapter: str | None,
     ) -> list[list[float]]:
-        """Logprobs of continuations, as `Engine.score` says.
+        """Return logprobs of continuations, see `Engine.score`.
 
-        The prompt is computed once, and each beginning that continuations share.
+        Computes the prompt once, and once each beginning that continuations share.
         """
         check_scoring(
             prompt_ids, continuations, vocab_size=self._vocab_size, max_length=self._max_length
@@ -128,7 +126,7 @@ class EmbeddedEngine:
     async def _ask(
         self, asked: SamplingRequest, next_ids: Sequence[int] | None = None
     ) -> Completion | list[float]:
-        """The answer, or the logprobs of `next_ids`; cancelling it frees its slot."""
+        """Return the completion, or the logprobs of `next_ids`; cancellation frees its slot."""
         if self._failure is not None:
             raise self._failure
         if asked.adapter not in self._lora:
@@ -151,18 +149,18 @@ class EmbeddedEngine:
             raise
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start (a step's seconds are shared out by tokens), and two gauges."""
+        """Return counters and two gauges; tokens split a step's seconds into prefill and decode."""
         gauges = {"running": len(self._running.requests), "waiting": len(self._waiting)}
         return self._counts | gauges
 
     async def sleep(self) -> None:
-        """Do nothing: no GPU is used."""
+        """Do nothing: the engine uses no GPU."""
 
     async def wake(self) -> None:
-        """Do nothing, as `sleep`."""
+        """Do nothing, like `sleep`."""
 
     async def close(self) -> None:
-        """Fail what is in flight and give the model back as it was."""
+        """Fail all requests in flight and restore the model's original behavior."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -185,7 +183,7 @@ class EmbeddedEngine:
                 self._work.clear()
 
     def _fail(self, task: asyncio.Task[None]) -> None:
-        """The serving task has ended: nobody who waits for it, or comes later, gets an answer."""
+        """Fail all waiting, running and later requests after the serving task has ended."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._failure = RuntimeError("the engine is closed")
@@ -211,7 +209,7 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """One token for each request that runs or can begin."""
+        """Sample one token for each request that runs or can begin."""
         began = time.perf_counter()
         placements = self._admit()
         running, table = self._running, self._table
@@ -264,13 +262,13 @@ class EmbeddedEngine:
         self._counts["requests"] += len(placements)
         self._counts["prompt_tokens"] += tokens + cached
         self._counts["cached_prompt_tokens"] += cached
-        # Only now: a later placement may not take for copied what this step has yet to copy.
+        # Only now: no later placement may count positions as copied before this step copies them.
         for placement in placements:
             self._table.computed[placement.slot] = placement.start
         return placements
 
     def _tell(self, slots: Ints, token_ids: Ints, logprobs: Sequence[float]) -> None:
-        """Each that is told of its tokens, of the one that it has got."""
+        """Pass each listener the token that its request has just got."""
         running = self._running
         for row, slot in enumerate(slots.tolist()):
             if (told := running.told.get(slot)) is not None:
@@ -284,9 +282,9 @@ class EmbeddedEngine:
         logprobs: Sequence[float],
         scores: Mapping[int, list[float]],
     ) -> None:
-        """Add sampled tokens to answers, and hand those answers over that they end.
+        """Append sampled tokens to completions and resolve the futures of finished requests.
 
-        Those of `scores`, by row, are the scores.
+        Rows in `scores` resolve to their scores instead.
         """
         running, table = self._running, self._table
         running.logprobs[slots, table.length[slots]] = logprobs
@@ -312,7 +310,7 @@ class EmbeddedEngine:
 
 
 async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
-    """The engine with the model loaded; it logs nothing of its own."""
+    """Return the engine with the model loaded; it writes nothing to `log`."""
     assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
     model = load_model(config.model)
     return EmbeddedEngine(

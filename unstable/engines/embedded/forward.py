@@ -1,4 +1,4 @@
-"""The two ways to compute a step's logits, and which of them a model takes."""
+"""The two ways to compute a step's logits, and the choice between them for a model."""
 
 import logging
 from collections.abc import Sequence
@@ -17,26 +17,27 @@ log = logging.getLogger(__name__)
 
 
 class Forward(Protocol):
-    """A way to compute the next token's logits of all that runs."""
+    """A way to compute the next token's logits of all running requests."""
 
     table: SlotTable
 
     def logits(
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
-        """Logits [R, V] after the last of each slot's ids, of slots sorted by version.
+        """Return logits [R, V] after the last id of each slot; slots are sorted by version.
 
-        Numbers are those of `Version`; `placements` say how the new ones began.
+        `weights_R` and `loras_R` are the numbers of a `Version`; `placements` are those of new
+        requests.
         """
 
     def close(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model's original behavior."""
 
 
 def make_forward(
     model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int, *, packed: bool
 ) -> Forward:
-    """A `SlotForward` if `packed` and where the model's type allows it; else a `CohortForward`."""
+    """Return a `SlotForward` if `packed` and the model supports it, else a `CohortForward`."""
     if packed and support_of(model.config).path == "packed":
         try:
             return SlotForward(model, lora, num_slots, max_length)

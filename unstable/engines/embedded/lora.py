@@ -1,6 +1,6 @@
-"""Many versions of one base model at once: each token gets the low-rank products of its own LoRA.
+"""Many versions of one base model at once: each token gets the products of its own LoRA.
 
-Versions that are whole models take the base's place, for a forward of their tokens alone.
+A version that is a whole model replaces the base's weights during a forward of its tokens alone.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from unstable.types import Adapter
 
 _FORWARDS = (nn.Linear.forward, Conv1D.forward)
 NO_LORA = 0
-"""The number that no LoRA has."""
+"""The number for no LoRA."""
 
 
 class Version(NamedTuple):
-    """The numbers of what a row is computed with. Version(weights=BASE, lora=3)"""
+    """The numbers of the weights that compute a row. Version(weights=BASE, lora=3)"""
 
-    weights: int  # of the whole weights that are in place
+    weights: int  # of the whole weights
     lora: int  # of the LoRA that is added to them
 
 
@@ -42,9 +42,9 @@ class RowGroup(NamedTuple):
 class GroupedLora:
     """LoRA by forward hooks on the model's linear layers (Hu et al., arxiv.org/abs/2106.09685).
 
-    y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `group` says
-    which tokens are whose, and puts their weights in place where a version has all of them. A layer
-    may see them as [1, T, D], [B, L, D] or [N, D], or several rows of each, as [B, L, H, D].
+    y[rows] += (x[rows] A^T) (scale B^T) in the base model's dtype. Before a forward, `group` sets
+    which tokens belong to which LoRA, and installs the weights of a whole version. A layer may see
+    the tokens as [1, T, D], [B, L, D] or [N, D], or several rows per token, as [B, L, H, D].
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -62,20 +62,20 @@ class GroupedLora:
         self._versions: dict[str | None, Version] = {None: Version(BASE, NO_LORA)}
         self._numbers = count(NO_LORA + 1)  # of LoRAs, in their order
         self._hooks: list[Any] = []
-        self._tokens = 0  # of the forward at hand
+        self._tokens = 0  # of the current forward
         self._groups: list[RowGroup] = []
 
     def __contains__(self, name: str | None) -> bool:
         return name in self._versions
 
     def version(self, name: str | None) -> Version:
-        """The version of that name; None is the base."""
+        """Return the version of that name; None is the base."""
         return self._versions[name]
 
     def group(self, weights: int, loras_R: Ints, stops_R: Ints) -> None:
-        """Say what the next forward computes with: `weights`, and `loras_R` up to tokens `stops_R`.
+        """Set the weights of the next forward: `weights`, and `loras_R` up to tokens `stops_R`.
 
-        Segments of one LoRA should lie side by side.
+        Segments of one LoRA should be adjacent.
         """
         self._whole.put(weights)
         self._groups, self._tokens = [], 0
@@ -85,7 +85,7 @@ class GroupedLora:
                 self._groups.append(RowGroup(start, self._tokens, lora))
 
     def add(self, adapter: Adapter) -> None:
-        """Hold a version; `ValueError` if its name is taken or it does not fit the model."""
+        """Add a version; raises `ValueError` if its name is taken or it does not fit the model."""
         if adapter.name in self._versions:
             raise ValueError(
                 f"adapter {adapter.name!r} is there already; give it a name of its own"
@@ -102,7 +102,7 @@ class GroupedLora:
         self._versions[adapter.name] = Version(BASE, lora)
 
     def remove(self, name: str) -> None:
-        """Forget a version."""
+        """Remove a version."""
         version = self._versions.pop(name)
         if version.weights != BASE:
             self._whole.remove(version.weights)
@@ -110,13 +110,13 @@ class GroupedLora:
             weights.pop(version.lora, None)
 
     def detach(self) -> None:
-        """Leave the model as it was."""
+        """Remove all hooks and restore the base's weights."""
         self._whole.put(BASE)
         for hook in self._hooks:
             hook.remove()
 
     def _is_linear(self, module: nn.Module, inputs: int) -> bool:
-        """Try whether a layer returns its outputs: a router may be linear and return more."""
+        """Return whether a layer returns one tensor: a router may be linear and return more."""
         if type(module).forward in _FORWARDS:
             return True
         with torch.inference_mode():
@@ -124,7 +124,7 @@ class GroupedLora:
         return isinstance(output, Tensor)
 
     def _layer(self, module: str) -> dict[int, tuple[Tensor, Tensor]]:
-        """The LoRAs' weights of a linear layer, which from now on are added to its output."""
+        """Return the LoRA weights of a linear layer; the first call hooks them into its output."""
         if module in self._weights:
             return self._weights[module]
         weights: dict[int, tuple[Tensor, Tensor]] = {}
@@ -147,7 +147,7 @@ class GroupedLora:
 
 
 def stretches(numbers_R: Ints) -> Iterator[tuple[int, int, int]]:
-    """Each stretch of equal numbers, with its first row and the one after its last.
+    """Yield each run of equal numbers, with its first row and the row after its last.
 
     >>> [*stretches(np.array([2, 2, 1, 0, 0]))]
     [(2, 0, 2), (1, 2, 3), (0, 3, 5)]

@@ -1,4 +1,4 @@
-"""What the embedded engine needs: a processor's memory."""
+"""Requirements of the embedded engine: CPU memory."""
 
 from unstable.config import AnyAdapter
 from unstable.models.cache_size import CacheSize, read_cache_size
@@ -15,10 +15,10 @@ from unstable.planning.needs import EngineNeeds, EngineSetup
 
 
 class EmbeddedNeeds(EngineNeeds):
-    """One engine a core, each with the base, some adapters and a cache."""
+    """Requirements of one engine per core, each with the base, some adapters and a cache."""
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """The memory of an engine, with no more adapters than the run will make."""
+        """Return the memory of an engine, with no more adapters than the run will make."""
         config = setup.config
         adapters = min(setup.max_cpu_loras, config.loop.steps + 2)
         return embedded_memory(
@@ -45,11 +45,11 @@ def embedded_memory(
     cache: CacheSize | None = None,
     requests: int = 0,
 ) -> EngineMemory:
-    """What an embedded engine takes of a processor's memory.
+    """Return the CPU memory that an embedded engine takes.
 
-    With a `cache` of the model's own, which grows by copies, it counts twice; a request's states,
-    which may be in fp32, are there from its beginning. Of whole versions one more is there, twice
-    and in fp32, while it is read.
+    With `cache`, the size of the model's own cache, that cache counts twice, since it grows by
+    copies, and a request's states, which may be in fp32, exist from its beginning. For whole
+    versions one more version counts, twice and in fp32, while it is being read.
     """
     size, trained = DTYPE_BYTES[dtype], shape.trained_parameters(adapter)
     kind = "whole versions" if adapter == "none" else "LoRAs"

@@ -1,4 +1,4 @@
-"""What the embedded engine was asked for, and what a step needs of all that runs."""
+"""The embedded engine's requests, and arrays over all running requests for a step."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ _SEED_BITS = 64
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class EngineRequest:
-    """A request that waits or runs."""
+    """A request that is waiting or running."""
 
     asked: SamplingRequest
     prompt_ids: Ints
     answer: asyncio.Future[Completion | list[float]]
-    next_ids: Sequence[int] | None = None  # whose logprobs are the answer, which ends with them
-    slot: int = -1  # until it runs
-    top_logprobs: TopLogprobs = field(default_factory=list)  # at each token so far, if wanted
+    next_ids: Sequence[int] | None = None  # if given, their logprobs are the answer
+    slot: int = -1  # -1 until it runs
+    top_logprobs: TopLogprobs = field(default_factory=list)  # at each token so far, if recorded
 
 
 class Running:
-    """All requests that run, by slot, and what a step needs of them all as arrays."""
+    """All running requests by slot, and their parameters as arrays for a step."""
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.requests: dict[int, EngineRequest] = {}
-        self.told: dict[int, Told] = {}  # of those that are to be told of their tokens
-        self.weights = np.zeros(num_slots, dtype=np.int64)  # numbers, as `Version` has them
+        self.told: dict[int, Told] = {}  # listeners, of requests that have one
+        self.weights = np.zeros(num_slots, dtype=np.int64)  # numbers as in `Version`
         self.loras = np.zeros(num_slots, dtype=np.int64)
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
         self.seeds = np.zeros(num_slots, dtype=np.uint64)
-        self.begins = np.zeros(num_slots, dtype=np.int64)  # of answers: the prompts' lengths
-        self.ends = np.zeros(num_slots, dtype=np.int64)  # the last place of an answer
+        self.begins = np.zeros(num_slots, dtype=np.int64)  # of completions: the prompts' lengths
+        self.ends = np.zeros(num_slots, dtype=np.int64)  # most tokens of prompt and completion
         self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by place
 
     def add(self, request: EngineRequest, version: Version) -> None:

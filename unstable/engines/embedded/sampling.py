@@ -1,4 +1,4 @@
-"""Sampling with the exact log-probability of what was sampled."""
+"""Sampling, with the exact log-probability of each sampled token."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from unstable.types import TopLogprobs
 
 
 def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The number in [0, 1) that decides the token at each place of an answer with that seed.
+    """Return the number in [0, 1) that decides the token at each place of an answer with that seed.
 
     A pure function of seed and place: the output of SplitMix64 (Steele, Lea and Flood 2014,
-    doi.org/10.1145/2660193.2660195) at that place of its stream, less its 11 lowest bits.
+    doi.org/10.1145/2660193.2660195) at that place of its stream, without its 11 lowest bits.
     """
     z = seeds_R + (places_R.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -23,7 +23,7 @@ def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArra
 
 
 def restrict(logits_RV: Tensor, allowed_R: Sequence[Sequence[int] | None]) -> None:
-    """Make all but its allowed token ids impossible in each row, in place; None allows all."""
+    """Set the logits of forbidden tokens to minus infinity, in place; None allows all."""
     for row, allowed in enumerate(allowed_R):
         if allowed is not None:
             token_ids = torch.tensor(allowed)
@@ -33,7 +33,10 @@ def restrict(logits_RV: Tensor, allowed_R: Sequence[Sequence[int] | None]) -> No
 
 
 def score(logits_RV: Tensor, next_ids_R: Sequence[Sequence[int] | None]) -> dict[int, list[float]]:
-    """Log-probabilities in fp32, at temperature 1, of the ids that are asked for, by row."""
+    """Return the fp32 log-probabilities of each row's `next_ids` at temperature 1, by row.
+
+    Leaves out rows whose `next_ids` are None.
+    """
     return {
         row: logits_RV[row].float().log_softmax(-1)[torch.tensor(next_ids)].tolist()
         for row, next_ids in enumerate(next_ids_R)
@@ -44,12 +47,12 @@ def score(logits_RV: Tensor, next_ids_R: Sequence[Sequence[int] | None]) -> dict
 def sample(
     logits_RV: Tensor, temperatures_R: Tensor, uniforms_R: Tensor
 ) -> tuple[list[int], list[float]]:
-    """One token id per row, and its log-probability under softmax(logits / temperature), in fp32.
+    """Sample a token id for each row, with its log-probability under softmax(logits / temperature).
 
-    A row's token is the first whose cumulated probability exceeds its uniform number in [0, 1): the
-    inverse of the distribution function, ten times as fast as `multinomial` on a processor. At
-    temperature 0 it is the likeliest token, with its log-probability at temperature 1. Raises
-    `FloatingPointError` for logits that are no numbers.
+    Computes in fp32. A row's token is the first whose cumulated probability exceeds its uniform
+    number in [0, 1): the inverse of the distribution function, ten times as fast as `multinomial`
+    on a CPU. At temperature 0 it is the likeliest token, with its log-probability at temperature 1.
+    Raises `FloatingPointError` if the logits are not finite.
     """
     logprobs_RV = _logprobs(logits_RV, temperatures_R)
     cumulated_RV = logprobs_RV.exp().cumsum(-1)
@@ -59,7 +62,7 @@ def sample(
     token_ids_R1 = torch.searchsorted(
         cumulated_RV, uniforms_R[:, None].float() * total_R1, right=True
     )
-    # Rounding may reach the total itself; the last token that adds to it is the end.
+    # Rounding may reach the total itself: clamp to the last token that adds to it.
     token_ids_R1 = torch.minimum(token_ids_R1, torch.searchsorted(cumulated_RV, total_R1))
     greedy_R = temperatures_R == 0
     if greedy_R.any():
@@ -69,9 +72,9 @@ def sample(
 
 
 def top_logprobs(logits_RV: Tensor, temperatures_R: Tensor, count: int) -> TopLogprobs:
-    """The `count` likeliest ids of each row in the distribution that `sample` draws from.
+    """Return the `count` likeliest ids of each row in the distribution that `sample` draws from.
 
-    Those that are impossible are left out.
+    Leaves out impossible ids.
     """
     logprobs_RV = _logprobs(logits_RV, temperatures_R)
     values_RK, ids_RK = logprobs_RV.topk(min(count, logprobs_RV.shape[1]))

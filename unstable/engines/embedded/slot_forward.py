@@ -1,4 +1,4 @@
-"""Logits by attention of our own: all that runs is one packed row, and prefixes are shared."""
+"""Logits by our own attention: all running requests form one packed row and share prefixes."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,15 @@ from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
 from unstable.engines.embedded.slots import Ints, SlotPlacement, SlotTable
 from unstable.engines.embedded.whole import BASE
 
-_PROBE_LENGTHS = (16, 12)  # tokens of the sequences that a new model is tried on
-_PROBE_TOLERANCE = 0.5  # of the logits' spread; bfloat16 was seen to make 0.2, a mask's fault 3.7
+_PROBE_LENGTHS = (16, 12)  # tokens of the sequences that test a new model
+_PROBE_TOLERANCE = 0.5  # of the logits' spread; measured: bfloat16 0.2, a wrong mask 3.7
 
 
 class SlotForward:
-    """Takes the model's attention over until `close`; `ValueError` where it differs from its own.
+    """A forward that replaces the model's attention until `close`.
 
-    A step's tokens lie in one row, [1, T], segment after segment.
+    A step packs its tokens into one row, [1, T], segment after segment. Raises `ValueError` if the
+    logits differ from the model's own.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class SlotForward:
     def logits(
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
-        """A forward over what is not computed yet of each slot; of each whole version one more."""
+        """Run a forward over the uncomputed ids of each slot, and one more per whole version."""
         table = self.table
         before = [p.before for p in placements if p.before]
         found = []
@@ -58,7 +59,7 @@ class SlotForward:
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def close(self) -> None:
-        """Give the model its own attention back."""
+        """Restore the model's own attention."""
         self._model.set_attn_implementation(self._own_attention)
 
     def _forward(self, ids_T: Tensor, step: ForwardPlan, weights: int, loras_R: Ints) -> Tensor:
@@ -76,9 +77,9 @@ class SlotForward:
 
     @torch.inference_mode()
     def _prove(self) -> None:
-        """Raise `ValueError` unless short sequences come out as by the model's own attention.
+        """Raise `ValueError` unless short sequences match the model's own attention.
 
-        Its own is the plain one, which rounds as ours does.
+        The reference is its "eager" attention, which rounds like ours.
         """
         lengths = [
             min(each, self._cache.max_length) for each in _PROBE_LENGTHS[: len(self.table.length)]
@@ -100,9 +101,9 @@ class SlotForward:
 
 
 def windows_of(model: PreTrainedModel) -> dict[int, int]:
-    """How many of the last positions a token sees, its own among them, by layer with a window.
+    """Return the number of last positions that a token sees, its own included, by windowed layer.
 
-    As transformers' cache has it, for which the config alone decides.
+    Reads the windows from transformers' cache, which the config alone determines.
     """
     layers = DynamicCache(config=model.config).layers
     windows = {index: getattr(layer, "sliding_window", None) for index, layer in enumerate(layers)}

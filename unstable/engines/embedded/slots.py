@@ -1,7 +1,7 @@
-"""Which slot of the cache holds what, and where a new request goes: bookkeeping without tensors.
+"""Allocation of cache slots to requests, without tensors.
 
-A slot holds the keys and values of one sequence of token ids under one adapter. When its request is
-done it stays as it is, so that later requests can copy the prefix they share with it.
+A slot holds the keys and values of one sequence of token ids under one adapter. After its request
+ends the slot keeps them, so that later requests can copy the prefix they share with it.
 """
 
 from bisect import bisect_left, insort
@@ -16,7 +16,7 @@ _ID_BITS = 64
 
 
 class Copy(NamedTuple):
-    """Keys and values of positions [start, stop) go from one slot to another."""
+    """A copy of the keys and values of positions [start, stop) from one slot to another."""
 
     source: int
     target: int
@@ -25,10 +25,10 @@ class Copy(NamedTuple):
 
 
 class SlotPlacement(NamedTuple):
-    """A request's slot: positions below `start` are copied or there, the rest is to compute.
+    """A request's slot; positions below `start` are copied or present, the rest must be computed.
 
-    `before` copies what is there already; it must run before the next forward writes anything.
-    `after` copies what that forward itself computes in another slot.
+    `before` copies positions that are computed already; it must run before the next forward writes
+    anything. `after` copies positions that this forward itself computes in another slot.
     """
 
     slot: int
@@ -38,7 +38,7 @@ class SlotPlacement(NamedTuple):
 
 
 class _CacheEntry(NamedTuple):
-    """The ids of a slot as bytes, to find it by. Entries of equal ids are in order of age."""
+    """The ids of a slot as bytes, a key for look-ups. Entries with equal ids are ordered by age."""
 
     ids: bytes
     age: int
@@ -48,8 +48,8 @@ class _CacheEntry(NamedTuple):
 class SlotTable:
     """Token ids of each slot: `ids[slot, :length]` known, `[:computed]` with keys and values.
 
-    Slots of an adapter are listed in the order of their ids. The longest prefix that new ids share
-    with any of them they share with a neighbour of their own place in the list. Unless it `shares`
+    Slots of an adapter are listed in the order of their ids, so the longest prefix that new ids
+    share with any slot is shared with a neighbor of their place in the list. With `shares=False`
     every prompt is computed whole.
     """
 
@@ -59,25 +59,25 @@ class SlotTable:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew, as if nothing had ever been here; no slot may be busy."""
+        """Reset the table to empty; no slot may be busy."""
         num_slots = len(self.ids)
         self.length = np.zeros(num_slots, dtype=np.int64)
         self.computed = np.zeros(num_slots, dtype=np.int64)
-        self._idle = OrderedDict.fromkeys(range(num_slots))  # the one used least recently first
+        self._idle = OrderedDict.fromkeys(range(num_slots))  # least recently used first
         self._lists: dict[str | None, list[_CacheEntry]] = {}
         self._entries: list[tuple[str | None, _CacheEntry] | None] = [None] * num_slots
         self._age = 0
 
     def place(self, ids: Ints, adapter: str | None) -> SlotPlacement | None:
-        """Give a prompt the slot to compute it in, or None while every slot is busy.
+        """Assign a slot to a prompt; returns None while every slot is busy.
 
-        The last id is always computed: its logits are what sampling starts from.
+        The last id is always computed: sampling needs its logits.
         """
         if not self._idle:
             return None
         key = ids.tobytes()
         source, start, is_whole = self._longest(key, adapter)
-        # A slot whose content the prompt goes on from loses nothing; else the oldest one goes.
+        # A slot whose whole content is a prefix of the prompt loses nothing; else evict the oldest.
         target = source if is_whole else next(iter(self._idle))
         kept = min(self._shared(key, adapter, target), start)
         ready = max(kept, min(start, int(self.computed[source])))
@@ -96,12 +96,12 @@ class SlotTable:
         )
 
     def append(self, slots: Ints, token_ids: Ints) -> None:
-        """Add a sampled id to each slot, whose keys and values the next forward computes."""
+        """Add a sampled id to each slot; the next forward computes its keys and values."""
         self.ids[slots, self.length[slots]] = token_ids
         self.length[slots] += 1
 
     def release(self, slot: int) -> None:
-        """The slot's request is over; what is computed stays until the slot is needed."""
+        """Mark the slot's request as ended; its computed prefix stays until the slot is needed."""
         known = self._entries[slot]
         assert known is not None, "the slot is not busy"
         computed = self.computed[slot]
@@ -110,7 +110,7 @@ class SlotTable:
         self._list(slot, known[0], self.ids[slot, :computed].tobytes())
 
     def forget(self, adapter: str) -> None:
-        """Drop all that was computed under an adapter."""
+        """Drop everything computed under an adapter."""
         for entry in self._lists.pop(adapter, []):
             slot = entry.slot
             assert slot in self._idle, f"{adapter} is in use"
@@ -119,10 +119,11 @@ class SlotTable:
             self.length[slot] = self.computed[slot] = 0
 
     def _longest(self, key: bytes, adapter: str | None) -> tuple[int, int, bool]:
-        """The slot that shares most of the ids but the last, how many, and if it is all it holds.
+        """Return the slot with the longest shared prefix, its length, and if the slot has no more.
 
-        That only counts for an idle slot. Of equal sequences it is the one that is there longest:
-        the others may be copies of it. If no slot shares any it is -1, with 0.
+        The last id never counts. The third value is true only for an idle slot. Among equal
+        sequences the oldest wins, since the others may be copies of it. Returns (-1, 0, False) if
+        no slot shares any id.
         """
         entries = self._lists.get(adapter, []) if self._shares else []
         place = bisect_left(entries, (key,))
@@ -136,12 +137,12 @@ class SlotTable:
         return best
 
     def _shared(self, key: bytes, adapter: str | None, slot: int) -> int:
-        """Number of the ids that a slot holds under that adapter."""
+        """Return the number of leading ids that a slot holds under that adapter."""
         known = self._entries[slot]
         return _common_ids(key, known[1].ids) if known and known[0] == adapter else 0
 
     def _list(self, slot: int, adapter: str | None, key: bytes) -> None:
-        """Let a slot be found by these ids and no longer by those that it had."""
+        """Index a slot by these ids instead of its former ids."""
         if known := self._entries[slot]:
             entries = self._lists[known[0]]
             del entries[bisect_left(entries, known[1])]
@@ -152,7 +153,7 @@ class SlotTable:
 
 
 def _common_ids(first: bytes, second: bytes) -> int:
-    """Number of ids that two sequences share from their beginning."""
+    """Return the number of ids that two sequences share from their beginning."""
     size = min(len(first), len(second))
     differ = int.from_bytes(first[:size], "little") ^ int.from_bytes(second[:size], "little")
     if differ == 0:

@@ -1,4 +1,4 @@
-"""Versions that are whole models: the base module computes with the parameters of one at a time."""
+"""Versions that are whole models: the base module computes with one version's parameters."""
 
 from itertools import count
 
@@ -10,13 +10,13 @@ from unstable.models.adapters import weight_places
 from unstable.types import Adapter
 
 BASE = 0
-"""The number of the base's own weights, which LoRAs are added to."""
+"""The number of the base's own weights, to which LoRAs are added."""
 
 
 class WholeVersions:
-    """All weights of each version, in the base's precision. Parameters are exchanged, not values.
+    """All weights of each version, in the base's precision.
 
-    Versions have numbers from 1 on.
+    Exchanges parameters, not values. Versions have numbers from 1 on.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -26,7 +26,7 @@ class WholeVersions:
         self._numbers = count(1)
 
     def add(self, weights: Adapter) -> int:
-        """Hold a version, and give it a number; `ValueError` where it is of another model."""
+        """Store a version and return its number; raises `ValueError` if it is of another model."""
         tensors = load(weights.weights)
         base = dict(zip(self._places, self._versions[BASE], strict=True))
         if wrong := misfit(base, tensors):
@@ -39,13 +39,13 @@ class WholeVersions:
         return number
 
     def remove(self, number: int) -> None:
-        """Forget a version."""
+        """Remove a version."""
         if self._in_place == number:
             self.put(BASE)
         del self._versions[number]
 
     def put(self, number: int) -> None:
-        """Have the model compute with a version's weights, or with the base's."""
+        """Install a version's weights, or the base's, in the model."""
         if number == self._in_place:
             return
         for places, parameter in zip(self._places.values(), self._versions[number], strict=True):

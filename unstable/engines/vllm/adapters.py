@@ -1,4 +1,4 @@
-"""Adapters as vLLM takes them: folders with names and numbers that are never used again."""
+"""Adapters in the form that vLLM loads: folders with names and numbers that are never reused."""
 
 import contextlib
 import shutil
@@ -16,11 +16,11 @@ from unstable.models.adapters import make_lora, write_adapter
 from unstable.types import Adapter
 
 ZERO = "zero"
-"""The adapter that changes nothing."""
+"""Name of the adapter without effect."""
 
 
 def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
-    """An adapter under which the model is the base: zeros for one linear layer."""
+    """Return an adapter without effect: zeros for one linear layer."""
     module, (inputs, outputs) = next(iter(linears.items()))
     pair = (torch.zeros(1, inputs), torch.zeros(outputs, 1))
     return make_lora(ZERO, {module: pair}, rank=1, alpha=1)
@@ -30,7 +30,7 @@ def zero_adapter(linears: Mapping[str, tuple[int, int]]) -> Adapter:
 class StoredAdapter:
     """An adapter on disk.
 
-    Its folder stays while it is served: vLLM reads it again after it has made room for others.
+    Its folder stays while the adapter is served: vLLM reloads it after evicting it from memory.
     """
 
     name: str
@@ -42,9 +42,9 @@ class StoredAdapter:
 class AdapterStore:
     """The adapters of one engine, in folders below `root`.
 
-    `linears` are the base's, `dtype` is the engine's: vLLM casts to it, so half as much is read.
-    Counts how many requests found their adapter in memory, where vLLM holds `capacity` of them and
-    drops the one that ran longest ago.
+    `linears` belongs to the base. `dtype` is the engine's: vLLM casts to it anyway, and casting
+    earlier halves the bytes to read. Counts the requests whose adapter was in memory, where vLLM
+    holds `capacity` adapters and drops the one that ran longest ago.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class AdapterStore:
         self._numbers = count(1)
         self._names: set[str] = set()
         self._served: dict[str, StoredAdapter] = {}
-        self._resident: OrderedDict[str, None] = OrderedDict()  # the one that ran last is last
+        self._resident: OrderedDict[str, None] = OrderedDict()  # most recently used last
         self.requests = 0
         self.hits = 0
 
     def reserve(self, name: str) -> StoredAdapter:
-        """A number and a folder for a new adapter; `ValueError` if its name is taken."""
+        """Reserve a number and a folder for a new adapter; `ValueError` if its name is taken."""
         if name in self._names:
             raise ValueError(f"adapter {name!r} is there already; give it a name of its own")
         self._names.add(name)
@@ -74,7 +74,7 @@ class AdapterStore:
         return StoredAdapter(name, number, self._root / f"{number:06d}")
 
     def write(self, stored: StoredAdapter, adapter: Adapter) -> None:
-        """Fill the folder; `ValueError` if the adapter does not fit."""
+        """Write the adapter to its folder; raises `ValueError` if it does not fit."""
         fitting_pairs(adapter, self._linears)
         tensors = {key: value.to(self._dtype) for key, value in load(adapter.weights).items()}
         cast = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
@@ -82,30 +82,30 @@ class AdapterStore:
         write_adapter(cast, stored.folder, synced=False)  # gone with this process anyway
 
     def serve(self, stored: StoredAdapter) -> None:
-        """Let requests name it; vLLM holds it in memory by now."""
+        """Allow requests to name the adapter; vLLM must hold it in memory by now."""
         self._served[stored.name] = stored
         self._touch(stored.name)
 
     def withdraw(self, stored: StoredAdapter) -> None:
-        """Refuse further requests for it; none may be in flight."""
+        """Refuse further requests for the adapter; none may be in flight."""
         assert stored.in_flight == 0, f"{stored.name} is in use"
         del self._served[stored.name]
         self._resident.pop(stored.name, None)
 
     def drop(self, stored: StoredAdapter) -> None:
-        """Forget an adapter that is not served, and its folder."""
+        """Remove an adapter that is not served, and its folder."""
         self._names.remove(stored.name)
-        shutil.rmtree(stored.folder, ignore_errors=True)  # one that was refused may have none
+        shutil.rmtree(stored.folder, ignore_errors=True)  # a refused adapter may have none
 
     def find(self, name: str) -> StoredAdapter:
-        """The adapter of that name; `ValueError` if it is not served."""
+        """Return the adapter of that name; raises `ValueError` if it is not served."""
         if name not in self._served:
             raise ValueError(f"adapter {name!r} is not there; add it first")
         return self._served[name]
 
     @contextlib.contextmanager
     def used(self, stored: StoredAdapter | None) -> Iterator[None]:
-        """A request for it is in flight; None is the base model."""
+        """Count a request for the adapter as in flight during the block; None is the base model."""
         if stored is None:
             yield
             return

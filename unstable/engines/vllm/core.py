@@ -1,4 +1,4 @@
-"""How vLLM's own engine is set up and started, and what it says when it does not start."""
+"""Setup and start of vLLM's own engine, and its error message if it does not start."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ from unstable.models.quantize import torchao_json
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CONFIGURE_LOGGING": "0",  # what this process logs goes where all of ours does
+    "VLLM_CONFIGURE_LOGGING": "0",  # our own configuration applies to this process
     "VLLM_NO_USAGE_STATS": "1",
-    # As on a processor. A fork cannot use a card that this process has so much as asked about.
+    # As on a CPU. A fork cannot use CUDA once this process has initialized it.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # a package that is often absent, for top-p alone
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # an often missing package, used for top-p alone
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS says how many, as for all of us
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS sets the number, as elsewhere
 }
-"""What vLLM reads from the environment, where nothing is set."""
-_CPU_BLOCK = 32  # tokens; vLLM's own 128 on a CPU is longer than many prompts' common part
+"""Defaults for environment variables that vLLM reads."""
+_CPU_BLOCK = 32  # tokens; vLLM's default on a CPU, 128, exceeds many prompts' common prefix
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
 
 
@@ -45,27 +45,27 @@ class VLLMSettings:
     tensor_parallel: int = 1
     gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
     enforce_eager: bool = False
-    top_logprobs: int = 0  # of the most probable tokens, beside each that is sampled
+    top_logprobs: int = 0  # number of likeliest tokens to record for each sampled token
     sleeps: bool = False
     quantize: str = "none"  # as `model.quantize`
 
 
 def start_core(settings: VLLMSettings, log: Path) -> Any:
-    """vLLM's engine, ready to answer."""
+    """Start vLLM's engine; raises `RuntimeError` with the cause and the log's path if it fails."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if " " in torch.__file__ and not torch.cuda.is_available():
-        # torch's compiler for processors names the headers beside it without quotes.
+        # torch's CPU compiler does not quote the paths of its headers.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     log.touch()
-    begin = log.stat().st_size  # what is there already is of an engine before this one
+    begin = log.stat().st_size  # earlier output belongs to a previous engine
     with output_into(log), _owned():
         from vllm.v1.engine.async_llm import AsyncLLM
 
         arguments = _engine_args(settings)
         try:
             return AsyncLLM.from_engine_args(arguments)
-        except Exception as error:  # plain ones, whose cause only the child process has printed
+        except Exception as error:  # a plain one, whose cause only the child process has printed
             reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
             raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
 
@@ -76,7 +76,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
 
     options = _quantization(settings.quantize)
     if settings.tensor_parallel > 1:
-        # In a placement group of Ray's it would have Ray start its workers, elsewhere even.
+        # In a Ray placement group vLLM would let Ray start its workers, even on other nodes.
         options["distributed_executor_backend"] = "mp"
     on_cpu = current_platform.is_cpu()
     if on_cpu:
@@ -89,18 +89,18 @@ def _engine_args(settings: VLLMSettings) -> Any:
         options |= {
             "enable_lora": True,
             "max_lora_rank": padded_rank(settings.max_rank),
-            "max_loras": settings.max_loras + on_cpu,  # where the base takes a place too
+            "max_loras": settings.max_loras + on_cpu,  # on a CPU the base takes a slot too
             "max_cpu_loras": settings.max_cpu_loras + on_cpu,
         }
         if not on_cpu:
-            # Kernels for as many LoRAs as a step has, not for all slots; of more graphs, which
-            # take longer to capture.
+            # Kernels for the number of LoRAs in a step, not for all slots; needs more graphs,
+            # which take longer to capture.
             options["specialize_active_lora"] = settings.max_loras > FEW_LORAS
     return AsyncEngineArgs(
         model=settings.model,
         dtype=str(settings.dtype).removeprefix("torch."),
         skip_tokenizer_init=True,
-        generation_config="vllm",  # no sampling defaults of the model's
+        generation_config="vllm",  # ignores the model's sampling defaults
         logprobs_mode="processed_logprobs",  # after temperature
         max_model_len=settings.max_length,
         max_num_seqs=settings.max_requests,
@@ -116,7 +116,7 @@ def _engine_args(settings: VLLMSettings) -> Any:
 
 
 def _quantization(quantize: str) -> dict[str, Any]:
-    """Options for vLLM to quantize weights as it loads them, to the values that the learner has."""
+    """Return options for vLLM to quantize weights on load, to the same values as the learner's."""
     if quantize == "none":
         return {}
     if quantize == "4bit":
@@ -129,7 +129,7 @@ def _quantization(quantize: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _owned() -> Iterator[None]:
-    """Processes that are begun meanwhile end with this one, and others do not."""
+    """Tie processes that start during the block, and only these, to the life of this process."""
     os.environ[worker.OWNER_VARIABLE] = str(os.getpid())
     try:
         yield
@@ -139,7 +139,10 @@ def _owned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def output_into(log: Path) -> Iterator[None]:
-    """Send what this process prints meanwhile into a file, and for good what processes begun do."""
+    """Redirect this process's output to a file during the block.
+
+    Processes that start during the block write there permanently.
+    """
     own = [os.dup(descriptor) for descriptor in (1, 2)]
     with log.open("ab") as stream:
         for descriptor in (1, 2):
@@ -153,7 +156,7 @@ def output_into(log: Path) -> Iterator[None]:
 
 
 def _last_error(log: Path, begin: int) -> str | None:
-    """The last error in vLLM's output, from byte `begin`, that says more than that it failed."""
+    """Return the last specific error in vLLM's output from byte `begin` on, None without one."""
     found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
     errors = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
     return errors[-1] if errors else None

@@ -1,7 +1,7 @@
 """The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
 
-It, `core.py`, `loras.py` and `whole.py` alone import vLLM, versions 0.24 to 0.32. The engine core
-is a child process that ends with this one. Token ids go in and come out, and never become words.
+Only this file, `core.py`, `loras.py` and `whole.py` import vLLM, versions 0.24 to 0.32. The engine
+core is a child process that ends with this one. The engine handles token ids alone, never text.
 """
 
 import asyncio
@@ -33,21 +33,21 @@ from unstable.models.base import model_path, named_stop_token_ids, resolve_dtype
 from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion, FinishReason, TopLogprobs
 
-_FAVOUR = 100.0  # added to allowed tokens' logits where that has to do: no other is ever sampled
+_FAVOUR = 100.0  # added to allowed tokens' logits as a substitute for masking the others
 _PAUSE_S = 0.01
-_ASKED = 128  # most tokens of a request whose logprobs vLLM gives
-_COLDEST = 0.01  # vLLM replaces lower temperatures, besides 0
-_HOTTEST = 2.0  # higher ones it refuses, by an error that is no ValueError
+_ASKED = 128  # most tokens for which vLLM returns logprobs in one request
+_COLDEST = 0.01  # vLLM replaces lower temperatures except 0
+_HOTTEST = 2.0  # vLLM refuses higher temperatures, by an error that is no ValueError
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class VLLMEngine:
-    """Serves a model with vLLM's `AsyncLLM` until `close`.
+    """An engine that serves a model with vLLM's `AsyncLLM` until `close`.
 
-    Where the chance of one request costs nothing, `seed` decides it: with vLLM's newer model runner
-    (all models since 0.32, most before) and on a CPU. The older runner on a GPU would launch a
-    kernel a request and token for it; there `seed` is not used, and answers do not repeat.
-    vLLM's own output goes to the file `log`. Raises `RuntimeError` when vLLM does not start.
+    `seed` decides a completion with vLLM's newer model runner (all models since 0.32, most before)
+    and on a CPU. The older runner on a GPU would launch one kernel per request and token for it;
+    there the engine ignores `seed`, and answers do not repeat. vLLM's own output goes to the file
+    `log`. Raises `RuntimeError` if vLLM does not start.
     """
 
     def __init__(self, settings: VLLMSettings, stop_token_ids: Collection[int], log: Path) -> None:
@@ -55,7 +55,7 @@ class VLLMEngine:
         self._stop_token_ids = sorted(stop_token_ids)
         self._folder = ScratchFolder("unstable-adapters-")
         self._llm = start_core(settings, log)
-        from vllm import __version_tuple__  # not before `start_core` has set what vLLM reads
+        from vllm import __version_tuple__  # only after `start_core` has set vLLM's environment
 
         config = self._llm.vllm_config
         kind = WholeVersionFiles if settings.max_rank is None else Loras
@@ -70,31 +70,30 @@ class VLLMEngine:
         self._counts = dict.fromkeys(names, 0.0)
 
     async def start(self) -> None:
-        """Make the base model right, before the first request."""
+        """Prepare the base model, before the first request."""
         with _deaths_named():
             await self._versions.start()
 
     async def load(self, weights: Adapter) -> None:
-        """Serve a version; `ValueError` if its name is taken or it does not fit the base."""
         with _deaths_named():
             await self._versions.load(weights)
 
     async def unload(self, name: str) -> None:
-        """Forget a version. No request in flight may use it.
+        """Remove a version. No request in flight may use it.
 
-        What the prefix cache holds of it serves no one: it is filed under a name used only once.
+        Its entries in the prefix cache become unreachable: their key is a name that is never
+        reused.
         """
         with _deaths_named():
             await self._versions.unload(name)
 
     async def forget_prefixes(self) -> None:
-        """Drop the prefix cache; only when idle."""
         with _deaths_named():
-            while not await self._llm.reset_prefix_cache():  # what was cancelled has not ended yet
+            while not await self._llm.reset_prefix_cache():  # cancelled requests have not ended yet
                 await asyncio.sleep(_PAUSE_S)
 
     async def generate(self, request: SamplingRequest) -> Completion:
-        """Sample an answer, as `Engine.generate` says; cancelling it ends it in vLLM too."""
+        """Sample a completion, see `Engine.generate`; cancellation aborts it in vLLM too."""
         check_request(request, vocab_size=self._vocab_size, max_length=self._settings.max_length)
         temperature = request.temperature
         if 0 < temperature < _COLDEST:
@@ -129,10 +128,9 @@ class VLLMEngine:
         *,
         adapter: str | None,
     ) -> list[list[float]]:
-        """Logprobs of continuations, as `Engine.score` says.
+        """Return logprobs of continuations, see `Engine.score`.
 
-        Prompts and beginnings that are shared come out of the prefix cache, but for the last part
-        of a block.
+        Shared prompts and beginnings come from the prefix cache, except for a last partial block.
         """
         check_scoring(
             prompt_ids,
@@ -146,7 +144,7 @@ class VLLMEngine:
             for first in range(0, len(next_ids), _ASKED):
                 asked = next_ids[first : first + _ASKED]
                 output = await self._ask([*prompt_ids, *beginning], self._scoring(asked), weights)
-                (found,) = output.outputs[0].logprobs  # of the one token that is sampled besides
+                (found,) = output.outputs[0].logprobs  # at the place of the one sampled token
                 logprobs += [float(found[token_id].logprob) for token_id in asked]
             return logprobs
 
@@ -156,7 +154,7 @@ class VLLMEngine:
 
     @staticmethod
     def _scoring(next_ids: list[int]) -> Any:
-        """vLLM's parameters for the logprobs of tokens that might come next."""
+        """Return vLLM's parameters for the logprobs of candidates for the next token."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -169,11 +167,11 @@ class VLLMEngine:
         )
 
     def _sampling(self, request: SamplingRequest) -> Any:
-        """vLLM's parameters: from the whole distribution or that of the allowed tokens."""
+        """Return vLLM's parameters for sampling from all tokens or the allowed ones."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        # Where tokens are told of, each output has all of them so far.
+        # With a listener each output has all tokens so far.
         told_of = request.told is not None
         return SamplingParams(
             temperature=request.temperature,
@@ -183,7 +181,7 @@ class VLLMEngine:
             max_tokens=request.max_tokens,
             stop_token_ids=self._stop_token_ids,
             ignore_eos=True,  # the stop tokens are all named
-            logprobs=self._settings.top_logprobs,  # besides the sampled token
+            logprobs=self._settings.top_logprobs,  # in addition to the sampled token
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE if told_of else RequestOutputKind.FINAL_ONLY,
@@ -192,7 +190,7 @@ class VLLMEngine:
         )
 
     def _restriction(self, allowed: Sequence[int] | None) -> dict[str, Any]:
-        """vLLM's parameters for sampling among some tokens, none for all.
+        """Return vLLM's parameters for sampling among some tokens, none if all are allowed.
 
         0.24's newer model runner reads the allowed tokens' logits while it overwrites the others',
         and so loses some of them (vLLM's pull request 46245, in 0.25).
@@ -206,7 +204,7 @@ class VLLMEngine:
     async def _ask(
         self, prompt_ids: Sequence[int], sampling: Any, weights: Weights, told: Told | None = None
     ) -> Any:
-        """vLLM's last output for a request, which has all of it."""
+        """Return vLLM's last output for a request, which is complete."""
         from vllm.inputs import tokens_input
 
         request_id = next(self._request_ids)
@@ -235,7 +233,7 @@ class VLLMEngine:
         return output
 
     def stats(self) -> dict[str, float]:
-        """Counters of answered requests since the start, and two gauges by what vLLM can run."""
+        """Return counters of answered requests since the start, and two gauges by vLLM's limit."""
         return self._counts | {
             "adapter_requests": self._versions.requests,
             "adapter_hits": self._versions.hits,
@@ -244,32 +242,32 @@ class VLLMEngine:
         }
 
     async def sleep(self) -> None:
-        """Give the GPU's memory back: weights go to the processor's, the prefix cache is lost."""
+        """Release the GPU's memory: weights move to CPU memory, the prefix cache is lost."""
         assert self._settings.sleeps and not self._in_flight
         with _deaths_named():
             await self._llm.sleep(level=1)
 
     async def wake(self) -> None:
-        """Take the memory again; answers go on as before."""
+        """Allocate the memory again and resume serving."""
         with _deaths_named():
             await self._llm.wake_up()
 
     async def close(self) -> None:
-        """Fail what is in flight and end vLLM's processes."""
+        """Abort requests in flight and end vLLM's processes."""
         if not self._llm.errored:
             await self._llm.abort(self._in_flight.copy())
         self._llm.shutdown()
-        del self._llm  # or it would shut down once more as Python ends, and fail
+        del self._llm  # otherwise it shuts down again as Python ends, and fails
         self._folder.close()
 
 
 def _sampled(found: Any, first: int = 0) -> list[float]:
-    """The sampled tokens' logprobs, from one on, out of vLLM's flat ones: first at each place."""
+    """Return the sampled tokens' logprobs from place `first` on: vLLM's first at each place."""
     return [float(found.logprobs[start]) for start in found.start_indices[first:]]
 
 
 def _likeliest(found: Any, first: int = 0) -> TopLogprobs:
-    """The likeliest tokens at each place, from one on, out of vLLM's flat logprobs."""
+    """Return the likeliest tokens at each place from `first` on, out of vLLM's flat logprobs."""
     return [
         [
             (int(token), float(logprob))
@@ -284,7 +282,7 @@ def _likeliest(found: Any, first: int = 0) -> TopLogprobs:
 
 @contextlib.contextmanager
 def _deaths_named() -> Iterator[None]:
-    """vLLM's word for a dead engine core becomes ours."""
+    """Convert vLLM's error for a dead engine core to `EngineDiedError`."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     try:
@@ -294,7 +292,7 @@ def _deaths_named() -> Iterator[None]:
 
 
 async def start(config: RunConfig, tokenizer: PreTrainedTokenizerBase, log: Path) -> Engine:
-    """The engine with the model loaded; what vLLM prints goes to the file `log`."""
+    """Return the engine with the model loaded; vLLM's output goes to the file `log`."""
     actors = config.actors
     assert isinstance(actors.games_in_flight, int), "planning resolves auto"
     assert isinstance(actors.max_loras, int) and isinstance(actors.max_cpu_loras, int)

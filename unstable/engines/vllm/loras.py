@@ -32,26 +32,25 @@ class Loras:
 
     @property
     def requests(self) -> int:
-        """Requests under an adapter."""
+        """Number of requests under an adapter."""
         return self._store.requests
 
     @property
     def hits(self) -> int:
-        """Requests under an adapter that was in memory."""
+        """Number of requests under an adapter that was in memory."""
         return self._store.hits
 
     async def start(self) -> None:
-        """Make the base model right on a CPU.
+        """Load an adapter of zeros on a CPU, which serves the base model there.
 
-        vLLM's kernels there (0.24 to 0.32) give requests without an adapter the one in the last
-        slot, so an adapter of zeros stands for none.
+        vLLM's CPU kernels (0.24 to 0.32) apply the last slot's adapter to requests without an
+        adapter.
         """
         if self._on_cpu:
             await self.load(zero_adapter(self._linears))
             self._base = self._store.find(ZERO)
 
     async def load(self, weights: Adapter) -> None:
-        """Serve an adapter; `ValueError` if its name is taken or it does not fit the base."""
         stored = self._store.reserve(weights.name)
         with ExitStack() as undo:
             undo.callback(self._store.drop, stored)
@@ -61,34 +60,32 @@ class Loras:
         self._store.serve(stored)
 
     async def _read(self, stored: StoredAdapter) -> None:
-        """Have vLLM read it now: a request for what cannot be read would kill the engine."""
+        """Have vLLM load the adapter now: one that fails to load in a request kills the engine."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
             await self._llm.add_lora(_lora_request(stored))
         except EngineDeadError:
             raise
-        except Exception as error:  # vLLM raises a plain one for whatever it does not like
+        except Exception as error:  # vLLM raises plain exceptions for any fault
             reason = " ".join(str(error).split())
             raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
 
     async def unload(self, name: str) -> None:
-        """Forget an adapter. No request in flight may use it."""
         stored = self._store.find(name)
         self._store.withdraw(stored)
         await self._llm.remove_lora(stored.number)
-        self._store.drop(stored)  # only now has vLLM ended the requests that were cancelled
+        self._store.drop(stored)  # by now vLLM has ended all cancelled requests
 
     @asynccontextmanager
     async def asked(self, name: str | None) -> AsyncIterator[Weights]:
-        """A request under the adapter is in flight; `ValueError` if it is not served."""
         stored = self._base if name is None else self._store.find(name)
         with self._store.used(stored):
             yield Weights(lora=None if stored is None else _lora_request(stored))
 
 
 def _lora_request(stored: StoredAdapter) -> Any:
-    """The adapter as vLLM names it: 0.24 files prefixes under this name alone."""
+    """Return vLLM's request for the adapter by a unique name, vLLM 0.24's only prefix cache key."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(

@@ -1,4 +1,4 @@
-"""What vLLM needs: its package, GPUs that compute bfloat16, and their memory."""
+"""Requirements of vLLM: its package, GPUs that compute bfloat16, and their memory."""
 
 from packaging.version import Version
 
@@ -16,9 +16,9 @@ from unstable.planning.memory import (
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
-_GRAPHS = 1_000_000_000  # captured CUDA graphs, which vLLM measures itself when it starts;
-# twice as many of them where they are captured for several numbers of LoRAs
-_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # before, vLLM has bitsandbytes itself
+_GRAPHS = 1_000_000_000  # bytes of captured CUDA graphs, which vLLM measures when it starts;
+# twice as many if it captures them for several numbers of LoRAs
+_PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # earlier vLLM includes bitsandbytes
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 _NO_EXPERTS = (
     "vLLM's build for processors (0.32) does not exchange the weights of experts, which "
@@ -27,18 +27,18 @@ _NO_EXPERTS = (
 STEP_TOKENS = 8192
 """Most tokens of one step, prompts included."""
 FEW_LORAS = 8
-"""Up to so many slots, kernels are launched for all of them; above, for as many as a step has."""
+"""Most slots for which kernels run on all slots; with more, on the LoRAs of a step alone."""
 
 
 class VLLMNeeds(EngineNeeds):
-    """GPUs, or with its build for processors one engine for all cores."""
+    """Requirements of engines on GPUs, or of one engine on all cores with vLLM's CPU build."""
 
     uses_gpus = True
     most_on_processor = 1
     one_model_at_a_time = True
 
     def lack(self, machine: Machine) -> str | None:
-        """Its package, and what compiles its kernels."""
+        """Describe a missing package, or a missing compiler of its kernels; None without one."""
         gpus = machine.usable_gpus
         if not machine.has_vllm:
             command = f"pip install '{DISTRIBUTION}[gpu]'" if gpus else "bash scripts/vllm_cpu.sh"
@@ -46,7 +46,7 @@ class VLLMNeeds(EngineNeeds):
         return machine.build_problem if gpus else None
 
     def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Why vLLM cannot serve this config on such cards, with a remedy."""
+        """Describe why vLLM cannot serve this config on these GPUs; None if it can."""
         gpus = machine.usable_gpus
         if not gpus:
             experts = config.model.trains_all and read_shape(config.model).has_experts
@@ -62,7 +62,7 @@ class VLLMNeeds(EngineNeeds):
         return None
 
     def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Describe what lacks or does not fit, or what a base in 4 bits needs, with a remedy."""
+        """Describe a missing package, a misfit or a need of a 4-bit base, with a remedy."""
         found = super().problem(config, machine, dtype)
         if found is not None or config.model.quantize != "4bit":
             return found
@@ -94,7 +94,7 @@ class VLLMNeeds(EngineNeeds):
                 )
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """The memory on each of its GPUs. Versions that are whole models lie on the disk."""
+        """Return the memory on each GPU of an engine. Whole-model versions are stored on disk."""
         actors, whole = setup.config.actors, setup.config.model.trains_all
         return vllm_memory(
             setup.shape,
@@ -112,8 +112,9 @@ NEEDS = VLLMNeeds()
 
 
 def _check_kinds(config: RunConfig) -> None:
-    """Raise `ConfigError` for an opponent or judge that is a LoRA where versions are whole models,
-    or the other way round: one engine of vLLM serves either.
+    """Raise `ConfigError` if opponents or judges mix LoRAs and whole models.
+
+    One vLLM engine serves either kind, and `model.adapter` decides which.
     """
     kinds = ["LoRAs", "whole models"]
     if not config.model.trains_all:
@@ -139,13 +140,13 @@ def vllm_memory(
     graphs: bool = True,
     quantize: str = "none",
 ) -> EngineMemory:
-    """The memory that a vLLM engine takes on each of its GPUs.
+    """Return the memory that a vLLM engine takes on each of its GPUs.
 
-    It sets aside `max_loras` slots for every layer that could carry a LoRA, embedding and output
-    layer included, at the smallest rank of its own that holds `max_rank`; and for a step of at most
-    `STEP_TOKENS` prompt tokens and `max_requests` rows of logits. Of a LoRA's two halves its GPUs
-    share the one whose width they share in the base, and each holds the other (without
-    `fully_sharded_loras`, https://docs.vllm.ai/en/stable/features/lora/).
+    vLLM reserves `max_loras` slots for every layer that could carry a LoRA, embedding and output
+    layer included, at its smallest supported rank that holds `max_rank`. It also reserves a step of
+    at most `STEP_TOKENS` prompt tokens and `max_requests` rows of logits. Of a LoRA's two halves,
+    the GPUs split the one whose width they split in the base, and each holds all of the other
+    (without `fully_sharded_loras`, https://docs.vllm.ai/en/stable/features/lora/).
     """
     size = DTYPE_BYTES[dtype]
     ends = 2 * (shape.vocabulary + shape.hidden)
@@ -153,7 +154,7 @@ def vllm_memory(
     slot = padded_rank(max_rank) * (ends + layers)
     step = size * STEP_TOKENS * (2 * shape.hidden + 3 * shape.intermediate)
     process = CONTEXT + _GRAPHS * graphs * (1 + (max_loras > FEW_LORAS))
-    # In 8 bits vLLM has all weights there in `dtype` before it quantizes the first.
+    # With 8 bits vLLM loads all weights in `dtype` before it quantizes the first.
     loading = CONTEXT + size * shape.parameters // tensor_parallel if quantize == "8bit" else 0
     return EngineMemory(
         fixed={
@@ -170,7 +171,7 @@ def vllm_memory(
 
 
 def _widths(linear: Linear, tensor_parallel: int) -> int:
-    """Inputs and outputs of a LoRA of that layer on each GPU."""
+    """Return the inputs plus outputs of a LoRA of that layer on each GPU."""
     if linear.name.endswith(_ROW_PARALLEL):
         return linear.inputs // tensor_parallel + linear.outputs
     return linear.inputs + linear.outputs // tensor_parallel

@@ -1,4 +1,4 @@
-"""Whose turn it is, where an engine computes with the weights of one version at a time."""
+"""Turns of versions, for an engine that computes with the weights of one version at a time."""
 
 import asyncio
 import time
@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 
 SHARE = 10
-"""A version that others wait for keeps its turn for so many times what an exchange takes."""
+"""Length of a turn while other versions wait, as a multiple of the time of an exchange."""
 
 
 class VersionTurns:
-    """Requests of one version run together; those of others wait until these have ended.
+    """A scheduler that runs requests of one version together and makes other versions wait.
 
     A version is the folder of its weights, None the base. A turn goes to the version that has
-    waited longest. `put` exchanges the weights, while nothing runs; if it fails, all that wait and
-    all that come later get its error.
+    waited longest. `put` exchanges the weights while nothing runs; if it fails, all waiting and
+    later requests get its error.
     """
 
     def __init__(self, put: Callable[[Path | None], Awaitable[None]]) -> None:
@@ -55,7 +55,7 @@ class VersionTurns:
         return not self._waiting or time.monotonic() - self._since < SHARE * self._took
 
     async def _turn(self, version: Path | None) -> None:
-        """Wait for it; the request counts as running from then on."""
+        """Wait for the version's turn; the request counts as running from then on."""
         begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(version, []).append(begins)
         self._next()
@@ -77,7 +77,7 @@ class VersionTurns:
             self._waiting.pop(version, None)
 
     def _next(self) -> None:
-        """Give the turn to whoever waits, once nothing runs."""
+        """Give the turn to the version that has waited longest, once nothing runs."""
         if self._waiting and not self._running and self._exchange is None:
             longest = next(iter(self._waiting))
             self._exchange = asyncio.create_task(self._give(longest), name="exchange of weights")
@@ -89,7 +89,7 @@ class VersionTurns:
             self._in_place = version
 
     def _given(self, version: Path | None, began: float, exchange: "asyncio.Task[None]") -> None:
-        """Begin the requests that waited for the version, or fail all that wait."""
+        """Begin the requests that waited for the version, or fail all if the exchange failed."""
         self._exchange = None
         if exchange.cancelled():
             return
@@ -101,10 +101,10 @@ class VersionTurns:
             if not begins.done():
                 self._running += 1
                 begins.set_result(None)
-        self._next()  # if all of them were cancelled meanwhile
+        self._next()  # in case all of them were cancelled meanwhile
 
     def _fail(self, error: BaseException) -> None:
-        """Give the error to whoever waits, and all later: nobody knows what is in place now."""
+        """Fail all waiting and later requests: after a failed exchange the weights are unknown."""
         self._failure = error
         for waiting in self._waiting.values():
             for begins in waiting:

@@ -1,4 +1,4 @@
-"""What vLLM's two ways to serve versions have in common: by LoRAs, and by whole models."""
+"""The common interface of vLLM's two ways to serve versions: LoRAs and whole models."""
 
 import contextlib
 import shutil
@@ -13,10 +13,10 @@ from unstable.types import Adapter
 
 
 class Weights(NamedTuple):
-    """The weights of a request, in vLLM's own words."""
+    """The weights of a request, in vLLM's terms."""
 
     lora: Any = None  # a `LoRARequest`
-    salt: str | None = None  # what the prefix cache files the prompt under
+    salt: str | None = None  # key of the prompt in the prefix cache
 
 
 class Versions(Protocol):
@@ -24,42 +24,42 @@ class Versions(Protocol):
 
     @property
     def requests(self) -> int:
-        """Requests under a version that is not the base."""
+        """Number of requests under a version other than the base."""
 
     @property
     def hits(self) -> int:
-        """Requests under such a version whose weights were there."""
+        """Number of requests under such a version whose weights were in memory."""
 
     async def start(self) -> None:
-        """Make the base model right, before the first request."""
+        """Prepare the base model, before the first request."""
 
     async def load(self, weights: Adapter) -> None:
-        """Serve a version; `ValueError` if its name is taken or it does not fit the base."""
+        """Serve a version; raises `ValueError` if its name is taken or it does not fit the base."""
 
     async def unload(self, name: str) -> None:
-        """Forget a version. No request in flight may use it."""
+        """Remove a version. No request in flight may use it."""
 
     def asked(self, name: str | None) -> AbstractAsyncContextManager[Weights]:
-        """A request under that version, None for the base, is in flight.
+        """Count a request under that version, None for the base, as in flight during the block.
 
         Raises `ValueError` if it is not served.
         """
 
 
 class ScratchFolder:
-    """A new folder `path` among the machine's temporary files, which no death leaves for long.
+    """A new temporary folder `path`, which does not outlive a crash of its owner for long.
 
-    It is there until `close`, and locked while its owner lives, which the kernel sees to. Who makes
-    another one first deletes those that nobody holds any more.
+    It exists until `close`, and its owner holds a lock on it, which the kernel releases when the
+    owner dies. A new `ScratchFolder` first deletes folders that no process has locked.
     """
 
     def __init__(self, prefix: str) -> None:
         parent = Path(tempfile.gettempdir())
         for left in parent.glob(f"{prefix}*"):
-            # One that is held, another user's, or one that another process is just deleting.
+            # A locked folder, another user's, or one that another process is just deleting.
             with contextlib.suppress(OSError), FileLock(left / ".lock", timeout=0):
                 shutil.rmtree(left)
-        # Only a locked folder gets a name by which others look for it.
+        # Only a locked folder gets the prefix that other processes search for.
         made = Path(tempfile.mkdtemp(prefix="new-"))
         self._lock = FileLock(made / ".lock", timeout=0)
         self._lock.acquire()

@@ -26,7 +26,7 @@ from unstable.types import Adapter
 class WholeVersionFiles:
     """Whole models of an engine, as files below `root` in the engine's precision.
 
-    The prefix cache has each version's prompts under a name of its own, so that they outlast other
+    The prefix cache stores each version's prompts under a unique key, so they outlast other
     versions' turns.
     """
 
@@ -38,16 +38,15 @@ class WholeVersionFiles:
         self._model = on_meta(AutoConfig.from_pretrained(settings.model))
         self._numbers = count(1)
         self._served: dict[str, Path] = {}
-        self._names: set[str] = set()  # these, and those that are just being written
+        self._names: set[str] = set()  # served, or just being written
         self._turns = VersionTurns(self._put)
         self.requests = 0
         self.hits = 0
 
     async def start(self) -> None:
-        """Do nothing: the base is in place."""
+        """Do nothing: the engine starts with the base."""
 
     async def load(self, weights: Adapter) -> None:
-        """Serve a version; `ValueError` if its name is taken or it is of another model."""
         if weights.name in self._names:
             raise ValueError(f"version {weights.name!r} is there already; give it its own name")
         self._names.add(weights.name)
@@ -60,7 +59,7 @@ class WholeVersionFiles:
         self._served[weights.name] = folder
 
     def _write(self, weights: Adapter, folder: Path) -> None:
-        """Its weights with the names that a checkpoint of the model has, which vLLM reads."""
+        """Write the version's weights under the names of the model's checkpoints, for vLLM."""
         from transformers.core_model_loading import revert_weight_conversion
 
         tensors = load(weights.weights)
@@ -72,7 +71,6 @@ class WholeVersionFiles:
         save_file({name: each.contiguous() for name, each in named.items()}, folder / WHOLE_FILE)
 
     async def unload(self, name: str) -> None:
-        """Forget a version. No request in flight may use it."""
         folder = self._folder(name)
         del self._served[name]
         self._names.remove(name)
@@ -80,7 +78,7 @@ class WholeVersionFiles:
 
     @asynccontextmanager
     async def asked(self, name: str | None) -> AsyncIterator[Weights]:
-        """A request under the version is in flight, in its turn; `ValueError` if not served."""
+        """Wait for the version's turn, and count a request as in flight during the block."""
         folder = None if name is None else self._folder(name)
         self.requests += name is not None
         self.hits += folder is not None and folder == self._turns.in_place
@@ -104,5 +102,5 @@ class WholeVersionFiles:
             reason = " ".join(str(error).split())
             raise EngineDiedError(f"vLLM did not take the weights in {given}: {reason}") from error
 
-        with faults_to(fault):  # vLLM raises a plain one for whatever it does not like
+        with faults_to(fault):  # vLLM raises plain exceptions for any fault
             await self._llm.collective_rpc(Extension.put_weights.__name__, args=(given,))

@@ -1,8 +1,8 @@
-"""What vLLM's workers load besides their own code: they end when the engine's owner does.
+"""Additions to vLLM's workers, which end them when the engine's owner does.
 
-vLLM's processes outlive an owner that is killed, and keep its memory. Importing this file, which
-vLLM does in every worker as it starts, watches the owner from then on; a worker's end is its
-engine core's too.
+vLLM's processes outlive an owner that is killed, and keep its memory. vLLM imports this file in
+every worker as it starts; the import starts a watch on the owner. A worker's end also ends its
+engine core.
 """
 
 import os
@@ -22,10 +22,10 @@ class Extension:
     reload_weights: Any  # of vLLM's worker
 
     def put_weights(self, folder: str) -> None:
-        """Have the model compute with the weights in a folder, in place."""
+        """Replace the model's weights in place by those in a folder."""
         self.reload_weights(weights_path=folder)
-        # On a processor vLLM (0.32) computes a head that is tied with a packed copy of its weights,
-        # which it makes anew for no head that a file does not name.
+        # On a CPU vLLM (0.32) computes a tied head with a packed copy of its weights, and does not
+        # repack it for a head that a file does not name.
         for module in self.model_runner.get_model().modules():
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)

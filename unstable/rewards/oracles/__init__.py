@@ -1,4 +1,4 @@
-"""Oracles: reward terms that ask something else than the game and wait for the answer.
+"""Oracles: reward terms that query something other than the game and wait for the answer.
 
-What each asks is a file; how all are asked, batched, cached, again and to what end is `asking.py`.
+Each kind is a file; `asking.py` batches, caches and retries the questions of all.
 """

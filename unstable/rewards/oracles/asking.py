@@ -1,7 +1,7 @@
-"""How oracles are asked: questions wait until they make a batch, and none is asked twice.
+"""Questions to oracles: collected into batches, and never sent twice.
 
-While all calls that may be in flight are, what comes waits for the next one, so that batches grow
-with the load. What an answer is worth that never comes is the config's `on_failure`.
+While the maximum number of calls is in flight, new questions wait for the next call, so batches
+grow with the load. The config's `on_failure` sets the value of an answer that never arrives.
 """
 
 import asyncio
@@ -23,31 +23,31 @@ from unstable.types import GameResult, Turn
 
 log = logging.getLogger(__name__)
 GATHER = 0.5
-"""Of the time that a call takes, what a question waits for others that make a batch with it: a call
-costs about a millisecond of the processor that plays, whatever is in it."""
+"""Time that a question waits for others in its batch, relative to the time of a call: each call
+costs about a millisecond of the CPU that plays, at any batch size."""
 _LEAST_GATHER_S, _MOST_GATHER_S = 0.005, 0.25
 _SAID_EVERY_S = 60.0
 
 
 class Failure(NamedTuple):
-    """Why there is no answer; it is raised for each game, so where it was raised first is kept."""
+    """An error in place of an answer, with its first traceback, since each game raises it again."""
 
     error: Exception
     traceback: TracebackType | None
 
     @classmethod
     def of(cls, fault: BaseException) -> "Failure":
-        """What was raised, as what may be raised again."""
+        """Convert an exception to a failure with an error that can be raised again."""
         error = fault if isinstance(fault, Exception) else RuntimeError(repr(fault))
         return cls(error, fault.__traceback__)
 
 
 Found = float | None | Failure
-"""An answer as those who wait for it get it."""
+"""An answer as its waiters receive it."""
 
 
 class _PendingQuestion:
-    """A question that is to be answered, and a future for each that waits for that."""
+    """A question without an answer yet, and a future for each waiter."""
 
     def __init__(self, question: OracleQuestion, key: str | None) -> None:
         self.question = question
@@ -56,17 +56,17 @@ class _PendingQuestion:
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """True if nobody waits for it anymore."""
         return all(future.cancelled() for future in self.futures)
 
 
 class Asking:
-    """Asks an oracle as its judge's config says."""
+    """A client of an oracle, with the batching, retries and cache of its judge's config."""
 
     def __init__(
         self, config: JudgeConfig, oracle: Oracle, *, at_once: int, cache: Path | None
     ) -> None:
-        """`at_once` is this process's share; `cache` is the config's file of answers, if any."""
+        """Create it; `at_once` is this process's share, `cache` the file of answers."""
         self.oracle = oracle
         self._config = config
         self._at_once = min(at_once, oracle.at_once or at_once)
@@ -84,27 +84,27 @@ class Asking:
         self._cache = Cache(cache) if kept else None
         self._settings: str | None = None
         self._queue: list[_PendingQuestion] = []
-        self._open: dict[str, _PendingQuestion] = {}  # by what is asked
+        self._open: dict[str, _PendingQuestion] = {}  # by digest of the content
         self._batches: dict[asyncio.Task[None], list[_PendingQuestion]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last: dict[tuple[str, int], float] = {}  # values, by env and seat
         self._said = -math.inf
 
     def check(self) -> None:
-        """Raise `ConfigError` where it cannot be asked, or its answers not be kept."""
+        """Raise `ConfigError` if the oracle or the file of answers is not usable."""
         self.oracle.check()
         if self._cache is not None and (problem := self._cache.problem):
             raise ConfigError(f"{self.oracle.field}.cache = {problem}")
 
     def ask(self, result: GameResult, game: GameResult, judged: Turn | int) -> "Pending":
-        """Ask what a turn or a seat is worth."""
+        """Ask for the value of a turn or a seat."""
         questions = self.oracle.questions(result, game, judged)
         answers = list(map(self._find, questions))
         self.oracle.counts.count("asked", len(questions))
         return Pending(self, (game.spec.env, seat_of(judged)), questions, answers)
 
     def settle(self, role: tuple[str, int], value: Found) -> float | None:
-        """A value as it counts for its env and seat: what has failed as `on_failure` says."""
+        """Return a value for its env and seat; `on_failure` replaces a failure or raises it."""
         if isinstance(value, Failure):
             self.oracle.counts.count("failures")
             if self._config.on_failure == "drop":
@@ -116,7 +116,7 @@ class Asking:
         return value
 
     def leave(self) -> None:
-        """Ask nothing that nobody waits for any more."""
+        """Drop questions for which nobody waits anymore."""
         for waiting in [each for each in self._queue if each.is_left]:
             self._queue.remove(waiting)
             self._close(waiting)
@@ -127,7 +127,7 @@ class Asking:
                     self._close(waiting)
 
     async def close(self) -> None:
-        """End what is asked, and give back what the oracle holds."""
+        """Cancel pending calls and release the oracle's resources."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._batches:
@@ -136,7 +136,7 @@ class Asking:
         await self.oracle.close()
 
     def _find(self, question: OracleQuestion) -> asyncio.Future[Found] | Found:
-        """The answer that is known, or a future of it."""
+        """Return the cached answer, or a future for it."""
         waiting, key = None, self._key(question)
         if key is not None and self._cache is not None:
             if key not in self._cache:
@@ -157,7 +157,7 @@ class Asking:
         return future
 
     def _close(self, waiting: _PendingQuestion) -> None:
-        """Nobody else is to wait for it."""
+        """Stop adding waiters to a question."""
         if waiting.key is not None and self._open.get(waiting.key) is waiting:
             del self._open[waiting.key]
 
@@ -169,7 +169,7 @@ class Asking:
         return digest([self._settings, question.content])
 
     def _begin_soon(self) -> None:
-        """Begin a batch once it is full, or has waited long enough."""
+        """Start a batch once it is full, or has waited long enough."""
         if len(self._queue) >= self._batch:
             self._begin()
         elif self._timer is None:
@@ -195,7 +195,7 @@ class Asking:
             self._begin()
 
     async def _answer(self, batch: list[_PendingQuestion]) -> None:
-        """Answer questions together, and let those know that wait."""
+        """Answer a batch of questions, and resolve the futures of their waiters."""
         faults: list[BaseException] = []
         answers: Sequence[ValueOrError] = []
         with faults_to(faults.append):
@@ -231,7 +231,7 @@ class Asking:
         return Failure(ValueError(f"reward term {self.oracle.name} returned {answer}"), None)
 
     def _say(self, error: BaseException) -> None:
-        """Log what has failed, not more often than one can read."""
+        """Log an error, at most once a minute."""
         now = time.monotonic()
         if now - self._said > _SAID_EVERY_S:
             self._said = now
@@ -240,7 +240,7 @@ class Asking:
 
 
 class Pending:
-    """A value that was asked for: the mean of what its questions are answered."""
+    """A requested value: the mean of the answers to its questions."""
 
     def __init__(
         self,
@@ -256,14 +256,14 @@ class Pending:
         self._futures = [each for each in answers if isinstance(each, asyncio.Future)]
 
     async def value(self) -> float | None:
-        """What it is worth; None: nothing. Raises what has failed, under `drop`."""
+        """Return the value; None if the term does not apply. Raises a failure under `drop`."""
         answers: list[Found] = []
         for each in self._answers:
             answers.append(await each if isinstance(each, asyncio.Future) else each)
         return self._asking.settle(self._role, self._mean(answers))
 
     def abandon(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the wait for answers."""
         for future in self._futures:
             future.cancel()
         if any(future.cancelled() for future in self._futures):

@@ -1,4 +1,4 @@
-"""What every oracle is to those who ask it, and what is counted of it."""
+"""The interface of oracles, and counts of their use."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -7,13 +7,13 @@ from unstable.types import GameResult, Turn
 
 T = TypeVar("T")
 ValueOrError = float | None | Exception
-"""A value, None where the question does not apply, or why there is no answer to it."""
+"""A value, None if the question does not apply, or the error that prevented an answer."""
 
 
 class OracleError(Exception):
     """A call that failed: OracleError("http://... answers 503", pause_s=2.0)
 
-    `again`: another call may not. `pause_s`: the time until then that the service asks for.
+    `again`: a retry may succeed. `pause_s`: the pause before it that the service requests.
     """
 
     def __init__(self, why: str, *, again: bool = True, pause_s: float | None = None) -> None:
@@ -23,10 +23,10 @@ class OracleError(Exception):
 
 
 class OracleQuestion(NamedTuple):
-    """What an oracle is asked at a time.
+    """One question to an oracle.
 
-    `content` is exactly what it is told, as plain values; a function, which may look at all of the
-    game, has none unless its answers are to be kept. `flipped`: the answer is of the other side.
+    `content` is exactly the information sent to it, as plain values; None for a function, which may
+    read the whole game, unless its answers are cached. `flipped`: the answer is the other side's.
     """
 
     content: Any
@@ -36,7 +36,7 @@ class OracleQuestion(NamedTuple):
 
 
 class OracleCounts:
-    """What a term has been asked since the last `take`."""
+    """Counts of a term's requests since the last `take`."""
 
     def __init__(self) -> None:
         self.take()
@@ -46,12 +46,12 @@ class OracleCounts:
         self._counts[name] = self._counts.get(name, 0) + by
 
     def add(self, name: str, value: float) -> None:
-        """Add a value to those whose mean is asked for."""
+        """Add a value to a mean."""
         total, number = self._means.get(name, (0.0, 0))
         self._means[name] = total + value, number + 1
 
     def take(self) -> tuple[dict[str, int], dict[str, tuple[float, int]]]:
-        """Counts, and the sum and number of values, by name; begins anew."""
+        """Return counts, and the sum and number of values, by name; resets all."""
         taken = getattr(self, "_counts", {}), getattr(self, "_means", {})
         self._counts: dict[str, int] = {}
         self._means: dict[str, tuple[float, int]] = {}
@@ -59,14 +59,14 @@ class OracleCounts:
 
 
 class OracleCaller(Protocol):
-    """Makes a call as the term's config says: few at a time, each in its time, and again."""
+    """A function that makes calls with the term's concurrency limit, timeout and retries."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call returns; raises what the last one raised."""
+        """Return the call's result; raises the last attempt's error."""
 
 
 class OracleReply(NamedTuple):
-    """What a model says, and the tokens that were put through for it."""
+    """A model's reply, and the tokens that it used."""
 
     text: str
     prompt_tokens: int
@@ -74,7 +74,7 @@ class OracleReply(NamedTuple):
 
 
 class ChatEngine(Protocol):
-    """The actor's own engine, as a judge asks it."""
+    """The actor's own engine, as judges use it."""
 
     name: str
     """Name of the base model."""
@@ -88,18 +88,19 @@ class ChatEngine(Protocol):
         max_tokens: int,
         seed: int,
     ) -> OracleReply:
-        """The answer to a chat; `adapter` is the field of the config that names its folder."""
+        """Return the answer to a chat; `adapter` is the config field that names its folder."""
 
 
 class Oracle:
-    """Something that values what it is told; `rewards/oracles/` has a subclass for each kind."""
+    """A judge that values turns or seats; `rewards/oracles/` has a subclass for each kind."""
 
     def __init__(
         self, name: str, field: str, *, at_once: int | None = None, batch: int | None = None
     ) -> None:
-        """`name` is the term's, for messages, `field` its entry, such as judges.NAME.
+        """Create the oracle of the term `name` at the config field `field`, such as judges.NAME.
 
-        `at_once` calls of `batch` questions are the most it can be made, where that is by nature.
+        `at_once` and `batch` are inherent limits on concurrent calls and questions per call, None
+        if it has none.
         """
         self.name = name
         self.field = field
@@ -109,29 +110,29 @@ class Oracle:
 
     @property
     def settings(self) -> Any:
-        """All that its answers depend on besides what is asked, as plain values."""
+        """Everything that its answers depend on except the questions, as plain values."""
         raise NotImplementedError
 
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[OracleQuestion]:
-        """What is asked about a turn or a seat of a game, which may be a branch of `result`.
+        """Return the questions about a turn or a seat of a game, which may be a branch of `result`.
 
-        The value is the mean of the answers; without any question there is none.
+        The value is the mean of the answers, None without questions.
         """
         raise NotImplementedError
 
     async def answer(
         self, questions: Sequence[OracleQuestion], call: OracleCaller
     ) -> Sequence[ValueOrError]:
-        """An answer to each question; raises where none of them has one."""
+        """Return an answer to each question; raises if all of them fail."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise `ConfigError` where it cannot be asked from here; loads no model."""
+        """Raise `ConfigError` if the oracle is not usable from here; loads no model."""
 
     def serve(self, engine: ChatEngine) -> None:
-        """Take the actor's engine, if this oracle asks it."""
+        """Receive the actor's engine, if this oracle uses it."""
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""

@@ -1,7 +1,7 @@
-"""Answers by the content that was asked: in memory, and in a file that processes share.
+"""Answers by the content of their questions: in memory, and in a file that processes share.
 
-The file has a JSON object a line, and is only ever appended to. A line that a process died in is
-left as it is, and read by nobody.
+The file has one JSON object per line and is append-only. Readers skip a line that a crashed process
+left incomplete.
 """
 
 import hashlib
@@ -15,23 +15,23 @@ from typing import Any
 from filelock import FileLock
 
 MOST = 200_000
-"""Answers that are held in memory; the oldest leave first."""
+"""Most answers in memory; the oldest are evicted first."""
 
 
 def digest(value: Any) -> str:
-    """A name for a plain value: SHA-256 of its JSON."""
+    """Return a key for a plain value: SHA-256 of its JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
-    """What a term has answered, by `digest`."""
+    """A term's answers, by `digest`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """A path has what other processes, now or before, have been answered too."""
+        """Create the cache; `path` is shared with other processes, None for memory alone."""
         self._path = path
         self._found: dict[str, float | None] = {}
-        self._end = 0  # of the file, as far as it was read
+        self._end = 0  # bytes of the file that were read
 
     @property
     def problem(self) -> str:
@@ -46,7 +46,7 @@ class Cache:
         return f"{self._path}: holds something else than answers; give another" if is_other else ""
 
     def look(self) -> None:
-        """Read what others have added to the file."""
+        """Read the answers that other processes have added to the file."""
         if self._path is None or not self._path.is_file():
             return
         if self._path.stat().st_size <= self._end:
@@ -66,7 +66,7 @@ class Cache:
         return self._found[key]
 
     def add(self, answers: Mapping[str, float | None]) -> None:
-        """Keep answers; raises `OSError` where the file cannot be written."""
+        """Store answers; raises `OSError` if the file cannot be written."""
         for key, value in answers.items():
             self._keep(key, value)
         if self._path is not None and answers:
@@ -90,7 +90,7 @@ class Cache:
 
 
 def _append(path: Path, lines: bytes) -> None:
-    """Add whole lines, whatever became of the last one, while no other process does."""
+    """Append whole lines under a lock, after ending an incomplete last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     with lock, path.open("a+b", buffering=0) as file:
@@ -103,7 +103,7 @@ def _append(path: Path, lines: bytes) -> None:
 
 
 def files_of(folder: Path) -> list[list[Any]]:
-    """Names, sizes and times of a folder's files: what changes with what they hold."""
+    """Return names, sizes and times of a folder's files, which change with their content."""
     if not folder.is_dir():
         return []
     found = [(path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file()]

@@ -1,4 +1,4 @@
-"""Calls that may fail: few at a time, each in its time, and again after a pause."""
+"""Calls that may fail: with limited concurrency, timeouts, and retries after a pause."""
 
 import asyncio
 import time
@@ -13,26 +13,26 @@ T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _WEIGHT = 0.2  # of the newest call in `typical_s`
 _LONGEST_WAIT_S = 60.0
-"""The longest pause that a service may ask for: no game waits longer for another call."""
+"""Longest pause in seconds that a service may request: no game waits longer for a retry."""
 
 
 class Caller:
-    """Makes a term's calls, and counts them."""
+    """The calls of a term, with counts."""
 
     def __init__(
         self, name: str, *, at_once: int, timeout: float, retries: int, counts: OracleCounts
     ) -> None:
-        """`timeout` is for a call alone, in seconds: waiting for its turn does not count."""
+        """Create it; `timeout` is per attempt, in seconds, not counting the wait for a slot."""
         self._name = name
         self._slots = asyncio.Semaphore(at_once)
         self._timeout = timeout
         self._retries = retries
         self._counts = counts
         self.typical_s = 0.0
-        """What a call has taken lately."""
+        """Moving average of a call's seconds."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call returns; raises what the last one raised."""
+        """Return the call's result; raises the last attempt's error."""
         failed = 0
         while True:
             faults: list[BaseException] = []
@@ -73,5 +73,5 @@ class Caller:
 
 
 def bounded_pause(seconds: float | None) -> float | None:
-    """The pause that a service asks for, no longer than a game may wait."""
+    """Limit a pause that a service requests to the time that a game may wait."""
     return None if seconds is None else min(seconds, _LONGEST_WAIT_S)

@@ -1,4 +1,4 @@
-"""A user's coroutine as an oracle: of one turn or seat, or of many at a time."""
+"""A user's coroutine function as an oracle, for one turn or seat or for a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from unstable.types import GameResult, Turn
 
 
 class FunctionOracle(Oracle):
-    """`term(result, turn)`, or `term(results, turns)` that returns a list; of seats likewise."""
+    """An oracle that calls `term(result, turn)` or, for lists, `term(results, turns)`."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class FunctionOracle(Oracle):
         together: bool,
         kept: bool,
     ) -> None:
-        """`together`: many are judged at a time; `kept`: answers are, by `item`."""
+        """Create it; `together`: one call judges a batch; `kept`: answers are cached by `item`."""
         super().__init__(name, field, batch=None if together else 1)
         self._function = function
         self._args = dict(args)

@@ -1,8 +1,8 @@
-"""A language model as judge: a number for a play, or two plays compared in both orders.
+"""A language model as judge: it grades a play, or compares two plays in both orders.
 
-The verdict is the last [[...]] of its reply, read strictly: what cannot be read is a failure, never
-a draw of chance. Judges prefer what they see first (Zheng et al. 2023, arXiv:2306.05685), so a pair
-is asked about in both orders, and counts as a tie where the two verdicts differ.
+The verdict is the last [[...]] of its reply, parsed strictly: an unreadable verdict is a failure,
+never a random draw. Judges prefer the first option (Zheng et al. 2023, arXiv:2306.05685), so a pair
+is judged in both orders, and counts as a tie if the two verdicts differ.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _MOST_BYTES = 2**20
 
 
 class LLM(Oracle):
-    """Asks an OpenAI-compatible endpoint, or the actor's own engine."""
+    """A judge at an OpenAI-compatible endpoint, or on the actor's own engine."""
 
     def __init__(self, name: str, field: str, config: LLMOracle) -> None:
         super().__init__(name, field, batch=1)
@@ -117,7 +117,7 @@ class LLM(Oracle):
             await self._service.close()
 
     async def _grade(self, content: Any, call: OracleCaller) -> float:
-        """The mean of the verdicts on one play."""
+        """Return the mean of the verdicts on one play."""
         low, high = self._config.scale
         form = (
             f"End with your verdict: a number from {low:g} to {high:g} in double brackets: "
@@ -134,7 +134,7 @@ class LLM(Oracle):
         return self._mean([vote for (vote,) in votes])
 
     async def _compare(self, content: Any, call: OracleCaller) -> float:
-        """How the first of a pair did against the second: 1 won, 0.5 tied, 0 lost; of all votes."""
+        """Return the mean result of a pair's first play: 1 for a win, 0.5 a tie, 0 a loss."""
         first, second = content["pair"]
         if first == second:
             return 0.5
@@ -167,7 +167,7 @@ class LLM(Oracle):
     async def _votes(
         self, votes: list[list[str]], read: Any, call: OracleCaller
     ) -> list[list[float]]:
-        """The verdict on each text of each vote."""
+        """Return the verdict on each text of each vote."""
 
         async def verdict(text: str, vote: int, order: int) -> float:
             attempts = count()
@@ -232,7 +232,7 @@ class LLM(Oracle):
 
 
 def _peers(result: GameResult, game: GameResult, seat: int) -> list[tuple[GameResult, int]]:
-    """What a seat's play is compared with: the other branches, or else the other sides' play."""
+    """Return the plays to compare with a seat's: other branches, or else the other sides' seats."""
     if result.branches:
         return [(each, seat) for each in result.branches if each is not game]
     (own,) = (side for side in game.spec.sides if seat in side)

@@ -1,6 +1,6 @@
-"""A sequence classifier of Hugging Face as reward model: one of its outputs is the value.
+"""A Hugging Face sequence classifier as reward model: one of its outputs is the value.
 
-It is loaded with the first question, into the process that asks, and computes in a thread of it.
+The first question loads it into the asking process; it computes in a thread of that process.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from unstable.types import GameResult, Turn
 
 
 class RewardModel(Oracle):
-    """Scores texts, or chats by the tokenizer's own template, many at a time."""
+    """A scorer of batches of texts, or of chats by the tokenizer's own template."""
 
     def __init__(self, name: str, field: str, config: RewardModelOracle) -> None:
         super().__init__(name, field, at_once=1)
@@ -39,7 +39,7 @@ class RewardModel(Oracle):
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[OracleQuestion]:
-        most = 8 * self._config.max_tokens  # characters, of which a token has few
+        most = 8 * self._config.max_tokens  # characters, more than most tokens have
         words = places(game, judged, most)
         content: Any = {"chat": [words["observation"], words["answer"]]}
         if self._config.template is not None:
@@ -54,7 +54,7 @@ class RewardModel(Oracle):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
         thread, contents = self._thread, [question.content for question in questions]
-        if self._model is None:  # not within the time of a call
+        if self._model is None:  # loads outside the timeout of a call
             await asyncio.get_running_loop().run_in_executor(thread, self._load)
 
         async def ask() -> list[float]:
@@ -77,7 +77,7 @@ class RewardModel(Oracle):
         self._model = self._tokenizer = self._thread = None
 
     def _classifier(self, **options: Any) -> Any:
-        """Load the model; raises `ConfigError` for a missing tensor, such as that of its head."""
+        """Load the model; raises `ConfigError` for a missing tensor, such as its head's."""
         from transformers import AutoModelForSequenceClassification
 
         model, found = AutoModelForSequenceClassification.from_pretrained(
@@ -118,10 +118,10 @@ class RewardModel(Oracle):
         self._model = model.to(device).eval()
 
     def _scores(self, contents: Sequence[Any]) -> list[float]:
-        """The value of each text; they are padded on the right, which changes no value.
+        """Return the value of each text; pads them on the right, which changes no value.
 
-        The model reads it off at the last token that is no padding. One that names no such token is
-        given one that none of the texts has.
+        The model reads its output at the last token that is not padding. A model without a padding
+        token gets an id that none of the texts contains.
         """
         import torch
 
@@ -140,7 +140,7 @@ class RewardModel(Oracle):
         return [float(value) for value in logits[:, self._config.label].float().cpu()]
 
     def _ids(self, content: Any) -> list[int]:
-        """A text's tokens, the last `max_tokens` of them."""
+        """Return a text's tokens, the last `max_tokens` of them."""
         if "text" in content:
             ids = self._tokenizer.encode(content["text"])
         else:

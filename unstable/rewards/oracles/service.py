@@ -1,4 +1,4 @@
-"""A JSON service that is asked by POST: bounded in time and size, and never led elsewhere."""
+"""A JSON service, called by POST with limited time and size, without redirects."""
 
 import json
 import os
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from httpx import AsyncClient, Response
 
 _LATER = {408, 409, 425, 429}
-"""Statuses besides 5xx after which another call may be answered."""
+"""Statuses, in addition to 5xx, after which a retry may succeed."""
 
 
 class Service:
-    """Asks an address; errors name it, the term and the remedy, and never the key."""
+    """A client of one address; errors name it, the term and the remedy, but never the key."""
 
     def __init__(
         self, place: str, url: str, key_env: str | None, most_bytes: int, url_field: str
     ) -> None:
-        """`place` is how messages begin, such as "reward term http"."""
+        """Create the client; `place` begins its messages, such as "reward term http"."""
         self._place = place
         self._url = url
         self._key_env = key_env
@@ -35,7 +35,7 @@ class Service:
             keep_secret(key_env)
 
     def check(self, field: str) -> None:
-        """Raise `ConfigError` where the key is not set or nothing answers there."""
+        """Raise `ConfigError` if the key is not set or the service does not respond."""
         if self._key_env is not None and not os.environ.get(self._key_env):
             raise ConfigError(
                 f"{field}.api_key_env = {self._key_env!r}: not set; export the service's key in it "
@@ -48,7 +48,7 @@ class Service:
             )
 
     async def post(self, body: Any) -> Any:
-        """What it answers, as JSON values; raises `OracleError` for all else."""
+        """Return the JSON reply; raises `OracleError` for anything else."""
         import httpx  # takes a third of a second
 
         if self._client is None:
@@ -56,7 +56,7 @@ class Service:
             headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
             if self._key_env is not None:
                 headers["Authorization"] = f"Bearer {os.environ.get(self._key_env, '')}"
-            # The term's own time-out bounds a call.
+            # The term's own timeout limits a call.
             self._client = httpx.AsyncClient(
                 follow_redirects=False, timeout=None, headers=headers, limits=httpx.Limits()
             )
@@ -77,7 +77,7 @@ class Service:
             self._client = None
 
     async def _content(self, response: "Response") -> bytes:
-        """The reply as it was sent, which may not unpack into more than is read of it."""
+        """Return the reply's bytes; rejects compression, which could exceed the size limit."""
         if response.headers.get("content-encoding", "identity") != "identity":
             self._fail("its reply is packed, which was not asked for", again=False)
         parts, size = [], 0
@@ -105,7 +105,7 @@ class Service:
             self._fail(f"sent no JSON but {shown(content[:200].decode(errors='replace'))}")
 
     def complain(self, why: str) -> NoReturn:
-        """Raise for a reply that is JSON and not what was asked for."""
+        """Raise `OracleError` for a JSON reply with unexpected content."""
         self._fail(why)
 
     def _fail(self, why: str, *, again: bool = True, pause_s: float | None = None) -> NoReturn:

@@ -1,8 +1,8 @@
-"""A teacher behind an endpoint: how much likelier it makes an answer than the policy did.
+"""A teacher behind an endpoint: its log-likelihood of an answer minus the policy's.
 
-The sum over an answer's tokens of log pi_teacher - log pi_behaviour is, on average, minus the
-KL of the answer to the teacher: Schulman's k1, http://joschu.net/blog/kl-approx.html, as rewards of
-on-policy distillation have it, https://thinkingmachines.ai/blog/on-policy-distillation/.
+The sum over an answer's tokens of log pi_teacher - log pi_behavior is, on average, minus the KL of
+the answer to the teacher: Schulman's k1, http://joschu.net/blog/kl-approx.html, used as reward in
+on-policy distillation, https://thinkingmachines.ai/blog/on-policy-distillation/.
 """
 
 import math
@@ -16,10 +16,10 @@ from unstable.types import GameResult, SampledTokens, Turn
 
 
 class LogprobTeacher(Oracle):
-    """Asks for the log-probabilities of a prompt's tokens (`echo`), as vLLM's completions give.
+    """An oracle by log-probabilities of a prompt's tokens (`echo`), as in vLLM's completions.
 
-    The model has the policy's tokenizer: an error says so where it has another. Of a turn that no
-    local model answered there is no value.
+    The teacher must share the policy's tokenizer, else an error says so. Turns without a local
+    model's answer have no value.
     """
 
     def __init__(self, name: str, field: str, config: TeacherOracle) -> None:
@@ -48,7 +48,7 @@ class LogprobTeacher(Oracle):
         assert isinstance(question.judged, Turn) and question.judged.answer.sampled is not None
         answer, sampled = question.judged.answer, question.judged.answer.sampled
         ids, start = question.content["ids"], len(sampled.prompt_ids)
-        # One token is asked for, and not looked at: some endpoints refuse to make none.
+        # Requests one token and ignores it: some endpoints refuse 0.
         body = {"model": self._config.model, "prompt": ids, "max_tokens": 1}
 
         async def ask() -> float:
@@ -69,7 +69,7 @@ class LogprobTeacher(Oracle):
         await self._service.close()
 
     def _echoed(self, reply: Any, count: int) -> tuple[list[str], list[Any]]:
-        """Text and log-probability of each of the `count` tokens that were sent."""
+        """Return text and log-probability of each of the `count` tokens sent."""
         try:
             logprobs = reply["choices"][0]["logprobs"]
             texts, values = logprobs["tokens"], logprobs["token_logprobs"]
@@ -87,8 +87,8 @@ class LogprobTeacher(Oracle):
         return texts[:count], values[:count]
 
     def _check_text(self, echoed: str, text: str) -> None:
-        """Complain where the tokens mean another text to the teacher than to the policy."""
-        # A token may be a part of a character, which alone has no text; and marks are in no answer.
+        """Raise an error if the teacher's tokenizer decodes the tokens to another text."""
+        # A token may be part of a character, without text of its own; answers omit special tokens.
         letters = iter(echoed)
         if text.isascii() and not all(letter in letters for letter in text.strip()):
             self._service.complain(
@@ -98,7 +98,7 @@ class LogprobTeacher(Oracle):
 
 
 def _scored_places(sampled: SampledTokens) -> list[int]:
-    """Where in the answer's tokens those are that the policy has sampled."""
+    """Return the places of the tokens in the answer that the policy has sampled."""
     places: list[int] = []
     start = 0
     for segment in sampled.segments:

@@ -1,6 +1,6 @@
-"""A turn or a seat's whole trajectory in words: what oracles are told of it.
+"""A turn or a seat's whole trajectory as text or JSON, for oracles.
 
-Of other seats their actions are told, never their reasoning.
+It includes other seats' actions, never their reasoning.
 """
 
 import re
@@ -11,15 +11,15 @@ from unstable.types import GameResult, Turn
 
 
 def seat_of(judged: Turn | int) -> int:
-    """Whose turn or trajectory it is."""
+    """Return the seat of a turn or trajectory."""
     return judged.seat if isinstance(judged, Turn) else judged
 
 
 def item(game: GameResult, judged: Turn | int) -> dict[str, Any]:
-    """As JSON has it: docs/feedback.md says what each key means.
+    """Return the JSON form of a turn or trajectory, see docs/feedback.md for its keys.
 
-    `turns` are those up to the judged one, or all. It holds no name of a player, and neither the
-    number of a game nor anything of time, so that equal plays are equal items.
+    `turns` end at the judged turn, if any. It has no player names, game numbers or times, so that
+    equal plays are equal items.
     """
     seat = seat_of(judged)
     own: dict[str, Any] = {"turn": None, "observation": None, "answer": None, "action": None}
@@ -51,7 +51,7 @@ def _told(turn: Turn, seat: int) -> dict[str, Any]:
 
 
 def places(game: GameResult, judged: Turn | int, most: int) -> dict[str, str]:
-    """What a template's words in braces stand for; transcripts are cut to their last characters."""
+    """Return the values of a template's placeholders; long texts are cut to `most` characters."""
     seat = seat_of(judged)
     turns = [turn for turn in game.own_turns if turn.seat == seat] or game.turns
     asked = judged if isinstance(judged, Turn) else turns[-1]
@@ -69,7 +69,7 @@ def places(game: GameResult, judged: Turn | int, most: int) -> dict[str, str]:
 
 
 def transcript(game: GameResult, judged: Turn | int, most: int) -> str:
-    """The moves, a line each, the judged seat's own marked; the last `most` characters of it."""
+    """Return the last `most` characters of the moves, one per line, with the judged seat marked."""
     seat = seat_of(judged)
     lines = []
     for turn in _until(game, judged):
@@ -82,5 +82,5 @@ def transcript(game: GameResult, judged: Turn | int, most: int) -> str:
 
 
 def filled(template: str, words: Mapping[str, str]) -> str:
-    """The template with its words in braces replaced, once: what is put in is not looked at."""
+    """Replace the template's placeholders once; inserted text is not expanded again."""
     return re.sub(r"\{(\w+)\}", lambda found: words[found[1]], template)
