@@ -16,7 +16,7 @@ from unstable.types import Completion, TopLogprobs
 
 @dataclass(frozen=True, slots=True)
 class ReplyPart:
-    """Some of an answer's tokens. Part([9], [-0.5])"""
+    """Some of an answer's tokens. ReplyPart([9], [-0.5])"""
 
     ids: list[int] = field(default_factory=list)
     logprobs: Sequence[float | None] = ()  # None: a prompt's first token
