@@ -97,10 +97,7 @@ _COLUMNS = ("game", "seat", "position", "action", "probability")
 def write_tables(
     path: Path, tables: Mapping[str, Sequence[TableRow]], *, check: bool = False
 ) -> None:
-    """Write each game's table; with `check`, only validate the path.
-
-    Raises `ConfigError` if the file exists, its folder does not, or it is neither CSV nor JSON.
-    """
+    """Write each game's table; with `check`, only validate the path, or raise `ConfigError`."""
     is_csv = _is_csv("--table", path)
     if path.exists():
         raise ConfigError(f"--table = {str(path)!r} exists; give a file that does not")
