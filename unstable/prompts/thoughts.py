@@ -56,7 +56,7 @@ class AnswerText:
     """
 
     def __init__(self, tokenizer: Any, tags: Tags, tag_ids: Sequence[list[int]]) -> None:
-        """Build a decoder; `tag_ids` are the ids of the two tags, encoded as control tokens."""
+        """Build a decoder; `tag_ids` are the ids of the two tags."""
         self._tokenizer, self._tags = tokenizer, tags
         self._close_ids = tag_ids[1]
         pairs = zip(tags, tag_ids, strict=True)

@@ -107,7 +107,7 @@ def as_key(observation: Observation) -> Shown:
 
 
 class _Grower:
-    """Grows a tree, depth first."""
+    """Grower of a tree, depth first."""
 
     def __init__(self, config: GameConfig, most_nodes: int) -> None:
         self.config = config
