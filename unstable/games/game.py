@@ -155,7 +155,7 @@ class Game:
         try:
             with self._chance:
                 over, invalid, reason = self.env.step(action)
-        except (Exception, SystemExit) as error:  # the fault border of a game
+        except (Exception, SystemExit) as error:  # contains the errors of an env
             if not self._is_movers_fault(action):
                 raise
             self.turns, self.raised = self.turns + 1, True

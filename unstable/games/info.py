@@ -45,7 +45,7 @@ class Compact:
     position: Callable[[Any], str]
     """Information of the seat to move in an env, from its own perspective."""
     fits: Callable[[Any], bool] = always
-    """Whether a variant of the game, an env before its reset, has this compact form."""
+    """Predicate: true if a variant of the game, an env before its reset, has this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SmallTree:
     is_open: bool
     """True for perfect information: positions with equal observations are one position."""
     fits: Callable[[Any], bool] = always
-    """Whether a variant, an env before its reset, is small enough."""
+    """Predicate: true if a variant, an env before its reset, is small enough."""
     variants: str = ""
     """Variants that fit, for messages, such as args.max_rounds = 1; empty: all."""
 

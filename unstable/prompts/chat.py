@@ -17,10 +17,10 @@ _TOOLS = (
 )
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _MARK = "\ue000"  # a character that no template has
-_NAMES = ("type", "role")  # a template compares these, so they are no text
+_NAMES = ("type", "role")  # templates compare these, so they are not text
 _NAME = re.compile(r"[\w-]{0,64}")
 _KEY = re.compile(r"[\w$.-]{1,64}")
-_ARGUMENTS = "arguments"  # of a call: all of it is text, its keys too
+_ARGUMENTS = "arguments"  # of a call: values and keys are text
 _CALLED = re.compile(r"[\w-]{1,64}")
 
 

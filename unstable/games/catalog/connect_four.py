@@ -64,7 +64,7 @@ class _Search:
         self._stride = rows + 1
         self._bottom = sum(self.bit(column, 0) for column in range(columns))
         self._cells = self._bottom * ((1 << rows) - 1)
-        self._shifts = (1, rows, rows + 1, rows + 2)  # up, falling, across, rising
+        self._shifts = (1, rows, rows + 1, rows + 2)  # vertical, falling, horizontal, rising
         middle_first = sorted(range(columns), key=lambda column: abs(2 * column - columns + 1))
         self._columns = {column: self.column(column) for column in middle_first}
         self._centrality = self._count_lines()

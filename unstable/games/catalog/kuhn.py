@@ -15,7 +15,7 @@ from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 from unstable.games import questions
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, RuleQuestion, SmallTree
 
-_ALPHA = 1 / 3  # how often the opener bluffs with a jack
+_ALPHA = 1 / 3  # probability that the opener bluffs with a jack
 _BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: for J, Q, K
 _CALL = {True: (0.0, _ALPHA + 1 / 3, 1.0), False: (0.0, 1 / 3, 1.0)}
 _WHY = {

@@ -41,7 +41,7 @@ _NOTHING = GameInfo()
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
 EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not None)
-"""The games that can be solved exactly, some in small variants alone, for messages."""
+"""The games that can be solved exactly, some only in small variants, for messages."""
 
 
 def info_of(env: type) -> GameInfo:
