@@ -1,9 +1,9 @@
-"""Exploration: which answers the branches of a position begin with, so that comparing them teaches.
+"""Exploration: selection of informative answers for the branches of a forked position.
 
-Several answers are sampled at the fork, and an ensemble of the policy's versions says how good each
-is: by the reward that a policy trained on preferences implies, log pi(answer) - log base(answer)
-(up to a scale: Rafailov et al., https://arxiv.org/abs/2305.18290). What the ensemble is not sure of
-is compared. Thompson sampling: Dwaracherla et al., https://arxiv.org/abs/2402.00396.
+Samples several answers at the fork, which an ensemble of the policy's versions scores by the reward
+that a policy trained on preferences implies: log pi(answer) - log base(answer), up to a scale
+(Rafailov et al., https://arxiv.org/abs/2305.18290). Branches begin with answers whose scores are
+uncertain. Thompson sampling: Dwaracherla et al., https://arxiv.org/abs/2402.00396.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from unstable.types import Answer, GameSpec, SampledTokens, Turn
 from unstable.types.seeds import derive_seed
 
 Scores = NDArray[np.float64]
-"""Scores of each of A answers by each of K members of an ensemble [K, A]."""
+"""Scores of A answers by K members of an ensemble [K, A]."""
 
 
 class Explorer:
-    """Samples the answers of a forked turn, and chooses those that its branches begin with."""
+    """Sampler of answers at a forked turn, which selects the first answer of each branch."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Explorer:
         self._sampling, self._seed = sampling, seed
 
     async def answers(self, spec: GameSpec, turn: Turn) -> list[Answer]:
-        """An answer for each of the branches of a game that is forked at `turn`.
+        """Return an answer for each branch of a game that is forked at `turn`.
 
-        They differ as far as different ones were sampled, each as the policy may answer there.
+        All are samples of the policy. They differ if enough different answers were sampled.
         """
         sampled = turn.answer.sampled
         assert sampled is not None, "a trained seat's turn"
@@ -56,7 +56,7 @@ class Explorer:
         return [found[chosen[branch % len(chosen)]] for branch in range(spec.branches)]
 
     async def _sample(self, spec: GameSpec, turn: Turn, asked: SampledTokens) -> list[Answer]:
-        """Different answers to the turn's prompt, in the order in which they were sampled."""
+        """Sample answers to the turn's prompt; returns the distinct ones in order of sampling."""
         prompts = self._prompts[spec.env]
         requests = (
             SamplingRequest(
@@ -82,7 +82,7 @@ class Explorer:
         return list(answers.values())
 
     async def _scores(self, spec: GameSpec, answers: Sequence[Answer]) -> Scores:
-        """What each member of the spec's ensemble makes of each answer."""
+        """Return the score of each answer by each member of the spec's ensemble [K, A]."""
         sampled = [each.sampled for each in answers if each.sampled is not None]
         token_ids = [tokens.token_ids for tokens in sampled]
         scored = await asyncio.gather(
@@ -92,11 +92,11 @@ class Explorer:
             )
         )
         totals = np.array([[sum(logprobs) for logprobs in member] for member in scored])
-        return totals[1:] - totals[0]  # the base's are the first
+        return totals[1:] - totals[0]  # the first row is the base model's
 
 
 def thompson(scores: Scores, count: int, chance: random.Random) -> list[int]:
-    """Indices of `count` answers: for each a member is drawn, and its best one that is left."""
+    """Return the indices of `count` answers, each the best remaining one of a random member."""
     chosen: list[int] = []
     for _ in range(count):
         order = np.argsort(-scores[chance.randrange(len(scores))], kind="stable").tolist()
@@ -105,10 +105,10 @@ def thompson(scores: Scores, count: int, chance: random.Random) -> list[int]:
 
 
 def most_variance(scores: Scores, count: int, chance: random.Random) -> list[int]:
-    """Indices of `count` answers whose differences the members judge most differently.
+    """Return the indices of `count` answers on whose differences the members disagree most.
 
-    The first two are the pair whose difference varies most over the members, then those whose
-    difference to the first does. Of equal ones those that were sampled first.
+    The first two are the pair whose difference has the largest variance over members. The others
+    follow by the variance of their difference to the first. Ties go to earlier samples.
     """
     number = scores.shape[1]
     if number == 1:

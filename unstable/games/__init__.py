@@ -1,8 +1,8 @@
-"""Games: envs behind one protocol, safe to interleave, bounded, seeded and read by seat.
+"""Games: environments behind one interface, safe to interleave, bounded, seeded and seen by seat.
 
-A config, a seed and actions come in, observations and outcomes go out. `environment.py` is the
-protocol, `textarena.py` its first implementation, `catalog/` what is known of each game. The names
-below are for games from outside (docs/adding_a_game.md).
+`environment.py` defines the interface, `textarena.py` implements it for TextArena's envs, and
+`catalog/` has the metadata of each game. The names below are the API for custom games
+(docs/adding_a_game.md).
 """
 
 from unstable.games.environment import Environment, EnvStep

@@ -1,14 +1,14 @@
-"""A game's own chance: its state of the generators that a whole process shares.
+"""Random state of a game, for generators that the whole process shares.
 
-Envs draw from `random`, some could from `numpy.random`, so a game's states are swapped in for each
-call of its env. All that is here of CPython's own, and why:
+Envs draw from `random`, and may draw from `numpy.random`, so each call of an env swaps its game's
+states in. This module uses these internals of CPython:
 
-- `random._inst`, which `random`'s functions are methods of: there is no other way to reach it.
-- The memory of its state. `random.getstate` would make 625 integers of it at each swap, thirty
-  times the cost of its bytes. Where the interpreter keeps it differently, that is what is done.
-- `_randbelow`, which all its whole numbers, choices and shuffles come from: `all_draws` answers it.
+- `random._inst`, whose methods are `random`'s functions: there is no other access to it.
+- The memory of its state. `random.getstate` would create 625 integers at each swap, thirty times
+  the cost of copying the bytes. It is the fallback if the interpreter has another memory layout.
+- `_randbelow`, the source of all integers, choices and shuffles, which `all_draws` replaces.
 
-`tests/games/test_chance.py` fails where an interpreter no longer has these.
+`tests/games/test_chance.py` fails if an interpreter no longer has these.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from unstable.types.seeds import derive_seed
 _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index and words
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
 _shared: Any = random._inst
-_answer: Callable[[int], int] | None = None  # says what is drawn, while draws are answered
+_answer: Callable[[int], int] | None = None  # replaces draws within `answered`
 T = TypeVar("T")
 
 
 class Chance:
-    """Within `with chance:` the shared generators are this game's; nothing may await inside."""
+    """Context manager that gives a game the shared generators; code inside must not await."""
 
     def __init__(self, seed: int) -> None:
         own = random.Random(derive_seed(seed, "chance"))
@@ -53,14 +53,14 @@ class Chance:
 
 
 def draw(items: list[T]) -> T:
-    """Take one of the items out, each as likely, by one draw of the running game's chance."""
+    """Remove and return a uniformly random item, with one draw of the current game's chance."""
     return items.pop(_shared.randrange(len(items)))
 
 
 def weighted(probabilities: Sequence[float]) -> int:
-    """A place of the list, each as likely as it says, by one draw of the running game's chance.
+    """Return an index drawn with these probabilities, by one draw of the current game's chance.
 
-    `all_draws` answers it, as whole numbers of `random`.
+    `all_draws` enumerates it, like integers of `random`.
     """
     if len(probabilities) == 1:
         return 0
@@ -74,10 +74,10 @@ def weighted(probabilities: Sequence[float]) -> int:
 
 
 def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
-    """Everything that `play` may return, with its probability, by every answer to every draw.
+    """Yield every possible result of `play` with its probability, over all outcomes of its draws.
 
-    Draws are those of whole numbers, choices and shuffles from `random`, and of `weighted`; others
-    are not answered (`other_draws.py` refuses them).
+    Enumerates integers, choices and shuffles of `random`, and `weighted`. It does not enumerate
+    other draws (`other_draws.py` raises for them).
     """
     scripts: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while scripts:
@@ -96,16 +96,16 @@ def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
 
 
 class _UndrawnError(BaseException):
-    """A draw that the script does not answer; passes all that catches a game's errors."""
+    """Raised for a draw beyond the script; a `BaseException`, so that games do not catch it."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.probabilities: Sequence[float] = ()  # where they are not all as likely
+        self.probabilities: Sequence[float] = ()  # empty if uniform
 
 
 @contextlib.contextmanager
 def answered(answer: Callable[[int], int]) -> Iterator[None]:
-    """Meanwhile `answer` says what is drawn, out of how many; draws of one are not asked for."""
+    """Replace draws by `answer(size)` within the context, except draws of size 1, which are 0."""
     global _answer
     _shared._randbelow = lambda size: 0 if size == 1 else answer(size)
     _answer = answer
@@ -117,7 +117,7 @@ def answered(answer: Callable[[int], int]) -> Iterator[None]:
 
 
 def _by(script: tuple[int, ...]) -> Callable[[int], int]:
-    """The script's answers, one after another."""
+    """Return a function that gives the script's answers in order, then raises `_UndrawnError`."""
     answers = iter(script)
 
     def answer(size: int) -> int:
@@ -129,13 +129,13 @@ def _by(script: tuple[int, ...]) -> Callable[[int], int]:
 
 
 class _Words(ISeedSequence):
-    """A seed for numpy: SHAKE-128 of it, where numpy's own sequence would take 50 us."""
+    """Seed sequence for numpy by SHAKE-128, since numpy's own one takes 50 us."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
-        """So many words of 32 bits: a list, which numpy reads faster than its own arrays."""
+        """Return `n_words` words of 32 bits as a list, which numpy reads faster than arrays."""
         digest = hashlib.shake_128(str(self._seed).encode()).digest(4 * n_words)
         return memoryview(digest).cast("I").tolist()
 
@@ -145,7 +145,7 @@ def _memory(generator: random.Random) -> Any:
 
 
 def _is_as_in_cpython() -> bool:
-    """Whether a generator's memory is what its state says, word by word."""
+    """Return whether the memory of a generator equals its state, word by word."""
     kind = random.Random.__mro__[1]
     if kind.__basicsize__ - object.__basicsize__ < ctypes.sizeof(_Bytes):
         return False

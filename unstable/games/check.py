@@ -1,4 +1,4 @@
-"""Whether a game can be played, found out before any model is loaded: by trying it."""
+"""Checks that a game can be played, by trying it before any model is loaded."""
 
 import inspect
 import io
@@ -34,15 +34,15 @@ from unstable.games.textarena import env_class, is_env, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
-_MAX_REASON = 200  # characters of an env's own error that are quoted
-_NEXT_API = re.compile(r"-v[1-9]\d*(?:-\w+)*$")  # ends the ids of TextArena's next version
+_MAX_REASON = 200  # maximum characters of an env's error in a message
+_NEXT_API = re.compile(r"-v[1-9]\d*(?:-\w+)*$")  # end of ids in TextArena's next version
 
 
 def check_game(config: GameConfig, field: str = "games") -> None:
-    """Raise `ConfigError` where the game cannot be played; finds out by playing it.
+    """Raise `ConfigError` if the game cannot be played, which is tested by playing it.
 
-    `field` is the game's place in the config, such as games.0. What an env prints is not shown. It
-    has the time that a whole game has.
+    `field` is the game's place in the config, such as games.0. Suppresses an env's output. The
+    check has the timeout of a game.
     """
     if config.is_driven:
         return _check_driven(config, field)
@@ -53,9 +53,9 @@ def check_game(config: GameConfig, field: str = "games") -> None:
 
 
 def settled(config: GameConfig, field: str = "games") -> GameConfig:
-    """The game with what its env decides, for those who see no env: its teams and action form.
+    """Return the game with its env's teams and action form, for code without an env.
 
-    Raises `ConfigError` for an env that is not there or cannot be made.
+    Raises `ConfigError` if the env does not exist or cannot be constructed.
     """
     if config.is_driven:
         return config
@@ -71,7 +71,7 @@ def settled(config: GameConfig, field: str = "games") -> GameConfig:
 
 
 def check_env(config: GameConfig, field: str, instead: str) -> None:
-    """Raise `ConfigError` for a game that has no env of its own; `instead` is what to do."""
+    """Raise `ConfigError` for a game without an env; `instead` is the remedy in the message."""
     if config.is_driven:
         raise ConfigError(
             f"{field}.env = {config.env!r}: a program outside plays {config.key}, and there is no "
@@ -80,11 +80,11 @@ def check_env(config: GameConfig, field: str, instead: str) -> None:
 
 
 _UNDRIVEN = ("legal_moves", "payoffs", "info", "seating", "isolated")
-"""Settings of a game whose env is there."""
+"""Settings that need an env."""
 
 
 def _check_driven(config: GameConfig, field: str) -> None:
-    """Raise `ConfigError` for a driver that is not there, or settings that mean nothing to it."""
+    """Raise `ConfigError` for a missing or unusable driver, or for settings that need an env."""
     for name in _UNDRIVEN:
         if value := getattr(config, name):
             raise ConfigError(
@@ -115,7 +115,7 @@ def _form(config: GameConfig, field: str) -> str:
 
 @contextmanager
 def _tried(config: GameConfig, field: str) -> Iterator[None]:
-    """Meanwhile an env whose class is there is tried, for as long as a game may take."""
+    """Check an env's id and class, then limit the context to a game's timeout."""
     over = (
         f"{field}.env = {config.env!r}: trying it is not over in {field}.timeout = "
         f"{config.timeout:g} s; mend it, or raise {field}.timeout"
@@ -147,7 +147,7 @@ def _check_class(config: GameConfig, field: str) -> None:
 
 
 def _make(config: GameConfig, field: str) -> None:
-    """Raise `ConfigError` where an env does not take its arguments."""
+    """Raise `ConfigError` if an env does not accept its arguments."""
     try:
         make_environment(config)
     except TypeError as error:
@@ -155,13 +155,13 @@ def _make(config: GameConfig, field: str) -> None:
 
 
 def _complaining(config: GameConfig, field: str) -> AbstractContextManager[None]:
-    """What an env raises is a `ConfigError`, of its arguments where it has any."""
+    """Return a context that turns an env's errors into `ConfigError`, about its args if any."""
     name = "args" if config.args else "env"
     return faults_to(partial(_complain, f"{field}.{name}", getattr(config, name)))
 
 
 def _check_start(config: GameConfig, field: str) -> None:
-    """The env is made and reset, and the first turn is put to a seat."""
+    """Construct and reset the env, and observe its first turn."""
     with _complaining(config, field):
         _make(config, field)
         try:
@@ -226,7 +226,7 @@ def _check_targets(config: GameConfig, field: str) -> None:
 
 
 def _try_info(config: GameConfig, field: str, game: Game) -> None:
-    """Raise `ConfigError` where a function of a user's `GameInfo` fails at the first turn."""
+    """Raise `ConfigError` if a function of a custom `GameInfo` fails at the first turn."""
     if config.info is None:
         return
     info, raw, place = game_info(config), game.env.raw, f"{field}.info = {shown(config.info)}: its"
@@ -241,14 +241,19 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
         _try(f"{place} questions.{index}.draw", partial(_drawn, question), wanted)
 
 
+<<<<<<< HEAD
 def _drawn(question: Question) -> list[str]:
     """A question's text and its right answers, of a fixed draw."""
+=======
+def _drawn(question: RuleQuestion) -> list[str]:
+    """Return a question's text and its correct answers, with a fixed seed."""
+>>>>>>> h/ds2
     asked, answers = question.draw(random.Random(0))
     return [asked, *answers] if answers else []
 
 
 def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:
-    """Raise `ConfigError` where a user's prompt, parser or legal moves fail at the first turn."""
+    """Raise `ConfigError` if a custom prompt, parser or legal moves fail at the first turn."""
     trials: list[tuple[str, str | None, Callable[[], Any], str]] = [
         ("prompt", config.prompt, lambda: prompt_style(config).body(observation), "a text"),
         ("parser", config.parser, lambda: load_target(config.parser)("[0]"), "a text or None"),
@@ -260,11 +265,11 @@ def _try_targets(config: GameConfig, field: str, game: Game, observation: Observ
 
 
 def _try(place: str, call: Callable[[], Any], wanted: str, when: str = "") -> None:
-    """Raise `ConfigError` that begins with `place` where a call fails or returns something else."""
+    """Raise `ConfigError` that begins with `place` if a call fails or returns another type."""
     with refusing(place, when):
         given = call()
     if inspect.iscoroutine(given):
-        given.close()  # else Python complains of it, too
+        given.close()  # otherwise Python warns about it, too
     is_right = isinstance(given, str) or (given is None and wanted == "a text or None")
     if not wanted.startswith("a text") or "answers" in wanted:
         texts = list(given) if isinstance(given, list | tuple | dict) else []
@@ -274,7 +279,7 @@ def _try(place: str, call: Callable[[], Any], wanted: str, when: str = "") -> No
 
 
 def check_constrained(game: GameConfig, field: str = "games") -> None:
-    """Raise `ConfigError` where models cannot be held to the game's legal moves.
+    """Raise `ConfigError` if models cannot be constrained to the game's legal moves.
 
     `field` is the game's place in the config, such as games.0.
     """
@@ -292,7 +297,7 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
 
 
 def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> None:
-    """Raise `ConfigError` where a position's moves cannot be kept with the model's turns.
+    """Raise `ConfigError` if legal moves cannot be recorded with the model's turns.
 
     `field` is the game's place in the config, such as games.0.
     """
@@ -314,7 +319,7 @@ def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> Non
 
 
 def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
-    """Raise `ConfigError` from it, with what can be done about it; an env may raise anything."""
+    """Raise `ConfigError` from an error, which may be of any type, with a remedy."""
     if isinstance(error, ConfigError):
         raise error
     reason, remedy = _line(error), "choose another game"
@@ -343,6 +348,6 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
 
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, KeyError):  # whose text is the key alone
+    if isinstance(error, KeyError):  # its text is only the key
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."

@@ -1,4 +1,4 @@
-"""Copies of an env at a position, which a tree needs by the hundred thousand."""
+"""Fast copies of an env at a position, of which a tree needs hundreds of thousands."""
 
 import copyreg
 import io
@@ -12,15 +12,15 @@ from unstable.games.environment import Environment
 from unstable.games.info import GameInfo
 
 logger = logging.getLogger(__name__)
-_shared: dict[int, Any] = {}  # by id: what never changes and is not copied
+_shared: dict[int, Any] = {}  # constants by id, which are not copied
 _not_pickled: set[type] = set()
 
 
 def copies(env: Environment) -> Callable[[], Environment]:
-    """What makes plays that begin where `env` is now, whatever becomes of it meanwhile.
+    """Return a function that makes copies of `env` at its current position, also after moves.
 
-    By pickling it once, several times as fast as `copy.deepcopy`; by `env.copied` where a class has
-    a `copied` of its own, or holds what cannot be pickled.
+    Pickles the env once, which is several times as fast as `copy.deepcopy`. Uses `env.copied` if
+    the class overrides it, or if the env cannot be pickled.
     """
     kind = type(env)
     if kind.copied is Environment.copied and kind not in _not_pickled:

@@ -1,4 +1,4 @@
-"""What `Game` asks of an env, whichever library it comes from."""
+"""Interface between `Game` and the envs of any library."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -12,115 +12,115 @@ class EnvStep(NamedTuple):
     """The result of an action."""
 
     over: bool
-    refused: bool  # the action was invalid, and the position is as it was
-    reason: str = ""  # why it was refused, or why the game is over
+    refused: bool  # the action was invalid, and the position did not change
+    reason: str = ""  # for the refusal, or for the end of the game
 
 
 class Environment(ABC):
     """One play of a game in which one seat moves at a time, by text.
 
-    `games/textarena.py` implements it for TextArena's envs. A config names any other class of it by
-    `games.env: package.module:Class`; it is made by `Class(**games.args)`, once for each play.
+    `games/textarena.py` implements it for TextArena's envs. A config names any other subclass by
+    `games.env: package.module:Class`; each play constructs one by `Class(**games.args)`.
 
-    Order: `reset` once, then `observe` and `step` by turns until a step is over, then `payoffs`.
-    Seats are meant by the env's own numbers, 0, 1 and so on; `seating` says which role each has.
+    Order: `reset` once, then alternating `observe` and `step` until a step is over, then
+    `payoffs`. Methods identify seats by the env's own numbers, from 0; `seating` maps roles.
 
-    Chance comes from `random` and `numpy.random`, which within `__init__`, `reset`, `observe` and
-    `step` are the game's own, or from generators that `reset` seeds. Moves of nature are made
-    within `reset` and `step`. A game is solved exactly (`solving/tree.py`) only if all its draws
-    are whole numbers, choices and shuffles of `random`; any other is refused there.
+    Chance comes from `random` and `numpy.random`, which are private to the game within `__init__`,
+    `reset`, `observe` and `step`, or from generators that `reset` seeds. `reset` and `step` make
+    the moves of chance. A game can be solved exactly (`solving/tree.py`) only if all its draws are
+    integers, choices and shuffles of `random`; growing its tree raises an error for any other.
 
-    Whatever a method raises fails the game, but for `step`: there it is the mover's forfeit where
-    the action was none of `legal_moves`.
+    An error in a method fails the game. The exception is `step`: its errors are the mover's
+    forfeit if the action was none of `legal_moves`.
     """
 
     info: GameInfo = GameInfo()
-    """What is known of the game besides: an expert, compact form, size. Of a class, not a play.
+    """Metadata of the game, such as an expert, compact form, size. A class attribute.
 
-    A config's `games.N.info` takes its place.
+    A config's `games.N.info` overrides it.
     """
     lists_moves: bool = True
-    """Whether `legal_moves` answers: False where an action may be any text. Of a class."""
+    """True if `legal_moves` is implemented; False if an action may be any text. Class attribute."""
     action_form: Literal["brackets", "bare"] | None = None
-    """How `step` takes an action, [3] or 3; None: as it is found by playing. Of a class."""
+    """Form of actions for `step`, [3] or 3; None: detected by playing. Class attribute."""
 
     @property
     def raw(self) -> Any:
-        """What functions of `info` and of the config (`games.legal_moves`, ...) are asked with.
+        """Object that functions of `info` and of the config (`games.legal_moves`, ...) take.
 
-        The other library's own env where this wraps one. It is there before `reset`.
+        By default this env; the other library's env if this wraps one. It exists before `reset`.
         """
         return self
 
     @abstractmethod
     def reset(self, seats: int, seed: int) -> None:
-        """Begin for so many seats. Raises `AssertionError` for a number that the game has not."""
+        """Start a game of `seats` seats; raises `AssertionError` for an unsupported number."""
 
     @property
     @abstractmethod
     def mover(self) -> int:
-        """The number of the seat to move; any once the game is over."""
+        """Number of the seat to move; arbitrary after the game is over."""
 
     @abstractmethod
     def observe(self) -> Observation:
-        """What the mover is shown: rules, events in order, the last board, a refusal's notice.
+        """Return the mover's observation: rules, events in order, the last board, any notice.
 
-        `seat` is the mover's number; `brief` and `position` stay empty. A `chat` takes the place of
-        all texts in a model's prompt, as it is. Asking twice gives the same. Nothing in it may be
-        hidden from that seat by the game's rules.
+        `seat` is the mover's number; `brief` and `position` stay empty. A `chat` replaces all texts
+        in a model's prompt, unchanged. A second call returns an equal observation. It must not
+        contain anything that the rules hide from the seat.
         """
 
     @abstractmethod
     def legal_moves(self) -> list[str]:
-        """The actions that `step` accepts from the mover, one at least, without repeats.
+        """Return the actions that `step` accepts from the mover, at least one, without repeats.
 
-        Raises `ValueError` where they cannot be listed. Changes nothing and draws nothing.
+        Raises `ValueError` if they cannot be listed. Must not change the position or draw chance.
         """
 
     @abstractmethod
     def step(self, action: str) -> EnvStep:
-        """Make the mover's move. A refused one leaves the position and the mover as they were.
+        """Make the mover's move. A refused move must not change the position or the mover.
 
-        How many refusals a seat has is for `Game` to count: they never end the game here.
+        `Game` counts refusals: an env must not end the game over them.
         """
 
     @abstractmethod
     def payoffs(self) -> list[float]:
-        """What the game that is over pays each number, over all steps, in the game's own unit."""
+        """Return each number's total payoff of a finished game, in the game's unit."""
 
     def scale(self) -> float | None:
-        """The most that a seat can win or lose: a constant of the variant, so that outcome =
-        pay-off / scale is within -1 and 1. None: not known, and a pay-off is its own outcome."""
+        """Return the maximum payoff or loss of a seat, a constant of the variant, such that outcome
+        = payoff / scale is within -1 and 1. None if unknown: the outcome is then the payoff."""
         return None
 
     def teams(self, seats: int) -> tuple[tuple[int, ...], ...]:
-        """Which of so many seats win and lose together, also before `reset`; (): none do."""
+        """Return the teams of `seats` seats, also before `reset`; empty if there are none."""
         return ()
 
     def seating(self, seats: int) -> list[int]:
-        """For each seat the number that has its role in this play, after `reset`."""
+        """Return the number that has each seat's role in this play, after `reset`."""
         return list(range(seats))
 
     def missing(self) -> set[int]:
-        """Numbers that `reset` was asked for and that can never come to move."""
+        """Return the numbers of seats that the env does not create, and so never move."""
         return set()
 
     @property
     def board(self) -> str:
-        """The last board that the mover was shown, also once the game is over; or empty."""
+        """Last board that the mover saw, also after the game is over; or empty."""
         return self.observe().board
 
     def take_cut(self) -> int:
-        """Characters of over-long messages that were left out since this was last asked."""
+        """Return the number of characters cut from overlong messages since the last call."""
         return 0
 
     def copied(self) -> Self:
-        """Another play at the same position that goes its own way; only trees need it."""
+        """Return an independent play at the current position; only trees need it."""
         return copy.deepcopy(self, {id(self.info): self.info})
 
 
 class DrivenEnvironment(Environment):
-    """Stands for a game that a program outside plays: nothing is known of it, and none played."""
+    """Placeholder for a game that a game driver plays: it has no metadata, and raises on play."""
 
     info = GameInfo(name="driver")
     lists_moves = False

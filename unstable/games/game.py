@@ -1,7 +1,7 @@
-"""One play of an env: its own chance, what each seat is shown, and how it ends.
+"""One play of an env: its random state, the observation of each seat, and its end.
 
-Envs draw from the process-wide `random`. Here each game owns its random state, so that games can be
-interleaved; it counts turns and invalid moves, and knows seats by their roles.
+Envs draw from the process-wide `random`. Each `Game` owns a random state, so that games can be
+interleaved; it counts turns and invalid moves, and identifies seats by their roles.
 """
 
 import math
@@ -21,7 +21,7 @@ from unstable.types.seeds import derive_seed
 
 
 class SeatingError(ValueError):
-    """`games.seating` does not say where the env's players sit."""
+    """Raised if `games.seating` does not return each of the env's player numbers once."""
 
 
 class StepResult(NamedTuple):
@@ -32,15 +32,15 @@ class StepResult(NamedTuple):
 
 
 class Game:
-    """One play, begun: observe and step in turn until `done`, then read `outcomes` and the rest.
+    """One started play: alternate `observe` and `step` until `done`, then read `outcomes`.
 
-    A seat is a role: where a reset deals roles, `seating` finds the env's number of it.
+    A seat is a role: if a reset deals roles, `seating` finds the env's number of each.
 
-    Invalid moves are counted here and not by the env, so that every game follows the config: a seat
+    `Game` counts invalid moves instead of the env, so that every game follows the config: a seat
     that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
 
-    An action at which the env raises is a forfeit too, if the game lists its legal moves and the
-    action is none of them, or lists none and is `trusted`: else the error comes through.
+    An action at which the env raises is a forfeit too, if it is none of the game's legal moves, or
+    if the game lists none and is `trusted`. Otherwise the error propagates.
     """
 
     def __init__(self, config: GameConfig, seed: int, *, trusted: bool = False) -> None:
@@ -52,7 +52,7 @@ class Game:
         self.payoffs = [0.0] * config.seats
         self.outcomes = [0.0] * config.seats
         self.forfeit: int | None = None
-        self.raised = False  # that is what the forfeit is for
+        self.raised = False  # the forfeit is for an action at which the env raised
         self.truncated = False
         self.reason = ""
         self._chance = Chance(seed)
@@ -71,25 +71,25 @@ class Game:
 
     @property
     def info(self) -> GameInfo:
-        """What is known of the game."""
+        """Metadata of the game."""
         return self.env.info
 
     @property
     def seat(self) -> int:
-        """The seat to move."""
+        """Seat to move."""
         return self._seat_of[self.env.mover]
 
     @property
     def board(self) -> str:
-        """The last board that the seat to move was shown; empty where it saw none."""
+        """Last board that the seat to move saw; empty if it saw none."""
         return self.env.board
 
     @property
     def stakes(self) -> float | None:
-        """The most that a seat can win or lose, in the game's unit.
+        """Maximum payoff or loss of a seat, in the game's unit.
 
-        As the game declares it, or as the config says how a user's own pay-offs become outcomes;
-        None for a game that declares none: it is only won, drawn or lost.
+        With custom payoffs it is the config's `payoff_scale`. None if neither the game nor the
+        config declares one: the game is only won, drawn or lost.
         """
         if self.config.payoffs is not None:
             return self.config.payoff_scale or 1.0
@@ -97,7 +97,7 @@ class Game:
         return self.config.payoff_scale if declared is None else declared
 
     def observe(self) -> Observation:
-        """What the seat to move needs to know; asking twice gives the same."""
+        """Return the observation of the seat to move; a second call returns an equal one."""
         with self._chance:
             shown = self.env.observe()
         compact = self._compact
@@ -114,48 +114,48 @@ class Game:
         )
 
     def legal_moves(self) -> list[str]:
-        """The legal actions of the seat to move, each once, whatever the game repeats.
+        """Return the legal actions of the seat to move, without repeats.
 
-        Raises `ValueError` for a game that does not list them.
+        Raises `ValueError` if the game does not list them.
         """
         own = self.config.legal_moves
         moves = self.env.legal_moves() if own is None else load_target(own)(self.env.raw)
         return [*dict.fromkeys(moves)]
 
     def action_values(self) -> dict[str, float] | None:
-        """Outcome of each legal action for the seat to move, if all play perfectly after it.
+        """Return the outcome of each legal action for the seat to move under perfect play after it.
 
-        None for a game that is not solved.
+        None if the game is not solved.
         """
         solved = self.info.action_values
         return None if solved is None else solved(self.env.raw)
 
     def expert_moves(self) -> dict[str, float]:
-        """Probability of each action that an expert would play for the seat to move.
+        """Return the expert's probability of each action for the seat to move.
 
-        The optimal moves evenly, or an equilibrium's probabilities; `ValueError` for a game
-        without an expert.
+        The optimal moves are equally likely, or have the probabilities of an equilibrium. Raises
+        `ValueError` if the game has no expert.
         """
         return self._expert().moves(self.env.raw)
 
     def expert_reason(self, action: str) -> str:
-        """One true sentence on what a legal action of the seat to move does; errors as above."""
+        """Return a true sentence on a legal action; raises `ValueError` without an expert."""
         return self._expert().reason(self.env.raw, action)
 
     def rule_moves(self) -> dict[str, float]:
-        """Probabilities of the rule bot's actions; `ValueError` for a game without one."""
+        """Return the rule bot's probability of each action; raises `ValueError` without one."""
         if (bot := services.rule_bot(self.info)) is None:
             raise ValueError(f"{self.config.key} has no rule bot")
         return bot(self.env.raw, self.observe().events)
 
     def step(self, action: str) -> StepResult:
-        """Give the env an action of the seat to move."""
+        """Pass an action of the seat to move to the env."""
         assert not self.done, "the game is over"
         seat = self.seat
         try:
             with self._chance:
                 over, invalid, reason = self.env.step(action)
-        except (Exception, SystemExit) as error:  # the fault border of a game
+        except (Exception, SystemExit) as error:  # contains the errors of an env
             if not self._is_movers_fault(action):
                 raise
             self.turns, self.raised = self.turns + 1, True
@@ -174,16 +174,16 @@ class Game:
         return StepResult(self.done, invalid)
 
     def cut_off(self, reason: str) -> None:
-        """End the game where it is; nobody has won."""
+        """Truncate the game at its current position; nobody wins."""
         self.truncated = self.done = True
         self.reason = reason
 
     def copied(self) -> "Game":
-        """A copy that goes its own way, but draws from the same chance."""
+        """Return an independent copy that shares this game's random state."""
         return self.copies()()
 
     def copies(self) -> Callable[[], "Game"]:
-        """What makes such copies of the game as it is now, whatever becomes of it meanwhile."""
+        """Return a function that makes such copies of the current position, even after moves."""
         env, rest = copies(self.env), self._parts()
 
         def copy_again() -> Game:
@@ -196,7 +196,7 @@ class Game:
         return copy_again
 
     def _parts(self) -> dict[str, Any]:
-        """All that a game is besides its env; only lists change."""
+        """Return the attributes other than the env; only lists are mutable."""
         return {
             name: list(value) if isinstance(value, list) else value
             for name, value in vars(self).items()
@@ -204,8 +204,8 @@ class Game:
         }
 
     def again(self) -> "Game":
-        """The same game as it was before the action at which the env raised: that env may be
-        anywhere by now, so another one is led there."""
+        """Replay the game in a new env, up to the action at which the env raised: the env that
+        raised may be in any state."""
         game = Game(self.config, self._seed)
         for action in self._actions:
             game.observe()
@@ -213,7 +213,7 @@ class Game:
         return game
 
     def take_cut(self) -> int:
-        """Characters of over-long messages that were left out, over all seats, since the last."""
+        """Return the characters cut from overlong messages since the last call, over all seats."""
         return self.env.take_cut()
 
     def _expert(self) -> Expert:
@@ -223,7 +223,7 @@ class Game:
         return self.info.expert
 
     def _seating(self) -> list[int]:
-        """For each seat the number that the env has given it in its reset."""
+        """Return the number that the env's reset gave each seat."""
         seats, own = self.config.seats, self.config.seating
         numbers = self.env.seating(seats) if own is None else list(load_target(own)(self.env.raw))
         if sorted(numbers) != [*range(seats)]:
@@ -233,7 +233,7 @@ class Game:
         return numbers
 
     def _is_movers_fault(self, action: str) -> bool:
-        """Whether the action at which the env raised was no legal one."""
+        """Return whether the action at which the env raised was illegal."""
         if not services.lists_legal_moves(self.config):
             return self._trusted
         before = self.again()
@@ -265,10 +265,10 @@ class Game:
         return [float(rewards.get(number, 0.0)) for number in self._numbers]
 
     def _payoffs(self) -> tuple[list[float], float]:
-        """What the env that is over pays each number, and the scale that makes outcomes of it.
+        """Return the finished env's payoff for each number, and the scale that divides them.
 
-        Raises `ValueError` for anything but a finite number a seat, and where a game exceeds the
-        scale that it declares.
+        Raises `ValueError` if they are not one finite number per seat, or if they exceed the scale
+        that the game declares.
         """
         config, scale = self.config, None
         if config.payoffs is not None:

@@ -1,4 +1,4 @@
-"""What is known of a game besides its env: declared in the game's own file, as one value."""
+"""Metadata of a game, declared as one value in the game's own file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,120 +8,125 @@ from typing import Any
 Probabilities = dict[str, float]
 """Probability of each action."""
 Events = Sequence[str]
-"""What the seat to move was shown besides rules and board, in order: ["You: [3]", ...]."""
+"""Events that the seat to move saw, in order, without rules and board: ["You: [3]", ...]."""
 RuleBot = Callable[[Any, Events], Probabilities]
-"""Return the probabilities of actions that a rule of thumb gives the seat to move."""
+"""Function from an env and events to a rule of thumb's action probabilities, for the mover."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """How a perfect or a strong player moves, by what the seat to move may know alone."""
+    """A perfect or strong player, which uses only the information of the seat to move."""
 
     moves: Callable[[Any], Probabilities]
-    """What it would play in an env: the optimal moves evenly, or an equilibrium's probabilities."""
+    """Action probabilities in an env: uniform over the optimal moves, or an equilibrium's."""
     reason: Callable[[Any, str], str]
-    """One true sentence on what a legal action does."""
+    """A true sentence about the effect of a legal action."""
 
 
 def always(env: Any) -> bool:
-    """For what holds in every variant of the game."""
+    """Return True, for a property that every variant of the game has."""
     return True
 
 
 def never(env: Any) -> bool:
-    """For what holds in none."""
+    """Return False, for a property that no variant of the game has."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """A game in few tokens, for the prompt style `compact`: what never changes, and what does.
+    """A game in few tokens, for the prompt style `compact`: a constant brief and the position.
 
-    Compact(brief="Nim. Whoever takes the last object wins ...", position=lambda env: "3 4 5")
+    Compact(brief="Nim. The last object wins ...", position=lambda env: "3 4 5")
     """
 
     brief: str
-    """Rules, how to read a position, and what to answer: the action without its brackets."""
+    """Rules, the format of a position, and the requested answer: the action without brackets."""
     position: Callable[[Any], str]
-    """What the seat to move may know, as it sees it, in an env."""
+    """Information of the seat to move in an env, from its own perspective."""
     fits: Callable[[Any], bool] = always
-    """Whether a variant of the game, an env before its reset, can be put like that."""
+    """Predicate: true if a variant of the game, an env before its reset, has this form."""
 
 
 @dataclass(frozen=True, slots=True)
+<<<<<<< HEAD
 class Question:
     """A question about the rules of a game, which play never asks: how a small model gets to see.
+=======
+class Question:
+    """A question about a game's rules, which does not occur in play; it trains small models.
+>>>>>>> h/ds2
 
     Question(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
     """
 
     brief: str
-    """What is asked, and how a question reads."""
+    """Task and format of the question."""
     draw: Callable[[Random], tuple[str, list[str]]]
-    """A question, and its right answers."""
+    """Random question and its correct answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payoffs:
-    """What a finished game pays each seat, in a unit of its own, such as chips.
+    """Payoffs of a finished game to each seat, in the game's unit, such as chips.
 
     Payoffs(of=lambda env: [2.0, -2.0], scale=lambda env: 2.0 * env.max_rounds)
     """
 
     of: Callable[[Any], list[float]]
-    """Pay-offs by seat, in an env that is over."""
+    """Payoffs by seat of a finished env."""
     scale: Callable[[Any], float]
-    """The most that can be won or lost, a constant of the variant; outcome = pay-off / scale."""
+    """Maximum payoff or loss, a constant of the variant; outcome = payoff / scale."""
     zero_sum: bool = True
-    """Whether the seats' pay-offs of a game add up to 0."""
+    """True if the payoffs of all seats add up to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Teams:
-    """Which seats win and lose together, the same in every game of a variant.
+    """Seats that win and lose together, constant over all games of a variant.
 
-    Where a reset deals the roles, `seating` finds the seats: a seat is then a role, such as the
-    detective's, and not the number that the env happens to give it.
+    If a reset deals roles, `seating` finds the seats: a seat is then a role, such as the detective,
+    and not a number of the env.
     Teams(of=lambda env, seats: ((0, 1), (2, 3)))
     """
 
     of: Callable[[Any, int], tuple[tuple[int, ...], ...]]
-    """The teams of an env, before its reset, with so many seats."""
+    """Teams of an env before its reset, by number of seats."""
     seating: Callable[[Any], list[int]] | None = None
-    """For each seat the env's number of it, after a reset; None: they are the same."""
+    """The env's number of each seat, after a reset; None: numbers are seats."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallTree:
-    """A game whose whole tree can be grown: it is small, and draws whole numbers alone."""
+    """A game whose whole tree can be grown: it is small, and draws only integers."""
 
     is_open: bool
-    """Every seat sees the whole position, so that positions that are shown alike are one."""
+    """True for perfect information: positions with equal observations are one position."""
     fits: Callable[[Any], bool] = always
-    """Whether a variant is small enough, an env before its reset."""
+    """Predicate: true if a variant, an env before its reset, is small enough."""
     variants: str = ""
-    """Variants that fit, for messages, such as args.max_rounds = 1; empty: all do."""
+    """Variants that fit, for messages, such as args.max_rounds = 1; empty: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameInfo:
-    """The services of a game; those that it lacks are None.
+    """Metadata and functions of a game; missing ones are None.
 
-    A config names one of your own by `games.N.info`.
+    A config names a custom one by `games.N.info`.
     GameInfo(name="Sticks", legal_moves=legal_moves, expert=Expert(moves, reason), ...)
     """
 
-    env: str = ""  # in the catalogue: name of the env's class; those that extend it are meant too
-    name: str = ""  # as messages call it
+    env: str = ""  # in the catalog: name of the env's class, which includes its subclasses
+    name: str = ""  # in messages
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
-    board_shows_all: Callable[[Any], bool] = never  # so that past events can be left out
+    board_shows_all: Callable[[Any], bool] = never  # so that past events can be omitted
     small_tree: SmallTree | None = None
-    teams: Teams | None = None  # where each seat is not for itself
-    payoffs: Payoffs | None = None  # where they are not the env's rewards
+    teams: Teams | None = None  # None: each seat plays for itself
+    payoffs: Payoffs | None = None  # None: the env's rewards
     expert: Expert | None = None
-    rules: RuleBot | None = None  # where there is no expert, and none is installed
+    rules: RuleBot | None = None  # if there is no expert, and no installed rule bot
     action_values: Callable[[Any], dict[str, float]] | None = None
-    """Outcome of each legal action for the seat to move, if all play perfectly after it."""
+    """Outcome of each legal action for the seat to move, under perfect play after it."""
     compact: Compact | None = None
     questions: tuple[Question, ...] = ()

@@ -1,7 +1,7 @@
-"""Draws that no tree enumerates, refused while one is grown: floats, own generators, numpy's.
+"""Errors for draws that trees cannot enumerate: floats, private generators, and numpy's.
 
-`chance.all_draws` answers whole numbers, choices and shuffles of `random`. Whatever else a game
-draws would come out in one way alone, and its tree would be that of another game.
+`chance.all_draws` enumerates integers, choices and shuffles of `random`. Any other draw would have
+a single outcome in the tree, which would then be the tree of another game.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.random import mtrand
 
 _PLAIN = ("random", "getrandbits")
-"""What all draws of `random` are made of, but for those of its `_randbelow`."""
+"""Source of all draws of `random`, except for draws by `_randbelow`."""
 _KEPT = {"seed", "get_state", "set_state"}
 
 
 class OtherDrawError(BaseException):
-    """A draw that is not enumerated; passes all that catches a game's errors.
+    """Raised for a draw that is not enumerated; a `BaseException`, so that games do not catch it.
 
     Its text names the call, such as random.choices.
     """
@@ -29,10 +29,10 @@ class OtherDrawError(BaseException):
 
 @contextlib.contextmanager
 def refused() -> Iterator[list[str]]:
-    """Meanwhile such a draw of this thread raises `OtherDrawError`.
+    """Raise `OtherDrawError` for such a draw by this thread within the context.
 
-    Draws of numpy's `Generator` cannot be seen. Yields a list, to which the calls that made one are
-    added.
+    Draws of numpy's `Generator` cannot be detected. Yields a list to which calls that create one
+    are added.
     """
     thread, made = threading.get_ident(), list[str]()
     with contextlib.ExitStack() as patches:
@@ -74,7 +74,7 @@ def _saying(name: str) -> Callable[..., NoReturn]:
 
 
 def _of(name: str) -> Callable[..., NoReturn]:
-    """Refuses a method of a generator, in the words of what was called of the module `random`."""
+    """Return a method that raises `OtherDrawError` with the name of the function of `random`."""
 
     def refuse(generator: random.Random, *_: Any) -> NoReturn:
         called = name

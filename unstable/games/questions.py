@@ -1,4 +1,4 @@
-"""What questions about a game's rules are made of: lines as a seat sees them.
+"""Building blocks of questions about a game's rules: lines from a seat's perspective.
 
 A line is a compact position that ends with its legal moves: K 1/3 +0 check: check bet.
 """
@@ -20,9 +20,9 @@ def line_of_play(
     *,
     seats: int = 2,
 ) -> str:
-    """How a decision reads that fewer than `most_moves` random moves lead to, in an env not begun.
+    """Return the line of a decision after fewer than `most_moves` random moves in a new env.
 
-    `position` and `legal_moves` are those of the game's `GameInfo`.
+    `position` and `legal_moves` are functions of the game's `GameInfo`.
     """
     with Chance(rng.getrandbits(64)):
         env.reset(seats, 0)
@@ -36,10 +36,10 @@ def line_of_play(
 
 
 def named_move(line: str, rng: Random) -> tuple[str, list[str]]:
-    """A line, a mark and a legal move, which is the answer: so that each is also learned alone.
+    """Return a question whose answer is the legal move after a mark, to teach each move alone.
 
-    The legal moves are the words after the line's last colon. Moves that are only ever right
-    together would become words that a small model cannot part.
+    The legal moves are the words after the line's last colon. A small model cannot separate moves
+    that are only ever correct together.
     """
     move = rng.choice(line.rpartition(": ")[2].split())
     return f"{line} ! {move}", [move]

@@ -1,4 +1,4 @@
-"""A recorded game played again from its seed and actions, for what the record leaves out."""
+"""Replay of recorded games from their seeds and actions, for data that records omit."""
 
 import logging
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ logger = logging.getLogger(__name__)
 
 
 class Replayed(NamedTuple):
-    """A position as the seat to move has it before it: Replayed("O| |X ...", {"[4]": 1.0}, None)"""
+    """A position from the perspective of its mover: Replayed("O| |X ...", {"[4]": 1.0}, None)."""
 
     board: str
-    action_values: dict[str, float] | None  # outcome with perfect play; None: not solved
-    mix: dict[str, float] | None  # what an equilibrium plays, where positions are hidden
-    prompted: str = ""  # as a compact prompt has it, in marks of its own; empty: it has the board
+    action_values: dict[str, float] | None  # outcome under perfect play; None: not solved
+    mix: dict[str, float] | None  # an equilibrium's probabilities, for imperfect information
+    prompted: str = ""  # the position of a compact prompt; empty: the prompt has the board
 
 
 def is_known(config: GameConfig) -> bool:
-    """Whether it is a game of the table, none of a user's own."""
+    """Return whether the game has metadata with a name, such as a game of the catalog."""
     return game_info(config).name != ""
 
 
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Replayed]:
-    """The position before each action, and the last one; fewer where the game goes otherwise."""
+    """Return the position before each action, and the last one; fewer if the replay diverges."""
     positions = []
     with faults_to(lambda _: logger.exception("a game of %s cannot be replayed", config.key)):
         game = Game(config, seed)

@@ -1,4 +1,4 @@
-"""Screening: a game is played before any model is loaded, since many an env fails only in play."""
+"""Screening: play of a game before any model is loaded, since many envs fail only in play."""
 
 import io
 import logging
@@ -19,43 +19,43 @@ from unstable.types import Observation
 
 logger = logging.getLogger(__name__)
 SECONDS = 0.5
-"""The most that the screening of a game may take, but for the step or the reset that it is in."""
-_GAMES = 3  # that are played
-_MORE_GAMES = 24  # as long as there are seats that have not come to move
-_TURNS = 400  # of a game, refused actions included
-_RAISES = 20  # at a position, by actions of which none is known to be legal
-_TURNS_PER_SEAT = 10  # accepted actions after which each seat should have come to move
-_TRIES = 80  # actions by which a form is looked for in a game that does not list its moves
+"""Time limit of a game's screening; it does not interrupt a running step or reset."""
+_GAMES = 3  # games to play
+_MORE_GAMES = 24  # games to play while some seats have not moved
+_TURNS = 400  # turns of a game, refused actions included
+_RAISES = 20  # errors at a position, by actions that may be illegal, that are a fault of the game
+_TURNS_PER_SEAT = 10  # accepted actions after which each seat should have moved
+_TRIES = 80  # actions to detect the form in a game that does not list its moves
 _TOKEN = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _WORD = re.compile(r"\w+")
-_PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # what an action's form leaves open
+_PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # variable parts of an action's form
 _USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
 
 
-_SAME_TURNS = 20  # of games of one seed that are compared
+_SAME_TURNS = 20  # turns to compare between games of one seed
 
 
 class FormError(ValueError):
-    """Legal moves are listed in another form than the game takes them."""
+    """Raised if a game lists its legal moves in another form than it accepts."""
 
 
 @dataclass(slots=True)
 class _CheckGame:
-    """The result of a game that was played as a check."""
+    """Result of a game that was played as a check."""
 
-    seats: set[int] = field(default_factory=set)  # that came to move
-    accepted: int = 0  # actions
-    is_over: bool = False  # the game came to its end
-    raised: int = 0  # by actions at the position, without one that was accepted
+    seats: set[int] = field(default_factory=set)  # seats that moved
+    accepted: int = 0  # number of accepted actions
+    is_over: bool = False  # the game reached its end
+    raised: int = 0  # consecutive actions at which the env raised
     fault: str | None = None
 
 
 def screen(config: GameConfig) -> str | None:
-    """What is wrong with a game as it is played, in a few words, or None.
+    """Play a game at random and describe its fault in a few words, or return None.
 
-    A game that lists its legal moves is played by any of them: whatever it raises is its own fault.
-    Else actions are made of what the game's text shows in brackets. An error is then the action's
-    fault, unless none of many other actions gets past that position, in each of the games.
+    If the game lists its legal moves, play draws from them, and any error is the game's fault.
+    Otherwise actions derive from texts in brackets, and an error is the action's fault, unless
+    every game reaches a position at which many other actions raise, too.
     """
     deadline = time.monotonic() + SECONDS
     endless = InvalidMovesConfig(allowed=_TURNS)
@@ -84,7 +84,7 @@ def screen(config: GameConfig) -> str | None:
 
 @contextmanager
 def _caught(config: GameConfig) -> Iterator[list[BaseException]]:
-    """Drop what a game prints, and collect and log what it raises."""
+    """Suppress a game's output, and collect and log its errors."""
     faults: list[BaseException] = []
     with redirect_stdout(io.StringIO()), faults_to(faults.append):
         yield faults
@@ -93,7 +93,7 @@ def _caught(config: GameConfig) -> Iterator[list[BaseException]]:
 
 
 def ignores_seed(config: GameConfig) -> bool:
-    """Whether games of one seed differ, by the same random actions: the env draws elsewhere."""
+    """Return whether games with equal seeds and actions differ, so that the env ignores seeds."""
     for seed in range(_GAMES):
         with _caught(config):
             one, other, rng = Game(config, seed), Game(config, seed), random.Random(seed)
@@ -108,13 +108,13 @@ def ignores_seed(config: GameConfig) -> bool:
 
 
 def _random_action(game: Game, seen: Observation, rng: random.Random) -> str:
-    """Draw a legal move, or where the game lists none one of the actions that its text suggests."""
+    """Draw a legal move, or, if the game lists none, an action that its text suggests."""
     listed = lists_legal_moves(game.config) and game.legal_moves()
     return rng.choice(listed or actions(seen, rng))
 
 
 def pays_losers(config: GameConfig) -> bool:
-    """Return whether a random game's pay-offs order two seats against the env's own rewards."""
+    """Return whether a random game's payoffs order two seats opposite to the env's rewards."""
     deadline = time.monotonic() + SECONDS
     for seed in range(_GAMES):
         with _caught(config):
@@ -130,11 +130,11 @@ def pays_losers(config: GameConfig) -> bool:
 
 
 def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
-    """How the env takes an action, found by playing: in brackets, [3], or bare, 3.
+    """Return the form of an action that the env takes: in brackets, [3], or bare, 3.
 
-    As its class says (`Environment.action_form`), or as the game lists its legal moves; without a
-    list as it accepts what its text shows and words of it, in brackets where it accepts both
-    forms. Raises `FormError` where what is listed is refused and the other form of it accepted.
+    The form comes from the env's class (`Environment.action_form`) or its list of legal moves.
+    Without a list, it is detected by playing words of the game's text; brackets if the env accepts
+    both. Raises `FormError` if the env refuses a listed move but accepts its other form.
     """
     endless = InvalidMovesConfig(allowed=_TURNS)
     config = config.model_copy(update={"max_turns": _TURNS, "invalid_moves": endless})
@@ -157,7 +157,7 @@ def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
                 accepted.add("brackets" if _TOKEN.fullmatch(action) else "bare")
         if "brackets" in accepted:
             return "brackets"
-    # Without a clue: TextArena's own games take brackets, and so does one whose text shows some.
+    # Without evidence: TextArena's own games take brackets, and so do games that show them.
     return "bare" if accepted or (":" in config.env and not shows) else "brackets"
 
 
@@ -171,7 +171,7 @@ def _listed_form(game: Game) -> Literal["brackets", "bare"]:
 
 
 def _is_accepted(game: Game, action: str) -> bool:
-    """Whether the env takes the action; where it raises, the game is not to be played on."""
+    """Return whether the env accepts an action; ends the game if the env raises."""
     with _caught(game.config):
         game.observe()
         return not game.step(action).invalid
@@ -180,9 +180,9 @@ def _is_accepted(game: Game, action: str) -> bool:
 
 
 def fitting_seats(config: GameConfig) -> int | None:
-    """A number of seats with which the game passes the screening, if any.
+    """Return a number of seats with which the game passes the screening, or None.
 
-    The largest smaller one; or else one or two more, as where a game of three is given two.
+    Tries smaller numbers from the largest on, then one and two more.
     """
     deadline = time.monotonic() + 3 * SECONDS
     for seats in (*range(config.seats - 1, 0, -1), config.seats + 1, config.seats + 2):
@@ -200,7 +200,7 @@ def _named(seats: set[int]) -> str:
 
 
 def _lists_moves(game: Game) -> bool:
-    """Whether this variant of the game does: a board that is not shown lists none."""
+    """Return whether this variant of the game lists its moves: a hidden board lists none."""
     game.observe()
     try:
         return lists_legal_moves(game.config) and bool(game.legal_moves())
@@ -209,7 +209,7 @@ def _lists_moves(game: Game) -> bool:
 
 
 def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _CheckGame:
-    """One game, to its end, a fault or the deadline."""
+    """Play one game, up to its end, a fault or the deadline."""
     trial = _CheckGame()
     turns = 0
     with _caught(config) as faults:  # of a reset, an observation, or a list of legal moves
@@ -236,7 +236,7 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Chec
 
 
 def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
-    """The game after the action, or where it was before one that raises."""
+    """Return the game after the action, or before it if the env raises and the game continues."""
     with _caught(game.config) as faults:
         if not game.step(action).invalid:
             trial.accepted, trial.raised = trial.accepted + 1, 0
@@ -251,7 +251,7 @@ def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
 
 
 def actions(observation: Observation, rng: random.Random) -> list[str]:
-    """What the game's text shows in brackets, and usual forms, as they stand or with numbers."""
+    """Return a form of action, from the game's text or usual, and one with random numbers."""
     text = "\n".join(
         [observation.rules, *observation.events[-3:], observation.board, observation.notice]
     )

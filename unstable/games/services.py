@@ -1,4 +1,4 @@
-"""What a config's game offers: its env, legal moves, teams, prompt style, questions."""
+"""Services of a config's game: its env, legal moves, teams, prompt style, questions."""
 
 from unstable.config import ConfigError, GameConfig, shown
 from unstable.config.plugins import load_target, registered
@@ -10,7 +10,7 @@ from unstable.prompts import CHAT, PromptStyle, load_style
 
 
 def make_environment(config: GameConfig) -> Environment:
-    """A new env, not yet reset; raises what its constructor raises."""
+    """Construct an env before its reset; errors of its constructor propagate."""
     cls = env_class(config)
     if not issubclass(cls, Environment):
         return TextArenaEnvironment(config, game_info(config))
@@ -21,9 +21,9 @@ def make_environment(config: GameConfig) -> Environment:
 
 
 def game_info(config: GameConfig, field: str = "games") -> GameInfo:
-    """What is known of a config's game besides its env: `games.N.info`, or what the catalogue says.
+    """Return the metadata of a config's game: `games.N.info`, or the env's or catalog's.
 
-    Raises `ConfigError`, with the game's `field`, where the config names what is no `GameInfo`.
+    Raises `ConfigError`, with the game's `field`, if the config names an object of another type.
     """
     if config.info is not None:
         found = load_target(config.info, f"{field}.info")
@@ -38,7 +38,7 @@ def game_info(config: GameConfig, field: str = "games") -> GameInfo:
 
 
 def rule_bot(info: GameInfo) -> RuleBot | None:
-    """The rule bot of a game: its own, or the installed one of its name (`unstable.rules`)."""
+    """Return the rule bot of a game: its own, or the one installed under its name, or None."""
     if info.rules is not None or info.name not in registered("rules"):
         return info.rules
     bot: RuleBot = registered("rules")[info.name].load()
@@ -46,7 +46,7 @@ def rule_bot(info: GameInfo) -> RuleBot | None:
 
 
 def lists_legal_moves(config: GameConfig) -> bool:
-    """Whether `Game.legal_moves` answers for this game."""
+    """Return whether `Game.legal_moves` is available for this game."""
     if config.legal_moves is not None:
         return True
     cls = env_class(config)
@@ -57,16 +57,16 @@ def lists_legal_moves(config: GameConfig) -> bool:
 
 
 def with_teams(config: GameConfig) -> GameConfig:
-    """The config with the teams that its env declares, for those who see no env."""
+    """Return the config with the teams that its env declares, for code without an env."""
     if config.teams:
         return config
     return config.model_copy(update={"teams": make_environment(config).teams(config.seats)})
 
 
 def prompt_style(config: GameConfig) -> PromptStyle:
-    """The game's prompt style; `answer` where it is `compact` and the game cannot be put so.
+    """Return the game's prompt style; `answer` if it is `compact` but the game has no such form.
 
-    It asks for actions as the env takes them (`action_form`; in brackets until that is found), and
+    It requests actions in the env's form (`action_form`; in brackets until it is detected), and
     reads them by the game's parser.
     """
     if config.is_driven:
@@ -76,24 +76,29 @@ def prompt_style(config: GameConfig) -> PromptStyle:
 
 
 def compact(config: GameConfig, env: Environment) -> Compact | None:
-    """The short form of a game that is played in the style `compact`, if it has one."""
+    """Return the compact form of a game; None without one, or in another prompt style."""
     found = env.info.compact if config.prompt == "compact" else None
     return found if found is not None and found.fits(env.raw) else None
 
 
+<<<<<<< HEAD
 def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Questions about the game's rules; they read positions as the style `compact` puts them."""
+=======
+def game_questions(config: GameConfig) -> tuple[RuleQuestion, ...]:
+    """Return questions about the game's rules, which have the format of the style `compact`."""
+>>>>>>> h/ds2
     env = make_environment(config)
     return () if compact(config, env) is None else env.info.questions
 
 
 def can_be_solved(config: GameConfig) -> bool:
-    """Whether the variant's whole tree can be grown."""
+    """Return whether the variant's whole tree can be grown."""
     return why_not_solved(config) is None
 
 
 def why_not_solved(config: GameConfig) -> str | None:
-    """Why the variant's tree cannot be grown, to follow the game's name; None where it can."""
+    """Return why the variant's tree cannot be grown, to follow its name; None if it can."""
     if config.is_driven:
         return (
             "is played by a program outside; give an Environment that is the same game as "
@@ -116,13 +121,13 @@ def why_not_solved(config: GameConfig) -> str | None:
 
 
 def is_zero_sum(config: GameConfig) -> bool:
-    """False for a game that is known to pay its seats more, or less, than 0 together."""
+    """Return False if the payoffs of the game are known to have a total other than 0."""
     known = game_info(config).payoffs
     return config.payoffs is not None or known is None or known.zero_sum
 
 
 def programs(config: GameConfig) -> list[str]:
-    """The kinds of opponents that play a game as it comes, the strongest first."""
+    """Return the kinds of built-in opponents of a game, strongest first."""
     info = game_info(config)
     play = {
         "expert": info.expert is not None,

@@ -1,7 +1,7 @@
-"""TextArena's envs as an `Environment`: found by id or class, made without asking the network.
+"""TextArena's envs as an `Environment`: found by id or class, constructed without network access.
 
-TextArena repeats every board to every seat and sends all as messages. Here each seat is shown what
-it needs, once. Nothing else in this package but the catalogue reads an env's state.
+TextArena sends everything as messages, and repeats every board to every seat. Here each seat sees
+what it needs, once. In this package, only this file and the catalog read an env's state.
 """
 
 import re
@@ -24,12 +24,12 @@ from unstable.types import Observation
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
-_BOARD_LINES = 3  # the fewest of what is looked for in events
-_ALIKE = 0.6  # of its lines more than this share are as long as a board's
+_BOARD_LINES = 3  # minimum lines of a board that is searched for in events
+_ALIKE = 0.6  # a text is a board if more than this share of its lines are as long as a board's
 
 
 def known_ids() -> list[str]:
-    """TextArena's ids as a config names them: those of an env without wrappers."""
+    """Return TextArena's ids as a config names them, without suffixes for wrappers."""
     suffixes = ("-raw", "-train")
     plain = {name: spec for name, spec in ENV_REGISTRY.items() if not name.endswith(suffixes)}
     return [
@@ -40,14 +40,14 @@ def known_ids() -> list[str]:
 
 
 def raw_id(env: str) -> str:
-    """The id under which TextArena has the env without wrappers."""
+    """Return the id of TextArena's env without wrappers."""
     return f"{env}-raw" if f"{env}-raw" in ENV_REGISTRY else env
 
 
 def env_class(config: GameConfig) -> type:
-    """The class behind `games.env`: TextArena's, another library's, or a user's.
+    """Return the class of `games.env`: TextArena's, another library's, or a custom one.
 
-    Raises what importing it raises, KeyError for an unknown id.
+    Errors of importing it propagate; raises `KeyError` for an unknown id.
     """
     if config.is_driven:
         return DrivenEnvironment
@@ -59,12 +59,12 @@ def env_class(config: GameConfig) -> type:
 
 
 def is_env(cls: object) -> bool:
-    """Whether it is the class of an env that can be played, ours or TextArena's."""
+    """Return whether an object is a class of envs, either `Environment` or TextArena's."""
     return isinstance(cls, type) and issubclass(cls, textarena.Env | Environment)
 
 
 def make_raw(config: GameConfig) -> textarena.Env:
-    """A new env without wrappers, not yet reset; raises what its constructor raises."""
+    """Construct an env without wrappers, before its reset; errors of its constructor propagate."""
     with offline():
         if ":" in config.env:
             return env_class(config)(**config.args)
@@ -72,7 +72,7 @@ def make_raw(config: GameConfig) -> textarena.Env:
 
 
 class TextArenaEnvironment(Environment):
-    """One play of a TextArena env, with what is known of it."""
+    """One play of a TextArena env, with the metadata of its game."""
 
     def __init__(self, config: GameConfig, info: GameInfo) -> None:
         self._config, self.info = config, info
@@ -81,13 +81,11 @@ class TextArenaEnvironment(Environment):
 
     @property
     def raw(self) -> Any:
-        """TextArena's env itself."""
         return self._env
 
     def reset(self, seats: int, seed: int) -> None:
-        """Begin; what the env raises comes through."""
         self._env.reset(num_players=seats, seed=seed)
-        # One more than is allowed, so that the env itself never ends a game over invalid moves.
+        # One more than the limit, so that the env never ends a game over invalid moves.
         self._env.state.error_allowance = self._config.invalid_moves.allowed + 1
         self._views = [_SeatView(number) for number in range(seats)]
         self._share_messages(mover=None, refused=False)
@@ -97,22 +95,19 @@ class TextArenaEnvironment(Environment):
 
     @property
     def mover(self) -> int:
-        """The env's current player."""
         return self._env.state.current_player_id
 
     @property
     def board(self) -> str:
-        """The last board among the mover's messages."""
         return self._views[self.mover].board
 
     def observe(self) -> Observation:
-        """The mover's messages until now."""
         number, messages = self._env.get_observation()
         self._views[number].add(messages)
         return self._views[number].observation()
 
     def legal_moves(self) -> list[str]:
-        """The moves that the catalogue says, or that the mover's board lists."""
+        """Return the legal moves of the catalog, or the moves that the mover's board lists."""
         if self.info.legal_moves is not None:
             return self.info.legal_moves(self._env)
         if found := _LIST.search(self.board):
@@ -120,7 +115,7 @@ class TextArenaEnvironment(Environment):
         raise ValueError(f"{self._config.key} does not list its legal moves; set games.legal_moves")
 
     def step(self, action: str) -> EnvStep:
-        """Give the env the text; it says by its state whether it took it."""
+        """Pass the text to the env, whose state then shows whether it refused the move."""
         number, state = self.mover, self._env.state
         errors = getattr(state, "error_count", 0)
         state.game_info[number]["invalid_move"] = False
@@ -133,33 +128,29 @@ class TextArenaEnvironment(Environment):
         return EnvStep(over, refused, self._views[number].refusal or self._last_word())
 
     def payoffs(self) -> list[float]:
-        """As the catalogue declares them, else the env's rewards."""
+        """Return the payoffs that the catalog declares, or the env's rewards."""
         if self.info.payoffs is not None:
             return self.info.payoffs.of(self._env)
         rewards = self._env.state.rewards or {}
         return [rewards.get(number, 0.0) for number in range(self._config.seats)]
 
     def scale(self) -> float | None:
-        """As the catalogue declares it."""
         return None if self.info.payoffs is None else self.info.payoffs.scale(self._env)
 
     def teams(self, seats: int) -> tuple[tuple[int, ...], ...]:
-        """As the catalogue declares them."""
         return () if self.info.teams is None else self.info.teams.of(self._env, seats)
 
     def seating(self, seats: int) -> list[int]:
-        """As the catalogue declares it, where a reset deals the roles."""
         declared = self.info.teams
         if declared is None or declared.seating is None:
             return super().seating(seats)
         return declared.seating(self._env)
 
     def missing(self) -> set[int]:
-        """Numbers for which the env has no messages."""
+        """Return the numbers for which the env has no messages."""
         return set(range(self._config.seats)) - set(self._env.state.observations)
 
     def take_cut(self) -> int:
-        """Characters left out of messages that were too long, over all seats."""
         cut = 0
         for view in self._views:
             cut += view.cut_characters
@@ -178,13 +169,13 @@ class TextArenaEnvironment(Environment):
 
 
 class _SeatView:
-    """What one seat has been shown: rules, events in order, the last board, the last refusal."""
+    """View of one seat: rules, events in order, the last board, the last refusal."""
 
     def __init__(self, number: int) -> None:
         self.board = ""
-        self.form = ""  # a board of this game, which a seat without one is shown alike
+        self.form = ""  # a board of this game, the pattern for seats that have not seen one
         self.refusal = ""
-        self._number = number  # that the env gave the seat
+        self._number = number  # of the seat in the env
         self._rules: list[str] = []
         self._events: list[str] = []
         self._notice = ""
@@ -193,11 +184,11 @@ class _SeatView:
         self.cut_characters = 0  # of messages that were too long
 
     def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
-        """Take in the messages of a step; `refused`: the env refused the action, `mine` or not."""
+        """Add the messages of a step, whose action was `mine` or another's, and maybe `refused`."""
         if mine:
             self._notice = self.refusal = ""
         for sender, message, kind in messages:
-            if not isinstance(message, str):  # some envs mix up the order: (seat, action, kind)
+            if not isinstance(message, str):  # some envs use another order: (seat, action, kind)
                 continue
             text, cut = shorten(_trimmed(message))
             self.cut_characters += cut
@@ -208,7 +199,7 @@ class _SeatView:
             elif kind is ObservationType.PROMPT:
                 self._rules.append(text)
             elif kind is ObservationType.PLAYER_ACTION:
-                # Talk is kept word for word; a bare [move] only if the env does not describe it.
+                # Talk is kept verbatim; a bare [move] only if the env does not describe it.
                 text = text.lstrip()
                 if not refused and not (_TOKEN.fullmatch(text) and _describe(messages)):
                     self._add_event(f"{self._name(sender)}: {text}")
@@ -219,7 +210,7 @@ class _SeatView:
                 self._add_message(text, kind)
 
     def _add_message(self, text: str, kind: ObservationType) -> None:
-        """A message of the game; a board that it ends with is the board from now on."""
+        """Add a message of the game; if it ends with a board, that replaces the board."""
         event, board = _split_board(text, self.board or self.form)
         self._add_event(event)
         if board:
@@ -235,14 +226,14 @@ class _SeatView:
         length = sum(map(len, self._events))
         if length <= MAX_EVENTS:
             return
-        # Half of them at once: so the next prompts begin alike until there are too many again.
+        # Half of them at once, so that the next prompts share a prefix until the limit is reached.
         while len(self._events) > 1 and length > MAX_EVENTS // 2:
             oldest = len(self._events.pop(0))
             length, self.cut_characters = length - oldest, self.cut_characters + oldest
             self._board_place = max(self._board_place - 1, 0)
 
     def observation(self) -> Observation:
-        """A board that messages came after stands at its place among the events."""
+        """Return the seat's observation; a board followed by messages moves into the events."""
         events, board = list(self._events), self.board
         if self._board_is_old and board:
             events.insert(self._board_place, board)
@@ -253,18 +244,18 @@ class _SeatView:
         )
 
     def _name(self, sender: int) -> str:
-        # Envs of one player sign his actions as the game's.
+        # Envs of one player send its actions as the game.
         return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 
 def _trimmed(message: str) -> str:
-    """The message without empty lines before it and white space after it."""
+    """Return the message without leading empty lines and trailing white space."""
     text = message.rstrip()
     return _LEADING_LINES.sub("", text) if text[:1].isspace() else text
 
 
 def _split_board(text: str, form: str) -> tuple[str, str]:
-    """The text of an event, and the board that it ends with: as many lines as `form`, as long."""
+    """Split an event into its text and the board at its end, with lines as long as in `form`."""
     height = form.count("\n") + 1
     if height < _BOARD_LINES or text.count("\n") < height:
         return text, ""
@@ -278,5 +269,5 @@ def _split_board(text: str, form: str) -> tuple[str, str]:
 
 
 def _describe(messages: list[Message]) -> bool:
-    """Whether the game itself says what was done; a board or a hint may not show it."""
+    """Return whether the game describes the action; a board or a hint may not show it."""
     return any(kind is ObservationType.GAME_ACTION_DESCRIPTION for _, _, kind in messages)

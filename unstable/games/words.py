@@ -1,7 +1,7 @@
-"""Words for TextArena's word games, which ask NLTK for data that its wheel does not hold.
+"""Words for TextArena's word games, which need NLTK data that is not in its wheel.
 
-They need NLTK's lists of all and of basic words and its tags of nouns. Where NLTK has no data, it
-answers out of the lexicon with parts of speech and the word counts that textblob's wheel holds.
+They need NLTK's lists of all words and of basic words, and its tags of nouns. If NLTK has no data,
+they come from the lexicon with parts of speech and the word counts in textblob's wheel.
 """
 
 import importlib.util
@@ -21,9 +21,9 @@ _LEXICON, _COUNTS = "en/en-lexicon.txt", "en/en-spelling.txt"
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Meanwhile word games find their words here, and ask the network for none.
+    """Supply word games with local words within the context, and disable NLTK's downloads.
 
-    They ask it at every import or make, even where the data is already there.
+    The games download at every import or construction, even if the data is present.
     """
     supply_words()
     download = nltk.download
@@ -36,9 +36,9 @@ def offline() -> Iterator[None]:
 
 @cache
 def supply_words() -> None:
-    """Have NLTK answer out of textblob's lexicon; nothing where its own data or no textblob is.
+    """Make NLTK use textblob's lexicon, if NLTK lacks its data and textblob is installed.
 
-    And have TextArena read its dictionaries once in a process: it takes half a second.
+    Also makes TextArena read its dictionaries once per process, which takes half a second.
     """
     EnglishDictionary._load_dic = _read_once(EnglishDictionary._load_dic)
     found = importlib.util.find_spec("textblob")
@@ -73,7 +73,7 @@ def _has(name: str) -> bool:
 
 @cache
 def _tags(folder: Path) -> dict[str, str]:
-    """The part of speech of each word that is no name: {"apple": "NN", ...}."""
+    """Return the part of speech of each word that is no name: {"apple": "NN", ...}."""
     lines = (folder / _LEXICON).read_text(encoding="utf-8").splitlines()
     pairs = (line.split() for line in lines if not line.startswith(";;;"))
     known = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
@@ -86,7 +86,7 @@ def _is_plain(word: str) -> bool:
 
 @cache
 def _word_lists(folder: Path) -> dict[str, list[str]]:
-    """All words and the basic ones, under the names of NLTK's two files."""
+    """Return the lists of all words and of basic words, by the names of NLTK's files."""
     known = sorted(_tags(folder))
     counts = {}
     for line in (folder / _COUNTS).read_text(encoding="utf-8").splitlines():
@@ -98,6 +98,6 @@ def _word_lists(folder: Path) -> dict[str, list[str]]:
 
 
 def _fill(tagger: PerceptronTagger, folder: Path) -> None:
-    """A tagger that knows each word's most frequent tag, and calls others nouns."""
+    """Fill a tagger with each word's most frequent tag; it tags unknown words as nouns."""
     tagger.tagdict = dict(_tags(folder))
     tagger.classes = tagger.model.classes = {"NN"}

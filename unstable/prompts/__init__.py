@@ -1,6 +1,6 @@
-"""Prompts: an observation becomes token ids, and an answer becomes an action.
+"""Prompts: conversion of observations into token ids, and of answers into actions.
 
-Text of games and models comes in; no id that is made of it is a control token.
+Text of games and models never becomes control tokens.
 """
 
 from unstable.prompts.builder import Prompt, PromptBuilder, write_answer

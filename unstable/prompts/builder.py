@@ -1,4 +1,4 @@
-"""Between a game and a model: an observation becomes token ids, sampled ids become text."""
+"""Conversion between games and models: observations to prompt ids, sampled ids to answers."""
 
 import re
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from unstable.prompts.styles import Action, PromptStyle
 from unstable.prompts.thoughts import AnswerText, Tags, find_tags
 from unstable.types import Observation
 
-_MARGIN = 32  # characters of the rules that follow the start whose ids are re-used
-_KEPT_IDS = 2**20  # ids of prompts that are kept for when the same comes again
-_SHORT_ANSWER = 16  # ids of an answer that is read once, however often it comes
+_MARGIN = 32  # characters of the rules after the start whose ids are reused
+_KEPT_IDS = 2**20  # size of the cache of prompts, in ids
+_SHORT_ANSWER = 16  # ids; readings of answers up to this length are cached
 _MARK = "\ue000"  # a character that no template has
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "position": ""}
@@ -24,23 +24,23 @@ _EARLIER = "Your earlier thoughts, oldest first:"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A turn's prompt: what the engine is given, and the user text in it, less earlier thoughts."""
+    """The ids of a turn's prompt, and its user text without earlier thoughts."""
 
-    ids: list[int]  # one list for all prompts that are alike: not to be changed
+    ids: list[int]  # one list for all equal prompts: do not modify
     text: str
-    cut_tokens: int  # of the oldest events and thoughts, left out so that the prompt fits
+    cut_tokens: int  # of the oldest events and thoughts, omitted so that the prompt fits
 
 
 class AnswerReading(NamedTuple):
-    """What is made of an answer's ids. Reading("<think>a</think>[4]", Action("[4]", True), 3)"""
+    """A decoded answer: AnswerReading("<think>a</think>[4]", Action("[4]", True), 3)."""
 
     text: str
     action: Action
-    thought: int  # of the ids, how many are the thought, its closing tag included
+    thought: int  # ids of the thought, its closing tag included
 
 
 class PromptBuilder:
-    """Makes prompts with a tokenizer's chat template."""
+    """Builder of prompts with a tokenizer's chat template, and reader of answers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PromptBuilder:
         self._read_short = lru_cache(maxsize=4096)(self._read)
         self._size = lru_cache(maxsize=4096)(self._count)
         self._move_ids = lru_cache(maxsize=4096)(self._encode_move)
-        self._kept: dict[str, list[int]] = {}  # prompts' ids by the user text
+        self._kept: dict[str, list[int]] = {}  # ids of prompts by user text
         self._room = _KEPT_IDS
         self._thoughts = thoughts or ThoughtsConfig()
         own = self._thoughts.tags
@@ -69,10 +69,10 @@ class PromptBuilder:
         self._answers = AnswerText(tokenizer, tags, [*map(self._encoder.ids, tags)])
 
     def build(self, observation: Observation) -> Prompt:
-        """The prompt, less the oldest events if it would be too long; ValueError if it still is.
+        """Build a prompt, without the oldest events if it would be too long.
 
-        Half of the room for events is cleared at once, as `cutting` says. A chat of a program
-        outside is never cut.
+        Half of the room for events is cleared at once (see `cutting`). A game driver's chat is
+        never cut. Raises `ValueError` if the prompt is still too long.
         """
         if observation.chat:
             ids = self.template.encode(observation.chat, observation.tools)
@@ -99,7 +99,7 @@ class PromptBuilder:
         def fits(count: int) -> bool:
             return len(ids_without(count)) <= self._max_prompt_tokens
 
-        # Of what stays in every prompt of the game, so that the steps are the same in all of them.
+        # Ids that every prompt of the game has, so that all of them use equal steps.
         fixed = self._turn_ids(rules, self.style.render(replace(observation, **_NOTHING_NEW)))
         sizes = [self._size(event) for event in observation.events]
         count = left_out(sizes, self._max_prompt_tokens - len(fixed), fits)
@@ -113,7 +113,7 @@ class PromptBuilder:
         return Prompt(kept, text, lost + len(ids) - len(kept))
 
     def _earlier(self, observation: Observation) -> tuple[str, int]:
-        """The seat's own newest thoughts as a part of the user text, and the tokens left out."""
+        """Return the seat's newest thoughts for the user text, and the number of omitted tokens."""
         split = (self.style.split(answer)[0].strip() for answer in observation.answers)
         thoughts = [thought for thought in split if thought]
         sizes = [self._size(thought) for thought in thoughts]
@@ -123,14 +123,14 @@ class PromptBuilder:
         return "\n\n".join(shown), sum(sizes[:lost])
 
     def _count(self, text: str) -> int:
-        """Tokens that a text has by itself, with what stands between it and the next one."""
+        """Count the tokens of a text, and one for the separator after it."""
         return len(self._encoder.encode([text])) + 1
 
     def encode_answer(self, text: str) -> list[int]:
-        """Ids of an answer as an engine would have sampled it, the one that ends it included.
+        """Return the ids of an answer as an engine would sample it, including the id that ends it.
 
-        Where the style has reasoning, the two tags around it are the model's own; else they are
-        text like all the rest.
+        If the style has reasoning, the two tags around it are control tokens; otherwise they are
+        plain text.
         """
         opening = "" if self.style.opened else self.style.tags.open
         reason, closing, rest = text.removeprefix(opening).rpartition(self.style.tags.close)
@@ -143,9 +143,9 @@ class PromptBuilder:
         return [*ids, self.template.stop_token_id]
 
     def encode_move(self, action: str) -> list[int]:
-        """Ids of the answer that is this action and nothing else; not to be changed.
+        """Return the ids of the answer that contains only this action; do not modify the list.
 
-        Raises as `write_answer` does.
+        Raises `ConfigError` if the parser reads the action from no answer (see `write_answer`).
         """
         return self._move_ids(action)
 
@@ -153,28 +153,28 @@ class PromptBuilder:
         return self.encode_answer(write_answer(self, action))
 
     def encode_ending(self) -> list[int]:
-        """Ids of what ends a thought that is as long as its budget: `ending`, the closing tag."""
+        """Return the ids that end a thought at its budget: `ending` and the closing tag."""
         close = self.style.tags.close
         return self._encoder.encode([self._thoughts.ending], lambda texts: texts[0] + close)
 
     def is_thinking(self, token_ids: Sequence[int]) -> bool:
-        """Whether an answer that goes on after these ids is in a thought."""
+        """Return whether the next token after these ids of an answer is within a thought."""
         text, tags = self.decode(token_ids), self.style.tags
         begun = tags.open + text if self.style.opened else text
         return tags.open in begun.rpartition(tags.close)[2]
 
     def read_answer(self, token_ids: list[int]) -> AnswerReading:
-        """The text of an answer's ids, and the action in it by the style's parser."""
+        """Decode an answer's ids, and read its action by the style's parser."""
         if len(token_ids) > _SHORT_ANSWER:
             return self._read(token_ids)
         return self._read_short(tuple(token_ids))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of an answer's ids, less the tokens that only mark something."""
+        """Decode an answer's ids, without special tokens other than the tags of thoughts."""
         return self._answers.text(token_ids)
 
     def _keep(self, text: str, ids: list[int]) -> None:
-        """Remember a prompt; where there is no room left, all that came before goes."""
+        """Cache a prompt; clears the cache first if it is full."""
         if len(ids) > self._room:
             self._kept.clear()
             self._room = _KEPT_IDS
@@ -182,7 +182,7 @@ class PromptBuilder:
         self._room -= len(ids)
 
     def _chat_of_turn(self, messages: list[Message]) -> str:
-        """The chat, rendered only where the template does more than to put something around."""
+        """Render a chat; skips the template if it only adds a constant prefix and suffix."""
         *head, user = messages
         text = user["content"]
         around = self._around(tuple((message["role"], message["content"]) for message in head))
@@ -191,10 +191,10 @@ class PromptBuilder:
         return around[0] + text + around[1]
 
     def _find_around(self, head: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
-        """What a chat has before and after its last user text, or None where that depends on it.
+        """Return the text before and after a chat's last user text; None if it depends on the text.
 
-        It is tried with texts that hold each word of the template itself, since a template can only
-        look for these. White space at either end is left out: many templates strip it.
+        Tests user texts with each quoted word of the template, since a template can only search
+        for these. No test text has white space at either end, which many templates strip.
         """
         first = [{"role": role, "content": content} for role, content in head]
 
@@ -212,7 +212,7 @@ class PromptBuilder:
         return before, after
 
     def _turn_ids(self, rules: str, text: str) -> list[int]:
-        """A turn's ids; those of its start, mostly rules, are re-used from turn to turn."""
+        """Return a turn's ids; reuses the ids of its start, mostly rules, between turns."""
         encode = partial(self._encode_turn, rules)
         return self.template.encode_contents(self.style.messages(text), self._chat_of_turn, encode)
 
@@ -225,7 +225,7 @@ class PromptBuilder:
         return self._encoder.ids(chat)
 
     def _encode_start(self, start: str, rest: str) -> list[int] | None:
-        """Ids of `start`, or None where the tokenizer does not begin anew between it and `rest`."""
+        """Return the ids of `start`; None if tokenizing it separately from `rest` changes ids."""
         encode = self._encoder.ids
         ids = encode(start)
         return ids if ids + encode(rest) == encode(start + rest) else None
@@ -237,9 +237,9 @@ class PromptBuilder:
 
 
 def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
-    """An answer out of which play reads the action, with the reasoning where the style has it.
+    """Return an answer from which the style reads the action, with `reason` as its reasoning.
 
-    Raises `ConfigError` where the style's parser finds the action in no form of answer.
+    Raises `ConfigError` if the style's parser finds the action in no form of answer.
     """
     boxed, bare = rf"\boxed{{{action}}}", action.strip("[]")
     plain = (bare, action, boxed, f"[{bare}]")

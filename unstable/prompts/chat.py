@@ -1,4 +1,4 @@
-"""A chat becomes ids by a tokenizer's chat template: messages, and the tools that they may call."""
+"""Conversion of chats, which are messages and tools, into token ids by a chat template."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 from unstable.prompts.encoder import TextEncoder
 
 Message = dict[str, Any]
-"""`role`, `content`, and of an assistant's also `tool_calls`, as OpenAI's API has them."""
+"""`role`, `content`, and `tool_calls` of an assistant, in the format of OpenAI's API."""
 _TOOLS = (
     "You may call these tools, one JSON object a line:\n{tools}\nTo call one, answer with its name "
     'and arguments between two tags:\n<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n'
@@ -17,30 +17,30 @@ _TOOLS = (
 )
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _MARK = "\ue000"  # a character that no template has
-_NAMES = ("type", "role")  # a template compares these, so they are no text
+_NAMES = ("type", "role")  # templates compare these, so they are not text
 _NAME = re.compile(r"[\w-]{0,64}")
 _KEY = re.compile(r"[\w$.-]{1,64}")
-_ARGUMENTS = "arguments"  # of a call: all of it is text, its keys too
+_ARGUMENTS = "arguments"  # of a call: values and keys are text
 _CALLED = re.compile(r"[\w-]{1,64}")
 
 
 class ChatTemplate:
-    """The chat template of a model's tokenizer, in which all texts are text and nothing else."""
+    """The chat template of a model's tokenizer; texts in a chat never become control tokens."""
 
     def __init__(self, tokenizer: Any, arguments: dict[str, Any]) -> None:
-        """`arguments` are the template's own, such as `enable_thinking`."""
+        """Wrap a tokenizer; `arguments` are the template's, such as `enable_thinking`."""
         self._tokenizer = tokenizer
         self._arguments = arguments
         self.encoder = TextEncoder(tokenizer)
 
     @cached_property
     def knows_tools(self) -> bool:
-        """Whether the template has a place for tools; else the first message tells of them."""
+        """True if the template renders tools; otherwise the first message describes them."""
         return "tools" in str(getattr(self._tokenizer, "chat_template", ""))
 
     @cached_property
     def has_system(self) -> bool:
-        """Whether the template shows a system message; those of Gemma 1 and 2 refuse it."""
+        """True if the template renders a system message; templates of Gemma 1 and 2 refuse it."""
         chat = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
         try:
             return _MARK in self._render(chat, ())
@@ -48,10 +48,10 @@ class ChatTemplate:
             return False
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """The chat as text, up to where its answer begins.
+        """Render a chat as text, up to the start of its answer.
 
-        A system message for which the template has no place comes before the user's first. Raises
-        `ValueError` for a chat that the template refuses.
+        If the template does not support system messages, the system text is prepended to the first
+        user message. Raises `ValueError` if the template refuses the chat.
         """
         if [each["role"] for each in messages[:2]] == ["system", "user"] and not self.has_system:
             system, user, *others = messages
@@ -60,7 +60,7 @@ class ChatTemplate:
         return self._render(messages, tools)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
-        from jinja2 import TemplateError  # it came with whatever made the tokenizer
+        from jinja2 import TemplateError  # installed with the tokenizer's library
 
         given = {"tools": list(tools)} if tools else {}
         try:
@@ -76,9 +76,9 @@ class ChatTemplate:
         return rendered
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """Ids of the chat, up to where its answer begins.
+        """Return the ids of a chat, up to the start of its answer.
 
-        Raises `ValueError` for a chat that the template does not take.
+        Raises `ValueError` if the template refuses the chat.
         """
         if not self.knows_tools:
             return self.encode_contents(without_tools(messages, tools))
@@ -96,9 +96,9 @@ class ChatTemplate:
         render: Callable[[list[Message]], str] | None = None,
         encode: Callable[[str], list[int]] | None = None,
     ) -> list[int]:
-        """Ids of messages that have a role and a content and nothing else, as play's.
+        """Return the ids of messages that have only a role and a content, as in play.
 
-        `render` may take the template's place, and `encode` that of `TextEncoder.ids`.
+        `render` replaces the template if given, and `encode` replaces `TextEncoder.ids`.
         """
         put = render or self.render
 
@@ -111,12 +111,12 @@ class ChatTemplate:
     def encode_after(
         self, messages: Sequence[Message], answer: int, tools: Sequence[Any] = ()
     ) -> list[int] | None:
-        """Ids of what the chat has after the message `answer`, which a model wrote.
+        """Return the ids of the chat after the message with index `answer`, which a model wrote.
 
-        The first is what ends an answer. None where the template puts what stands before that
-        message in another way once there is more: its ids then do not begin this chat.
+        The first id ends the answer. None if the template renders the messages before `answer`
+        differently once more messages follow: the earlier ids are then no prefix of this chat.
         """
-        answer -= len(messages)  # from the end: one that tells of tools may come to stand first
+        answer -= len(messages)  # from the end: a message about tools may be inserted first
         if not self.knows_tools:
             messages, tools = without_tools(messages, tools), ()
         begun, later = messages[:answer], list(messages[answer + 1 :])
@@ -126,18 +126,18 @@ class ChatTemplate:
             shown = {"role": "assistant", "content": _MARK}
             chat = self.render([*begun, shown, *_with_texts(later, iter(texts))], tools)
             before, _, rest = chat.partition(_MARK)
-            # What opens an answer, such as an empty thought, may go once the answer is there.
+            # The opening of an answer, such as an empty thought, may vanish once it is answered.
             return rest.lstrip() if before and opened.startswith(before) else ""
 
         texts = list(_texts(later))
         try:
             return self.encoder.encode(texts, after) if after(texts) else None
-        except ValueError:  # outputs without the calls that they are of
+        except ValueError:  # tool outputs without their calls
             return None
 
     @cached_property
     def stop_token_id(self) -> int:
-        """What the template puts after an answer, or else the tokenizer's end of sequence."""
+        """Id that the template appends to an answer, or the tokenizer's end of sequence if none."""
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
         text = self._tokenizer.apply_chat_template(chat, tokenize=False, **self._arguments)
         after = text.rpartition("!")[2].lstrip()
@@ -145,7 +145,7 @@ class ChatTemplate:
 
 
 def without_tools(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
-    """The chat for a template that knows no tools: their calls and outputs are text of it."""
+    """Rewrite a chat for a template without tools: descriptions, calls and outputs become text."""
     chat = list(map(_plain, messages))
     if tools:
         told = _TOOLS.format(tools="\n".join(json.dumps(tool, sort_keys=True) for tool in tools))
@@ -166,10 +166,10 @@ def _plain(message: Message) -> Message:
 
 
 def read_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """An answer's text before its calls of tools, and these, each a `name` with `arguments`.
+    """Split an answer into the text before its tool calls, and the calls.
 
     `read_tool_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')` is
-    `("", [{"name": "add", "arguments": {"a": 1}}])`. What is no such object stays text.
+    `("", [{"name": "add", "arguments": {"a": 1}}])`. A malformed call stays text.
     """
     calls, first = [], None
     for found in _CALL.finditer(text):
@@ -185,7 +185,7 @@ def read_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _texts(value: Any, keys: bool = False) -> Iterator[str]:
-    """All texts in messages or tools, in order; with `keys` those of dicts are texts too."""
+    """Yield all texts in messages or tools, in order; with `keys`, keys of dicts are texts too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -202,7 +202,7 @@ def _texts(value: Any, keys: bool = False) -> Iterator[str]:
 
 
 def _with_texts(value: Any, texts: Iterator[str], keys: bool = False) -> Any:
-    """The value with other texts in place of its own, in order."""
+    """Return the value with its texts replaced by `texts`, in order."""
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, list):
@@ -218,7 +218,7 @@ def _with_texts(value: Any, texts: Iterator[str], keys: bool = False) -> Any:
 
 
 def _is_name(key: str, value: Any) -> bool:
-    """Whether it is what a template compares; raises `ValueError` where it could be more."""
+    """Return whether templates compare the value; raises `ValueError` if it is malformed."""
     if key not in _NAMES or isinstance(value, dict):  # a tool may have a parameter called type
         return False
     for each in value if isinstance(value, list) else [value]:

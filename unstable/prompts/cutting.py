@@ -1,8 +1,8 @@
-"""Which of the oldest items are left out where all together are too long, such as a game's events.
+"""Selection of the oldest items to omit, such as a game's events, when all together are too long.
 
-Half of the room is cleared at once: then the next prompts of a game, which begin with the same
-items, find their beginning in an engine's prefix cache until there is no room again. What is left
-out follows from the items alone, so that a prompt can be made again.
+Half of the room is cleared at once: the next prompts of a game then share their first items, and
+hit an engine's prefix cache, until the room is full again. The selection depends only on the
+items, so that a prompt can be rebuilt.
 """
 
 from bisect import bisect_left
@@ -11,9 +11,9 @@ from itertools import accumulate
 
 
 def cut_points(sizes: Sequence[int], step: int) -> list[int]:
-    """How many of the oldest items can be left out: as many as have no step, one, two, ..., or all.
+    """Return the counts of oldest items to choose from: 0, one per multiple of `step`, and all.
 
-    As items are added, the points before the last one stay.
+    When items are added, the points before the last one do not change.
 
     >>> cut_points([4, 4, 4, 4, 4, 4], step=8)
     [0, 2, 4, 6]
@@ -28,10 +28,10 @@ def cut_points(sizes: Sequence[int], step: int) -> list[int]:
 
 
 def left_out(sizes: Sequence[int], room: int, fits: Callable[[int], bool]) -> int:
-    """How many of the oldest items are left out, in steps of half `room`: all are too long.
+    """Return how many of the oldest items to omit, in steps of half `room`; all would be too long.
 
-    `fits` says whether the others then fit. Where they do only without all of them, by the steps,
-    as few are left out as have to be.
+    `fits` returns whether the remaining items fit if that many are omitted. If the steps would omit
+    all items, the count is the smallest one that fits.
     """
     points = cut_points(sizes, max(1, room // 2))
     place = bisect_left(points, True, key=fits)

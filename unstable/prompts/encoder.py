@@ -1,8 +1,8 @@
-"""Text becomes ids, and is never control: no id made of it is one of the added tokens.
+"""Encoding of text into ids, such that no text becomes a control token.
 
-The chat template writes those (<|im_end|>, <think>), and there they are read as what they are. In a
-text each is broken in two, and its halves are encoded separately. Any other text is encoded as it
-is.
+Only the chat template may write control tokens (<|im_end|>, <think>). In a text, each string that
+spells one is split in two, and its halves are encoded separately. Any other text is encoded
+unchanged.
 """
 
 import re
@@ -13,16 +13,16 @@ from typing import Any
 
 from unstable.prompts.text import UNKNOWN
 
-_BREAK = "\ufdd0"  # its two sides are encoded separately; Unicode keeps it out of all text
+_BREAK = "\ufdd0"  # both sides are encoded separately; a Unicode noncharacter, so never in text
 
 Render = Callable[[Sequence[str]], str]
-"""Puts texts where a template has them."""
+"""Function that inserts texts into a template."""
 
 
 class TextEncoder:
-    """Encodes texts within a template, whatever the texts hold.
+    """Encoder of texts within a template, for texts of any content.
 
-    Added tokens that are white space mark nothing, and stay what they are in a text.
+    Added tokens that are white space are not control tokens, and texts may contain them.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -34,7 +34,7 @@ class TextEncoder:
             if _is_control(token, tokenizer.unk_token)
         }
         self._control_ids = {token.content: index for index, token in added.items()}
-        # Raw text is searched for all others, and cannot hold what it does not spell.
+        # Tokenizers match other added tokens in raw text, so only text that spells them has them.
         self._normalizes = any(token.normalized for token in added.values())
         names = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
@@ -48,10 +48,10 @@ class TextEncoder:
         render: Render = "".join,
         encode: Callable[[str], list[int]] | None = None,
     ) -> list[int]:
-        """Ids of `render(texts)`, in which the template alone has control tokens.
+        """Return the ids of `render(texts)`, in which only the template has control tokens.
 
-        `encode` may take the place of `ids`. Raises `ValueError` where the tokenizer's normalizer
-        makes a control token even of single characters.
+        `encode` replaces `ids` if given. Raises `ValueError` if the tokenizer's normalizer makes
+        control tokens even of single characters.
         """
         encode = encode or self.ids
         broken = [self._without_control(text) for text in texts]
@@ -69,14 +69,14 @@ class TextEncoder:
         return ids
 
     def ids(self, rendered: str) -> list[int]:
-        """Ids of a text in which all that looks like a control token is one."""
+        """Return the ids of a text in which every string that spells a control token is one."""
         if _BREAK not in rendered:
             return self._plain_ids(rendered)
         parts = filter(None, rendered.split(_BREAK))
         return [index for part in parts for index in self._plain_ids(part)]
 
     def spells(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether ids that were made of a text hold what looks like control tokens as text."""
+        """Return whether the ids of a text contain its apparent control tokens as plain text."""
         looks = Counter(self._control.findall(text))
         if not looks:
             return True
@@ -88,31 +88,31 @@ class TextEncoder:
     def _without_control(self, text: str) -> str:
         if _BREAK in text:
             text = text.replace(_BREAK, UNKNOWN)
-        while self._control.search(text):  # what is left of one may be another
+        while self._control.search(text):  # a half may contain another control token
             text = self._control.sub(_halves, text)
         return text
 
     def _may_join(self, text: str) -> bool:
-        """Whether a control token could lie across an end of the text, or around it."""
+        """Return whether a control token could span an end of the text, or contain the text."""
         ends = range(1, min(self._longest, len(text) + 1))
         if any(text[-end:] in self._heads or text[:end] in self._tails for end in ends):
             return True
         return len(text) < self._longest and any(text in name for name in self._control_ids)
 
     def _has_more(self, ids: Sequence[int], rendered: str) -> bool:
-        """Whether there are control tokens that `rendered` does not spell out."""
+        """Return whether the ids contain control tokens that `rendered` does not spell."""
         spelled = Counter(self._control_ids[name] for name in self._control.findall(rendered))
         control = set(self._control_ids.values())
         return bool(Counter(index for index in ids if index in control) - spelled)
 
 
 def _plain_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Ids of a text, to which nothing is added.
+    """Return a function from a text to its ids, without special tokens.
 
-    By the tokenizer in Rust where there is one: half of transformers' own time is spent around it,
-    and on where in the text each token stands.
+    It calls the Rust tokenizer directly if there is one: transformers spends half of its time on
+    overhead and on the offsets of tokens in the text.
     """
-    tokenizer.encode("", add_special_tokens=False)  # sets that nothing is cut or padded
+    tokenizer.encode("", add_special_tokens=False)  # disables truncation and padding
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return partial(tokenizer.encode, add_special_tokens=False)
@@ -120,7 +120,7 @@ def _plain_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _is_control(token: Any, unknown: str | None) -> bool:
-    """Whether it is neither a run of spaces, nor a single character that is not special."""
+    """Return whether a token has over one visible character, or is special and not `unknown`."""
     if len(token.content.strip()) > 1:
         return True
     return token.special and token.content != unknown

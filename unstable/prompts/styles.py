@@ -1,7 +1,7 @@
-"""Styles: how a game is put to a model, and how the action is read out of its answer.
+"""Prompt styles: the text of a prompt, and the parser that reads the action from an answer.
 
-A prompt is one chat: system, then the rules, the events, the board, a notice and what to answer.
-The rules come first and stay, so that the turns and games of a seat share a prefix of ids.
+A prompt is one chat: system message, rules, events, board, notice, and the requested answer. The
+rules come first and do not change, so that the turns and games of a seat share a prefix of ids.
 """
 
 import re
@@ -15,7 +15,7 @@ from unstable.config.plugins import load_target
 from unstable.prompts.thoughts import THINK, Tags, split_thought
 from unstable.types import Observation
 
-_MAX_UNPARSED = 200  # characters of an answer without an action that are passed on as one
+_MAX_UNPARSED = 200  # characters of an answer without an action that become the action
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -58,19 +58,19 @@ PARSERS: dict[str, Callable[[str], str | None]] = {
     "raw": _raw,
 }
 _STRICT = {"exact", "bare", "plain"}
-"""What they do not read is no action, even if an env finds one in it."""
+"""Parsers whose failure means that there is no action, even if an env would find one."""
 _BRACKETING = {"brackets", "boxed", *_STRICT}
 
 
 class Action(NamedTuple):
-    """What is given to the env, and whether the parser found it in the answer."""
+    """The text that the env receives, and whether the parser found it in the answer."""
 
     text: str
     formatted: bool
 
 
 def in_form(action: str, form: str) -> str:
-    """An action in brackets as an env of that form takes it.
+    """Convert an action in brackets to the form that an env takes.
 
     >>> in_form("[3]", "bare")
     '3'
@@ -79,36 +79,36 @@ def in_form(action: str, form: str) -> str:
 
 
 def observation_text(observation: Observation) -> str:
-    """The observation as text: rules, events, board and notice, a blank line between them."""
+    """Render an observation: rules, events, board and notice, separated by blank lines."""
     parts = (observation.rules, "\n".join(observation.events), observation.board)
     return "\n\n".join(part for part in (*parts, observation.notice) if part)
 
 
 def compact_text(observation: Observation) -> str:
-    """The observation in few tokens: what never changes, then the position and any notice."""
+    """Render an observation in few tokens: the constant brief, the position and any notice."""
     parts = (observation.brief, observation.position, observation.notice)
     return "\n".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptStyle:
-    """How a game is put to a model.
+    """A way to prompt a model with observations and to read actions from its answers.
 
     PromptStyle("answer", system="You play ...", request="Answer with ...", reasoning=False)
     """
 
     name: str
     system: str  # empty: no system message
-    request: str  # the user text's last line: what to answer
+    request: str  # last line of the user text: the form of the answer
     reasoning: bool  # the text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
     parser: str = "brackets"  # a name of `PARSERS`, or a module:function(text) -> str | None
     opened: bool = False  # the chat template opens the reasoning, so an answer holds only its end
-    form: str = "brackets"  # how the env takes an action (brackets, bare); `raw` gives it as it is
-    tags: Tags = THINK  # what begins and ends a thought, whether the style asks for one or not
+    form: str = "brackets"  # of actions in the env (brackets, bare); `raw` passes them unchanged
+    tags: Tags = THINK  # around a thought, whether or not the style requests one
 
     def of_game(self, game: GameConfig) -> "PromptStyle":
-        """The style as a game is played in: with its parser, in the form that its env takes."""
+        """Return the style with a game's parser and with the action form of its env."""
         style = replace(self, form=game.action_form)
         if self.name == "think" and style.form == "bare":
             request = self.request.replace("action, in its square brackets, as", "action as")
@@ -116,25 +116,25 @@ class PromptStyle:
         return style if game.parser == "auto" else replace(style, parser=game.parser)
 
     def render(self, observation: Observation, thoughts: str = "") -> str:
-        """The user text, with the seat's own earlier thoughts, if any, before the request."""
+        """Return the user text, with the seat's earlier thoughts, if any, before the request."""
         parts = (self.body(observation), thoughts, self.request)
         return "\n\n".join(part for part in parts if part)
 
     def messages(self, text: str) -> list[dict[str, str]]:
-        """The chat of a turn with this user text."""
+        """Return the chat of a turn with this user text."""
         user = {"role": "user", "content": text}
         return [{"role": "system", "content": self.system}, user] if self.system else [user]
 
     def split(self, text: str) -> tuple[str, str]:
-        """The thought in an answer, which is private, and the rest, which holds the action."""
+        """Split an answer into its private thought and the rest, which contains the action."""
         return split_thought(self.tags.open + text if self.opened else text, self.tags)
 
     def read_action(self, text: str) -> Action:
-        """The action in an answer, by the style's parser.
+        """Return the action in an answer, by the style's parser.
 
-        Where there is none, the answer itself on one short line, or nothing if the style reasons or
-        its parser is strict (exact, bare, plain): there, whatever stands beside an action makes it
-        none.
+        If the parser finds none, the action is the answer itself on one short line, or empty if the
+        style has reasoning or its parser is strict (exact, bare, plain). A strict parser rejects
+        answers with any text next to the action.
         """
         answer = self.split(text)[1].strip()
         action = (PARSERS.get(self.parser) or load_target(self.parser))(answer)
@@ -157,7 +157,7 @@ STYLES = {
     "compact": PromptStyle(
         "compact",
         system="",
-        request="",  # stands in what never changes, before the position
+        request="",  # contained in the constant brief, before the position
         reasoning=False,
         body=compact_text,
         parser="bare",
@@ -172,14 +172,14 @@ STYLES = {
 }
 
 CHAT = PromptStyle("chat", system="", request="", reasoning=False, parser="raw")
-"""Style of games that a program outside plays: it asks in its words, and reads the answer."""
+"""Style of games with a game driver, which writes the prompts and reads the answers."""
 
 
 @cache
 def load_style(name: str) -> PromptStyle:
-    """A built-in style, a `module:name` PromptStyle, or one whose user text a function writes.
+    """Load a built-in style, a `module:name` PromptStyle, or a function that writes the user text.
 
-    The function is given the Observation; what a model says around its action counts as reasoning.
+    The function takes the Observation; text around the action in an answer counts as reasoning.
     """
     if name in STYLES:
         return STYLES[name]

@@ -1,4 +1,4 @@
-"""Text between files, games and tokens: cut where it is too long, and shown token by token.
+"""Truncation of long texts, and the text of each token.
 
 Texts of games and players are cut, so that none fills memory, files or prompts.
 """
@@ -7,19 +7,19 @@ import re
 from collections.abc import Callable, Sequence
 
 UNKNOWN = "\ufffd"
-"""Stands for what is no text, also where a token ends within a character."""
+"""Replacement for invalid text, also for a token that ends within a character."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 MAX_CHARACTERS = 20_000
-"""The most of what a game says at once, of an action, of an endpoint's reply."""
+"""Maximum length of a game's message, an action or an endpoint's reply, in characters."""
 MAX_EVENTS = 12_000
-"""Characters of what happened in a game, about 3,000 tokens: of more, the oldest events are left
-out, half of them at once; the last is kept."""
+"""Maximum length of a game's events in characters, about 3,000 tokens. Beyond it, the oldest
+events are omitted until half of the length is left; the last event is always kept."""
 
 
 def shorten(text: str) -> tuple[str, int]:
-    """The text's first `MAX_CHARACTERS`, and how many characters came after them.
+    """Return the first `MAX_CHARACTERS` of a text, and the number of characters cut off.
 
-    Surrogates, which no file and no tokenizer takes, become U+FFFD.
+    Surrogates, which files and tokenizers reject, become U+FFFD.
     """
     if text.isascii() and len(text) <= MAX_CHARACTERS:
         return text, 0
@@ -28,20 +28,20 @@ def shorten(text: str) -> tuple[str, int]:
 
 
 class TokenStrings:
-    """Ids as text, by what makes text of several at once."""
+    """Texts of token ids, by a function that decodes several ids at once."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._alone: dict[int, str] = {}
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of all."""
+        """Decode all ids together."""
         return self._decode(list(ids))
 
     def strings(self, ids: Sequence[int]) -> list[str]:
-        """The text of each, so that together they are the text of all.
+        """Return the text of each id; joined, they equal the text of all ids.
 
-        A character that several tokens make is the last one's; the others are then empty.
+        A character that spans several tokens belongs to the last of them; the others are empty.
         """
         strings = [self._of(token) for token in ids]
         return strings if "".join(strings) == self.text(ids) else self._in_order(ids)
@@ -52,9 +52,9 @@ class TokenStrings:
         return self._alone[token]
 
     def _in_order(self, ids: Sequence[int]) -> list[str]:
-        """What each token adds to the text of those shortly before it."""
+        """Return what each token adds to the text of the tokens shortly before it."""
         strings: list[str] = []
-        begin = end = 0  # of the tokens whose text is known and stands before the next one's
+        begin = end = 0  # of the tokens whose text is known and precedes the next token's
         for count in range(1, len(ids) + 1):
             known, text = self.text(ids[begin:end]), self.text(ids[begin:count])
             if text.endswith(UNKNOWN) and count < len(ids):

@@ -1,7 +1,7 @@
-"""Thoughts: the part of an answer that is private, by the tags around it.
+"""Thoughts: the private part of an answer, marked by tags.
 
-What stands before the last closing tag is a thought, and what follows an opening tag that is not
-closed. Tags may be added tokens, special ones too, or ordinary text.
+The text before the last closing tag is a thought, and so is the text after an opening tag without
+a closing one. Tags may be added tokens, including special tokens, or ordinary text.
 """
 
 from bisect import bisect_left
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Tags(NamedTuple):
-    """What begins and ends a thought. Tags("[THINK]", "[/THINK]")"""
+    """The texts that begin and end a thought: Tags("[THINK]", "[/THINK]")."""
 
     open: str
     close: str
@@ -26,11 +26,11 @@ KNOWN = (
     Tags("<reasoning>", "</reasoning>"),
     Tags("<thinking>", "</thinking>"),
 )
-"""Pairs that models are known to use; the first that a tokenizer has is its own."""
+"""Pairs that models are known to use; a tokenizer's pair is the first that it has."""
 
 
 def find_tags(tokenizer: Any) -> Tags:
-    """The known pair that a tokenizer has as added tokens, or its chat template by name."""
+    """Return the known pair that is in a tokenizer's added tokens or chat template, or `THINK`."""
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
     template = str(getattr(tokenizer, "chat_template", ""))
     for tags in KNOWN:
@@ -40,7 +40,7 @@ def find_tags(tokenizer: Any) -> Tags:
 
 
 def split_thought(text: str, tags: Tags = THINK) -> tuple[str, str]:
-    """The thought of an answer and what is left of it, also where a tag is missing."""
+    """Split an answer into its thought and the rest; either tag may be missing."""
     before, close, rest = text.rpartition(tags.close)
     rest, open_again, unclosed = rest.partition(tags.open)
     if not close:
@@ -50,20 +50,20 @@ def split_thought(text: str, tags: Tags = THINK) -> tuple[str, str]:
 
 
 class AnswerText:
-    """Makes text of an answer's ids, in which the tags of thoughts stay whatever tokens they are.
+    """Decoder of answers that keeps the tags of thoughts, even if they are special tokens.
 
-    Other special tokens only mark something, and are left out.
+    Other special tokens are omitted.
     """
 
     def __init__(self, tokenizer: Any, tags: Tags, tag_ids: Sequence[list[int]]) -> None:
-        """`tag_ids` are the ids of the two tags where they are control tokens."""
+        """Build a decoder; `tag_ids` are the ids of the two tags."""
         self._tokenizer, self._tags = tokenizer, tags
         self._close_ids = tag_ids[1]
         pairs = zip(tags, tag_ids, strict=True)
         self._hidden = [(tag, ids) for tag, ids in pairs if tag not in self._plain(ids)]
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text of the ids."""
+        """Decode ids."""
         if not self._hidden:
             return self._plain(token_ids)
         parts, start = [], 0
@@ -73,9 +73,9 @@ class AnswerText:
         return "".join([*parts, self._plain(token_ids[start:])])
 
     def thought_length(self, token_ids: Sequence[int], text: str, *, is_opened: bool) -> int:
-        """How many of the ids are the thought, its closing tag included; `text` is that of all.
+        """Return how many ids the thought has, including its closing tag.
 
-        With `is_opened` the prompt ends in the opening tag.
+        `text` is the text of all ids. With `is_opened` the prompt ends with the opening tag.
         """
         tags, number = self._tags, len(token_ids)
         count = text.count(tags.close)
@@ -96,7 +96,7 @@ class AnswerText:
         return str(self._tokenizer.decode([*token_ids], skip_special_tokens=True))
 
     def _hidden_tags(self, token_ids: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-        """Tags of special tokens, with their first place and the one after their last."""
+        """Yield each tag made of special tokens, with the start and end index of its ids."""
         place = 0
         while place < len(token_ids):
             for tag, ids in self._hidden:

@@ -1,5 +1,5 @@
-"""Solving: small games as trees, best responses to a policy, and how exploitable it is.
+"""Solving: trees of small games, best responses to a policy, and exact exploitability.
 
-A game's config and a policy's action probabilities come in, exact values go out. What trains or
-serves the policy never enters.
+Inputs are a game's config and a policy's action probabilities. This package does not import code
+that trains or serves policies.
 """

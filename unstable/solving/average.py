@@ -1,8 +1,8 @@
-"""The average of several policies, as the theory of CFR and of fictitious play means it.
+"""Average of several policies, as in counterfactual regret minimization and fictitious play.
 
-Whoever draws one of the policies before a game and plays it to the end plays, at each information
-set, their mean weighted by how probable each makes it that its seat gets there (Zinkevich et al.
-2007, Regret Minimization in Games with Incomplete Information).
+Drawing one policy before each game and playing it to the end is equivalent to the mean of the
+policies at each information set, weighted by the probability that a seat's own moves reach the set
+(Zinkevich et al. 2007, Regret Minimization in Games with Incomplete Information).
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from unstable.solving.tree import Node, Tree
 
 
 def averaged(tree: Tree, policies: Sequence[Policy], *, forfeits: bool) -> Policy:
-    """The average, by number of information set; illegal mass as in `best_response.assess`.
+    """Return the average policy by number of information set.
 
-    Raises `ConfigError` where every seat sees all: such a tree does not keep how a seat got to a
-    position.
+    `forfeits` treats illegal mass as `best_response.assess`. Raises `ConfigError` for a game of
+    perfect information, whose tree does not record how a seat reached a position.
     """
     if any(node.information_set < 0 for node in tree.decisions):
         raise ConfigError(
@@ -27,7 +27,7 @@ def averaged(tree: Tree, policies: Sequence[Policy], *, forfeits: bool) -> Polic
     found: dict[int, dict[str, float]] = {}
 
     def visit(node: Node, reached: Sequence[Sequence[float]]) -> None:
-        """`reached`: by policy and seat, how probable the seat's own moves until here are."""
+        """Visit a node; `reached` has the probability of each seat's own moves, by policy."""
         if not node.children:
             return
         if node.seat < 0:

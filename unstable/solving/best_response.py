@@ -1,7 +1,7 @@
-"""Values of a policy in a game that is solved exactly, and of the best responses to it.
+"""Exact values of a policy in a game tree, and of the best responses to it.
 
-Exploitability is NashConv / 2 as in Lanctot et al. (2017, https://arxiv.org/abs/1711.00832): how
-much the seats would win together if each alone changed to its best response, shared by two.
+Exploitability is NashConv / 2, where NashConv is the sum over seats of what a seat gains by
+deviating to its best response (Lanctot et al. 2017, https://arxiv.org/abs/1711.00832).
 """
 
 from collections import defaultdict
@@ -12,35 +12,35 @@ from typing import Any
 from unstable.solving.tree import Node, Tree
 
 Policy = Mapping[Any, Mapping[str, float]]
-"""By what a seat is shown (`Shown`), or by the number of its information set: the probability of
-each legal action. What lacks to 1 is the mass of illegal actions: answers that are none of them."""
+"""Probability of each legal action, by observation (`Shown`) or number of the information set.
+The remainder to 1 is the illegal mass: the probability of answers that are no legal action."""
 _NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A policy in all seats, in the game's own pay-offs."""
+    """Values of a policy that plays all seats, in the game's payoff unit."""
 
     values: tuple[float, ...]  # by seat, against itself
-    best: tuple[float, ...]  # of each seat's best response against the policy in the others
-    illegal_mass: float  # probability that a game against itself comes to an illegal action
+    best: tuple[float, ...]  # values of each seat's best response to the policy in the other seats
+    illegal_mass: float  # probability that a game against itself reaches an illegal action
 
     @property
     def nash_conv(self) -> float:
-        """What the seats could win more, each alone."""
+        """Sum over seats of the gain from deviating alone to a best response."""
         return sum(best - value for best, value in zip(self.best, self.values, strict=True))
 
     @property
     def exploitability(self) -> float:
-        """Half of it: 0 for an equilibrium of two seats."""
+        """Half of `nash_conv`; 0 at an equilibrium."""
         return self.nash_conv / 2
 
 
 def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
-    """Assess a policy exactly. Illegal mass `forfeits`, or is spread over the legal actions.
+    """Assess a policy exactly.
 
-    A forfeit costs the seat the most that can be lost, and pays it to the others in equal parts. A
-    best response makes legal moves alone.
+    If `forfeits`, illegal mass loses the tree's maximum payoff to the other seats in equal parts;
+    otherwise it is spread over the legal actions. Best responses make only legal moves.
     """
     values = PolicyValues(tree, policy, forfeits)
     best = (BestResponse(values, seat).value() for seat in range(tree.seats))
@@ -48,13 +48,13 @@ def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:
 
 
 def table_at(policy: Policy, node: Node) -> Mapping[str, float]:
-    """The policy at a position where a seat is to move."""
+    """Return a policy's action probabilities at a position with a seat to move."""
     found = policy.get(node.information_set)
     return policy[node.key] if found is None else found
 
 
 class PolicyValues:
-    """The value of each position to each seat, the policy in all of them."""
+    """Values of each position to each seat, if the policy plays all seats."""
 
     def __init__(self, tree: Tree, policy: Policy, forfeits: bool) -> None:
         self.tree = tree
@@ -64,11 +64,11 @@ class PolicyValues:
         self._probabilities: dict[int, tuple[tuple[float, ...], float]] = {}
 
     def policy_of(self, seat: int) -> Policy:
-        """Who plays there."""
+        """Return the policy that plays a seat."""
         return self._policy
 
     def probabilities(self, node: Node) -> tuple[tuple[float, ...], float]:
-        """The probability of each child, and that of a forfeit."""
+        """Return the probability of each child, and the probability of a forfeit."""
         if node.probabilities:
             return node.probabilities, 0.0
         if id(node) not in self._probabilities:
@@ -80,19 +80,19 @@ class PolicyValues:
         return self._probabilities[id(node)]
 
     def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
-        """The policy's probabilities of the legal actions, and its illegal mass."""
+        """Return the policy's probabilities of the legal actions, and its illegal mass."""
         table = table_at(self.policy_of(node.seat), node)
         given = tuple(table.get(action, 0.0) for action in node.actions)
         return given, max(0.0, 1 - sum(given))
 
     def forfeit(self, seat: int) -> tuple[float, ...]:
-        """What a forfeit of the seat pays."""
+        """Return the payoffs of a forfeit by this seat, for each seat."""
         most, seats = self.tree.most, self.tree.seats
         gain = most / (seats - 1) if seats > 1 else 0.0
         return tuple(-most if each == seat else gain for each in range(seats))
 
     def of(self, node: Node) -> tuple[float, ...]:
-        """The pay-offs to expect at a position."""
+        """Return the expected payoffs at a position, by seat."""
         if not node.children:
             return node.payoffs
         if id(node) not in self._values:
@@ -105,7 +105,7 @@ class PolicyValues:
         return self._values[id(node)]
 
     def illegal_mass(self, node: Node) -> float:
-        """The probability that play from here comes to an illegal action."""
+        """Return the probability that play from a position reaches an illegal action."""
         if not node.children:
             return 0.0
         if id(node) not in self._illegal:
@@ -116,7 +116,7 @@ class PolicyValues:
 
 
 class BestResponse:
-    """The best that a seat can do where the others play the policy, by what it has been shown."""
+    """Best response of a seat to a policy in the other seats, by information set."""
 
     def __init__(self, policy_values: PolicyValues, seat: int) -> None:
         self.seat, self._policy_values = seat, policy_values
@@ -127,13 +127,13 @@ class BestResponse:
         self._reach(policy_values.tree.root, 1.0)
 
     def value(self) -> float:
-        """What it wins."""
+        """Return the expected payoff of the best response."""
         return self._of(self._policy_values.tree.root)
 
     def _reach(self, node: Node, reach: float) -> None:
-        """Collect the positions of each information set, with how probable the others make them.
+        """Collect each information set's positions, with the others' probability to reach them.
 
-        Where the board shows all a set is one position (its number is -1) and needs none of that.
+        With perfect information, a set is one position (numbered -1) and needs no probabilities.
         """
         if id(node) in self._seen:
             return
@@ -166,7 +166,7 @@ class BestResponse:
         )
 
     def choice(self, node: Node) -> int:
-        """The number of the action that is best over all positions of the node's set."""
+        """Return the index of the action that is best over all positions of the node's set."""
         key = node.information_set if node.information_set >= 0 else -id(node)
         if key not in self._choices:
             held = self._sets[node.information_set] if node.information_set >= 0 else [(node, 1.0)]

@@ -1,4 +1,4 @@
-"""Checks that a tree is its game's: all chance is enumerated, an open game hides nothing."""
+"""Checks before a tree is grown: all chance is enumerated, and an open game hides nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from unstable.games.chance import answered
 from unstable.games.game import Game
 from unstable.games.other_draws import OtherDrawError, refused
 
-_PAIRS = 200  # of games under different seeds, whose draws and moves are the same
-_GAMES = 60  # of random moves, whose positions that read alike are compared
+_PAIRS = 200  # games with different seeds, but equal draws and moves
+_GAMES = 60  # random games, whose positions with equal observations are compared
 _REMEDY = (
     "draw with randrange, randint, choice, shuffle or sample of the module random, which is the "
     "game's own and seeded, so that all outcomes can be counted"
@@ -21,10 +21,10 @@ _REMEDY = (
 
 @contextmanager
 def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
-    """Raise `ConfigError` for a draw meanwhile that `all_draws` does not answer.
+    """Raise `ConfigError` for a draw within the context that `all_draws` does not answer.
 
-    Some generators cannot be watched. So games are played first in pairs of different seeds, with
-    the same draws of `random` and the same moves: what they differ in comes from elsewhere.
+    Some generators cannot be watched. So pairs of games are played first, with different seeds but
+    equal draws of `random` and equal moves: any difference comes from another generator.
     """
     place = f"games = {config.key}"
     try:
@@ -45,9 +45,9 @@ def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
 
 
 def check_open(config: GameConfig) -> None:
-    """Raise `ConfigError` where positions that read alike go on differently, in random play.
+    """Raise `ConfigError` if positions with equal observations diverge in random play.
 
-    The same moves and draws are made in both. As `games/bridges/sizes.py` does for OpenSpiel's.
+    Both positions get equal moves and draws. For OpenSpiel, see `games/bridges/sizes.py`.
     """
     rng, met = default_rng(0), dict[str, Callable[[], Game]]()
 
@@ -72,7 +72,7 @@ def check_open(config: GameConfig) -> None:
 
 
 def _part(one: Game, other: Game, seed: int) -> bool:
-    """Whether two games come to read differently, by the same random moves and draws."""
+    """Return whether two games come to differ under equal random moves and draws."""
     moving = default_rng(seed)
     while _seen(one) == _seen(other):
         if one.done:
@@ -87,7 +87,7 @@ def _part(one: Game, other: Game, seed: int) -> bool:
 
 
 def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
-    """Whether two games, of this seed and the next, differ."""
+    """Return whether two games with this seed and the next one differ under equal draws."""
     sizes, asked, answers = list[int](), list[int](), list[int]()
 
     def draw(size: int) -> int:
@@ -117,5 +117,5 @@ def _differ(config: GameConfig, seed: int, rng: Any) -> bool:
 
 
 def _seen(game: Game) -> tuple[object, ...]:
-    """All that a tree takes from a game at a position."""
+    """Return everything that a tree takes from a game at a position."""
     return (True, *game.payoffs) if game.done else (game.observe(), sorted(game.legal_moves()))

@@ -1,4 +1,4 @@
-"""What a policy wins from each of some others in a small game, exactly: no game is played."""
+"""Exact payoffs of a policy against each of several others in a small game, without play."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 def least_won(tree: Tree, own: Policy, pool: Mapping[int, Policy]) -> LeastWon:
-    """Against the member of the pool that answers the policy best."""
+    """Return what the policy wins from the member of the pool that it wins least from."""
     members = list(pool)
     ends = np.array([won_from(tree, own, [*pool.values()], forfeits=f) for f in (False, True)])
     low, high = ends.min(axis=0), ends.max(axis=0)
@@ -22,9 +22,9 @@ def least_won(tree: Tree, own: Policy, pool: Mapping[int, Policy]) -> LeastWon:
 
 
 def won_from(tree: Tree, own: Policy, others: Sequence[Policy], *, forfeits: bool) -> Floats:
-    """What a policy wins a game from each of others, on average over its seat.
+    """Return a policy's expected payoff against each other policy, averaged over its seats.
 
-    The other one is in all other seats. Illegal mass as in `best_response.assess`.
+    The opponent plays all other seats. `forfeits` treats illegal mass as `best_response.assess`.
     """
     policies = [PolicyValues(tree, each, forfeits) for each in (own, *others)]
     seats = range(tree.seats)
@@ -33,7 +33,7 @@ def won_from(tree: Tree, own: Policy, others: Sequence[Policy], *, forfeits: boo
 
 
 class _Won:
-    """What a policy wins in a seat at each position, from all others at once."""
+    """Expected payoffs of a policy in one seat at each position, against all others at once."""
 
     def __init__(
         self, tree: Tree, own: PolicyValues, others: Sequence[PolicyValues], seat: int
@@ -44,7 +44,7 @@ class _Won:
         self._decided: dict[int, tuple[Floats, Floats]] = {}
 
     def at(self, node: Node) -> Floats:
-        """From each of the others."""
+        """Return the expected payoff at a position against each other policy."""
         if not node.children:
             return np.full(len(self._others), node.payoffs[self._seat])
         if id(node) not in self._values:
@@ -56,7 +56,7 @@ class _Won:
         return self._values[id(node)]
 
     def _decision(self, node: Node) -> tuple[Floats, Floats]:
-        """The probabilities of each child, by the others or one for all, and of a forfeit."""
+        """Return the probabilities of each child and of a forfeit, per other policy or for all."""
         if node.seat < 0:
             return np.array(node.probabilities), np.zeros(1)
         key = id(node) if node.information_set < 0 else -1 - node.information_set

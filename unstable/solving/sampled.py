@@ -1,8 +1,8 @@
-"""What a policy's samples can say of its exploitability: an interval that covers it.
+"""Confidence intervals for the exploitability of a policy that is known by samples.
 
-A best response to sampled frequencies wins by their noise too, so that its value is too high on
-average. One that is chosen by half of the samples and paid by the other half has too low a value:
-the first bounds exploitability from above, the second from below.
+A best response to sampled frequencies also exploits their noise, so its value is biased upward and
+gives the upper bound. A response chosen on one half of the samples and evaluated on the other half
+has a value that is biased downward, and gives the lower bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,33 +14,33 @@ import numpy as np
 from unstable.solving.best_response import BestResponse, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
 
-_Z = 2.24  # for 1.96: what the errors leave out is of the second order, but so are few samples
-_SPLITS = 2  # into halves, so that less depends on how they are drawn
-_UNSEEN = 0.5  # added to each count for errors: what was never sampled may still be done
+_Z = 2.24  # instead of 1.96, since first-order errors are too small for few samples
+_SPLITS = 2  # random splits into halves, which are averaged
+_UNSEEN = 0.5  # added to each count for errors: actions without samples may have probability
 
 Groups = Mapping[Shown, int]
-"""The number of the samples that stand for a seat's policy, by what it is shown there."""
+"""Number of the group of samples that estimates the policy at each observation."""
 Counts = Mapping[int, Sequence[int]]
-"""How often each legal action was sampled, and last how often none of them, by that number."""
+"""Samples of each legal action, and last of illegal answers, by number of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Traversal:
-    """A game as it is walked through: from its root on, and back."""
+    """A game's nodes in topological order, for passes forward and back."""
 
     tree: Tree
-    order: list[Node]  # each after those that lead to it
-    groups: list[int]  # of the samples, for each of these; -1: nobody decides
+    order: list[Node]  # parents before children
+    groups: list[int]  # of the samples, for each node in order; -1: no seat decides
     forfeits: bool
 
 
 def sampled_bounds(
     tree: Tree, groups: Groups, counts: Counts, *, forfeits: bool
 ) -> tuple[float, float]:
-    """A 95 % interval of the exploitability of the policy that was sampled, 0 at the least.
+    """Return a 95 % confidence interval for the exploitability of a sampled policy, at least 0.
 
-    What is no legal action `forfeits`, or is left out. Errors are those of the first order: the
-    variance of each frequency, times how much the figure changes with it.
+    Illegal answers forfeit if `forfeits`, and are omitted otherwise. Standard errors are of first
+    order: the variance of the frequencies, propagated by the gradient of the exploitability.
     """
     order = tree.parents_first()
     by_node = [-1 if each.observation is None else groups[each.key] for each in order]
@@ -57,7 +57,7 @@ def sampled_bounds(
 
 
 def _halves(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
-    """The samples in two halves, the second larger by one if their number is odd."""
+    """Split the samples into random halves, the second larger by one if their number is odd."""
     first = {
         group: rng.multivariate_hypergeometric(each, sum(each) // 2).tolist()
         for group, each in counts.items()
@@ -70,7 +70,7 @@ def _halves(counts: Counts, rng: np.random.Generator) -> tuple[Counts, Counts]:
 
 
 class _Sampled:
-    """A policy of sampled frequencies, and how far its values may be off."""
+    """A policy of sampled frequencies, and the standard errors of its values."""
 
     def __init__(self, game: _Traversal, groups: Groups, counts: Counts) -> None:
         self._game, self._counts = game, counts
@@ -82,11 +82,11 @@ class _Sampled:
         self._values = PolicyValues(game.tree, policy, game.forfeits)
 
     def responses(self) -> list[BestResponse]:
-        """The best response of each seat to these frequencies."""
+        """Return the best response of each seat to the sampled frequencies."""
         return [BestResponse(self._values, seat) for seat in range(self._game.tree.seats)]
 
     def estimate(self, responses: Sequence[BestResponse]) -> tuple[float, float]:
-        """Half of what the responses win more than the policy itself, and its standard error."""
+        """Return half of the responses' gain over the policy itself, and its standard error."""
         seats = self._game.tree.seats
         slopes = {group: [0.0] * len(counts) for group, counts in self._counts.items()}
         total = self._walk([-0.5] * seats, None, slopes)
@@ -99,9 +99,9 @@ class _Sampled:
     def _walk(
         self, pays: list[float], response: BestResponse | None, slopes: dict[int, list[float]]
     ) -> float:
-        """What is won if each seat's pay-off counts so much, one seat playing the response.
+        """Return the expected sum of payoffs weighted by `pays`, with one seat playing `response`.
 
-        Adds to `slopes` how that grows with each probability.
+        Adds the derivative with respect to each probability to `slopes`.
         """
         values: dict[int, float] = {}
         probabilities: dict[int, Sequence[float]] = {}

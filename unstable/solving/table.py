@@ -1,6 +1,6 @@
-"""A policy as a table: what a seat is shown, and the probability of each legal action.
+"""Tables of policies: a seat's observation, and the probability of each legal action.
 
-In files: CSV, a row for each action, or JSON, one for each position.
+Files are CSV with one row per action, or JSON with one object per position.
 """
 
 import csv
@@ -20,12 +20,12 @@ class TableRow(NamedTuple):
     """One decision. TableRow(0, "K 1/1 +0: check bet", {"[check]": 0.25, "[bet]": 0.75})"""
 
     seat: int
-    position: str  # what the seat is shown
-    probabilities: Mapping[str, float]  # what lacks to 1 is the mass of illegal answers
+    position: str  # the seat's observation as text
+    probabilities: Mapping[str, float]  # the remainder to 1 is the mass of illegal answers
 
 
 def tabulated(tree: Tree, policy: Policy) -> list[TableRow]:
-    """The policy at every information set, or where the game is open at every position."""
+    """Tabulate a policy at every information set; with perfect information, at every position."""
     return [
         TableRow(node.seat, name, {a: table_at(policy, node).get(a, 0.0) for a in node.actions})
         for name, node in _named(tree)
@@ -33,7 +33,7 @@ def tabulated(tree: Tree, policy: Policy) -> list[TableRow]:
 
 
 def policy_of(tree: Tree, rows: Sequence[TableRow], place: str) -> Policy:
-    """The policy of a table for this tree; raises `ConfigError` that begins with `place`."""
+    """Return the policy of a table for a tree; raises `ConfigError` that begins with `place`."""
     given = {(row.seat, row.position): row.probabilities for row in rows}
     if len(given) < len(rows):
         raise ConfigError(f"{place}: has a position twice; give each seat's positions once")
@@ -65,9 +65,9 @@ def _key(node: Node) -> object:
 
 
 def _named(tree: Tree) -> Iterator[tuple[str, Node]]:
-    """One position of each information set, by a name that is its seat's alone.
+    """Yield one position of each information set, with a name that is unique for its seat.
 
-    That is what is shown; where a seat is shown the same in several sets they are numbered.
+    The name is the observation as text, with a number if several sets of a seat share the text.
     """
     counts: dict[tuple[int, str], int] = {}
     for node in _decisions(tree):
@@ -77,7 +77,7 @@ def _named(tree: Tree) -> Iterator[tuple[str, Node]]:
 
 
 def _decisions(tree: Tree) -> Iterator[Node]:
-    """The first position of each information set; in an open game each position shown."""
+    """Yield the first position of each information set, or each distinct observation."""
     seen: set[object] = set()
     waiting = [tree.root]
     while waiting:
@@ -97,7 +97,7 @@ _COLUMNS = ("game", "seat", "position", "action", "probability")
 def write_tables(
     path: Path, tables: Mapping[str, Sequence[TableRow]], *, check: bool = False
 ) -> None:
-    """Write each game's table; with `check` only see that it can be: raises `ConfigError`."""
+    """Write each game's table; with `check`, only validate the path, or raise `ConfigError`."""
     is_csv = _is_csv("--table", path)
     if path.exists():
         raise ConfigError(f"--table = {str(path)!r} exists; give a file that does not")
@@ -119,7 +119,7 @@ def write_tables(
 
 
 def read_tables(path: Path) -> dict[str, list[TableRow]]:
-    """The table of each game in a file; raises `ConfigError` for one that is none."""
+    """Read the table of each game from a file; raises `ConfigError` if the file is malformed."""
     place = f"--policy = {str(path)!r}"
     is_csv = _is_csv("--policy", path)
     try:

@@ -1,7 +1,6 @@
-"""A small game's tree: every position that play can come to, with the probability of each draw.
+"""Trees of small games: every position that play can reach, with the probability of each draw.
 
-An env's draws are answered in every possible way, so that a tree needs nothing of a game but its
-env.
+The tree enumerates all outcomes of an env's draws, so that it needs only the env of a game.
 """
 
 from collections.abc import Callable
@@ -16,49 +15,49 @@ from unstable.solving.chance import all_chance_enumerated, check_open
 from unstable.types import Observation
 
 MOST_NODES = 200_000
-"""Positions of a tree, unless told otherwise."""
+"""Default limit for the number of positions in a tree."""
 Shown = tuple[object, ...]
 Memories = tuple[object, ...]
-_WORDS, _ACTIONS = 120, 6  # characters and actions that a message quotes
+_WORDS, _ACTIONS = 120, 6  # limits for characters and actions that a message quotes
 _TEXTS = ("rules", "board", "notice", "brief", "position")
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A position: the game is over, chance decides, or a seat is to move."""
+    """A position: the end of a game, a chance node, or a decision of a seat."""
 
-    payoffs: tuple[float, ...] = ()  # native, by seat, where the game is over
-    probabilities: tuple[float, ...] = ()  # of the children, where chance decides
+    payoffs: tuple[float, ...] = ()  # by seat, in the game's unit, at the end of a game
+    probabilities: tuple[float, ...] = ()  # of the children, at a chance node
     seat: int = -1  # to move, else -1
-    actions: tuple[str, ...] = ()  # that are legal, one for each child
-    observation: Observation | None = None  # what the seat is shown
-    information_set: int = -1  # number of what the seat has been shown; -1: the game is open
+    actions: tuple[str, ...] = ()  # legal actions, one for each child
+    observation: Observation | None = None  # of the seat to move
+    information_set: int = -1  # its number; -1 in games of perfect information
     children: list["Node"] = field(default_factory=list)
 
     @property
     def shown(self) -> Observation:
-        """What the seat to move is shown; no other position has any."""
+        """Observation of the seat to move; other positions have none."""
         assert self.observation is not None
         return self.observation
 
     @property
     def key(self) -> Shown:
-        """What a table of the policy is asked by, where a seat is to move."""
+        """Key of the position in a policy's table; only positions with a seat to move have one."""
         return as_key(self.shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """All of a game from its root, and what a forfeit costs."""
+    """A game's positions from its root, and the cost of a forfeit."""
 
     root: Node
     seats: int
-    most: float  # that a seat can win or lose
+    most: float  # maximum payoff or loss of a seat
     nodes: int
-    decisions: tuple[Node, ...]  # one for each observation that a seat to move can be shown
+    decisions: tuple[Node, ...]  # one for each distinct observation of a seat to move
 
     def parents_first(self) -> list[Node]:
-        """All positions, each once, after those that lead to it."""
+        """Return all positions in topological order: parents before children."""
         found: list[Node] = []
         seen: set[int] = set()
 
@@ -74,10 +73,10 @@ class Tree:
 
 
 def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
-    """The tree of a game; raises `ConfigError` for one that cannot be solved exactly.
+    """Grow the tree of a game; raises `ConfigError` if it cannot be solved exactly.
 
-    Where every seat sees all, positions that are shown alike after as many turns are one, however
-    they came about: `max_turns` cuts a game off by its turns, with what the env pays then.
+    In a game of perfect information, equal observations after equally many turns share one node.
+    Turns count because `max_turns` truncates games.
     """
     place = f"games = {config.key}"
     if (why := why_not_solved(config)) is not None:
@@ -102,13 +101,13 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
 
 
 def as_key(observation: Observation) -> Shown:
-    """The observation as what a table can be asked for."""
+    """Return the hashable key of an observation."""
     seat, events = observation.seat, tuple(observation.events)
     return seat, events, *(getattr(observation, name) for name in _TEXTS)
 
 
 class _Grower:
-    """Grows a tree, depth first."""
+    """Grower of a tree, depth first."""
 
     def __init__(self, config: GameConfig, most_nodes: int) -> None:
         self.config = config
@@ -119,12 +118,12 @@ class _Grower:
         self.is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
         self._numbers: dict[tuple[object, Shown], int] = {}
-        self._open: dict[tuple[int, Shown], Node] = {}  # by turns made, after which a cap comes
+        self._open: dict[tuple[int, Shown], Node] = {}  # by number of turns, which is capped
 
     def after(self, play: Callable[[], Game], memories: Memories = ()) -> Node:
-        """The node that `play` leads to: a decision, an end, or what chance makes of it.
+        """Return the node that `play` leads to: a decision, the end of a game, or a chance node.
 
-        `memories`: by seat, the number of what it was shown last, and what it did then.
+        `memories` has each seat's last information set and action, or None before its first one.
         """
         outcomes = list(all_draws(play))
         if len(outcomes) == 1:
@@ -172,7 +171,7 @@ class _Grower:
         return node
 
     def _in_order(self, actions: tuple[str, ...], known: Node) -> tuple[str, ...]:
-        """The actions as at a position that is shown alike, where they must be the same."""
+        """Return the actions in the order of `known`, a position with an equal observation."""
         if set(actions) == set(known.actions):
             return known.actions
         seen = _quoted(known.shown)
@@ -190,7 +189,7 @@ def _with(memories: Memories, seat: int, memory: object) -> Memories:
 
 
 def in_words(observation: Observation) -> str:
-    """What is shown, as far as it changes from position to position, in one line."""
+    """Return the parts of an observation that change between positions, in one line."""
     changing = [*observation.events, observation.board]
     return " ".join((observation.position or " ".join(changing)).split())
 
@@ -206,7 +205,7 @@ def _listed(actions: tuple[str, ...]) -> str:
 
 
 def _stepped(after: Game, action: str) -> Game:
-    """The game after a legal action."""
+    """Return the game after a legal action; raises `ConfigError` if the env refuses it."""
     result = after.step(action)
     if result.invalid:
         raise ConfigError(f"games = {after.config.key}: lists {action} as legal and refuses it")

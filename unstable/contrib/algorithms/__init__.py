@@ -1,4 +1,4 @@
-"""Algorithms without a result that beats the baseline, by the entry points `unstable.algorithms`.
+"""Algorithms that have not beaten the baseline yet, by the entry points `unstable.algorithms`.
 
-Each is a class of `learners/algorithm.py`; its settings are a section of the config like any other.
+Each is a class as in `learners/algorithm.py`; its settings are a section of the config.
 """

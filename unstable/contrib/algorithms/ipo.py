@@ -1,7 +1,7 @@
-"""IPO, identity preference optimisation: the margin is to be 1 / (2 beta), and no more.
+"""IPO, identity preference optimization: a squared loss with the target margin 1 / (2 beta).
 
-Azar et al. 2023, https://arxiv.org/abs/2310.12036. Of means a token, so that a long answer is
-compared with a short one.
+Azar et al. 2023, https://arxiv.org/abs/2310.12036. Log-probabilities are means per token, so that
+answers of different lengths are comparable.
 """
 
 from torch import Tensor
@@ -11,12 +11,12 @@ from unstable.learners.preferences import PairTokens, Pairwise
 
 
 def ipo_losses(margins: Tensor, *, beta: float) -> Tensor:
-    """(margin - 1 / (2 beta))^2: IPO, https://arxiv.org/abs/2310.12036, whose tau is beta."""
+    """Compute (margin - 1 / (2 beta))^2: IPO, https://arxiv.org/abs/2310.12036; beta is its tau."""
     return (margins - 1 / (2 * beta)) ** 2
 
 
 class IPO(Pairwise):
-    """Squared distances from that margin."""
+    """Squared distances of the margins from 1 / (2 beta)."""
 
     token_means = True
     config: IPOConfig

@@ -1,4 +1,4 @@
-"""SimPO, simple preference optimisation: mean log-probabilities a token, and no reference.
+"""SimPO, simple preference optimization: mean log-probabilities per token, without reference.
 
 Meng et al. 2024, https://arxiv.org/abs/2405.14734.
 """
@@ -13,15 +13,15 @@ from unstable.learners.preferences import PairTokens, Pairwise
 def simpo_losses(
     margins: Tensor, *, beta: float, gamma: float, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Logistic losses of beta x margin - gamma: SimPO, https://arxiv.org/abs/2405.14734.
+    """Compute logistic losses of beta x margin - gamma: SimPO, https://arxiv.org/abs/2405.14734.
 
-    Its margin is the difference of the answers' mean log-probabilities a token, without reference.
+    A margin is the difference of two answers' mean log-probabilities per token, without reference.
     """
     return logistic_losses(beta * margins - gamma, label_smoothing=label_smoothing)
 
 
 class SimPO(Pairwise):
-    """Logistic losses of the pairs, less a target margin gamma."""
+    """Logistic losses of the pairs, with a target margin gamma."""
 
     token_means = True
     config: SimPOConfig

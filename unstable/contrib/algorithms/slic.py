@@ -1,7 +1,7 @@
-"""SLiC, sequence likelihood calibration: a hinge on the margin, here that to the reference.
+"""SLiC, sequence likelihood calibration: a hinge loss on the margin relative to the reference.
 
-Zhao et al. 2023, https://arxiv.org/abs/2305.10425, whose margin is of the policy's own
-log-probabilities, with an SFT term in place of a reference.
+Zhao et al. 2023, https://arxiv.org/abs/2305.10425. The paper's margin uses only the policy's
+log-probabilities, with an SFT term instead of a reference.
 """
 
 import torch
@@ -13,7 +13,7 @@ from unstable.learners.preferences import PairTokens, Pairwise
 
 
 def hinge_losses(scores: Tensor) -> Tensor:
-    """max(0, 1 - score): SLiC, https://arxiv.org/abs/2305.10425, where the score is beta x margin.
+    """Compute max(0, 1 - score), with score = beta x margin: https://arxiv.org/abs/2305.10425.
 
     The paper's delta is 1 / beta, and its margin has no reference.
     """

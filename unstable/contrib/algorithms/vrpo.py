@@ -1,8 +1,9 @@
-"""VRPO: PPO's clipped ratios with the advantages of a critic of moves, Q(o, a) for each legal one.
+"""VRPO: PPO's clipped ratios, with advantages from an action-value critic Q(o, a) of legal moves.
 
-Fan and Farina 2026, https://arxiv.org/abs/2605.19235: an advantage is a move's value less the mean
-over the policy's moves, so that neither this move's chance nor that of the seat's later ones is in
-it. Their critic sees all hands; ours reads what the seat is shown, as it is part of its model.
+Fan and Farina 2026, https://arxiv.org/abs/2605.19235: an advantage is a move's value minus the mean
+over the policy's moves, which removes the variance of this move's choice and of the seat's later
+ones. The paper's critic sees all hands; this one is part of the policy's model, and so reads only
+the seat's observation.
 """
 
 from collections.abc import Sequence
@@ -22,22 +23,22 @@ from unstable.types import SampledTokens, Segment, TokenSample
 
 
 class ActionCritic(Critic):
-    """Q(o, a), of the state that a turn's last token is predicted from: it has read the move."""
+    """Critic Q(o, a), from the hidden state that predicts a turn's last token, after the move."""
 
     config: ActionCriticConfig
 
     def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
-        """Prompts and answers."""
+        """Return the samples with prompts and answers."""
         return list(samples)
 
     def states(self, scores: Scores) -> Tensor:
-        """Before the answers' last token."""
+        """Return the hidden states before the answers' last tokens."""
         return scores.ends_SD
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
-        """Estimate by Q of each answer, and V, the mean of Q over moves as the policy plays them.
+        """Estimate by Q of each answer, and by V, the mean of Q over the policy's moves.
 
-        Raises `ConfigError` where the turns' moves were not kept.
+        Raises `ConfigError` if the turns' legal moves were not recorded.
         """
         config = self.config
         asked = Moves([sample.tokens for sample in batch.samples])
@@ -54,7 +55,7 @@ class ActionCritic(Critic):
         return self.estimated(batch, advantages_S, actions_S, targets_S, returns_S)
 
     def _scored(self, answers: Sequence[TokenSample], scorer: Scorer) -> tuple[Floats, Floats]:
-        """Log-probabilities and values of answers [A]: of one pass, if the model is the same."""
+        """Return log-probabilities and values of answers [A], in one pass if they share a model."""
 
         def value(scores: Scores) -> Tensor:
             return self.values(self.states(scores))
@@ -76,7 +77,7 @@ class _Key(NamedTuple):
 
 
 class Moves:
-    """The legal moves of turns [S] and their answers, each once: A answers to be scored."""
+    """The legal moves and answers of turns [S], without duplicates: A answers to score."""
 
     def __init__(self, turns: Sequence[SampledTokens]) -> None:
         if lacking := sum(not turn.moves for turn in turns):
@@ -94,7 +95,7 @@ class Moves:
         self.legal_S: Mask = np.array([turn.move is not None for turn in turns])
 
     def _place(self, turn: SampledTokens, token_ids: list[int]) -> int:
-        """Where the answer is among those to be scored."""
+        """Return the index of an answer among the answers to score, and add it if it is new."""
         key = _Key(tuple(turn.prompt_ids), tuple(token_ids), turn.temperature)
         if key not in self._places:
             self._places[key] = len(self.answers)
@@ -108,9 +109,9 @@ class Moves:
         return self._places[key]
 
     def values(self, logprobs_A: Floats, values_A: Floats) -> tuple[Floats, Floats]:
-        """Each turn's Q of its answer, and the mean of Q over its moves by their probabilities.
+        """Return each turn's Q of its answer, and the mean of Q over its moves.
 
-        These add up to 1 over the legal moves: illegal answers are left out.
+        Weights are the policy's probabilities, normalized over the legal moves.
         """
         owners_M, logprobs_M = self._owners_M, logprobs_A[self._moves_M]
         most_S = np.full(len(self.legal_S), -np.inf)
@@ -131,18 +132,18 @@ def action_advantages(
     gamma: float,
     decay: float,
 ) -> tuple[Floats, Floats]:
-    """Advantages and action values' targets [S] along each trajectory's turns, in whatever order.
+    """Compute advantages and targets of action values [S] along trajectories; any order of turns.
 
-    Of each turn's answer Q(o, a), and V(o), the mean of Q over the policy's legal moves:
+    With Q(o, a) of each turn's answer, and V(o), the mean of Q over the policy's legal moves:
     A = Q - V + decay * sum over k of (gamma * decay)^k * (reward + gamma * next V - Q), k turns
-    later, and target = Q + the same sum: Expected SARSA(lambda), as in VRPO,
-    https://arxiv.org/abs/2605.19235. So A is the lambda-weighted mean of all n-step estimates,
-    Q - V (n = 0) among them. With `decay` 1 it is unbiased whatever Q is: what Q - V of later turns
-    takes off the return has the mean 0 over the policy's moves. It is not taken off where the
-    answer is no legal move, as V has no such answers in it.
+    later, and target = Q + that sum: Expected SARSA(lambda), as in VRPO,
+    https://arxiv.org/abs/2605.19235. A is the lambda-weighted mean of all n-step estimates,
+    including Q - V (n = 0). With `decay` 1 it is unbiased for any Q: the control variates Q - V of
+    later turns have a mean of 0 over the policy's moves. Illegal answers have no control variate,
+    since V does not include them.
     """
     controls_S = np.where(legal_S, actions_S - values_S, 0.0)
-    # Errors that begin with V are those of GAE, and with the controls taken off those of Q.
+    # GAE gives the errors relative to V; subtracting the controls gives the errors relative to Q.
     rest_S = generalized_advantages(
         rewards_S - controls_S, values_S, trajectories_S, turns_S, gamma=gamma, decay=decay
     )
@@ -151,7 +152,7 @@ def action_advantages(
 
 
 class VRPO(Surrogate):
-    """Q(o, a) for each legal move, and the policy's exact probability of it."""
+    """Clipped policy gradients with a critic Q(o, a) and exact probabilities of the legal moves."""
 
     config: VRPOConfig
     critic_class = ActionCritic

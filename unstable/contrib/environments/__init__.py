@@ -1,4 +1,4 @@
 """Environments of other libraries, by the entry points `unstable.environments`.
 
-A name after the prefix comes in, a class of `Environment` goes out. No config or model enters.
+Each entry point maps a name after its prefix to a subclass of `Environment`.
 """

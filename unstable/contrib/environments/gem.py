@@ -1,8 +1,8 @@
 """GEM's games of one seat, whose actions are text: `games.env: gem:game:GuessTheNumber-v0-easy`.
 
-https://github.com/axon-rl/gem. The id is what `gem.make` takes. What the game says first are the
-rules, all after it events. An answer is put in `\\boxed{...}`, as its games take them. What a wrong
-form of answer costs is the game's own rule: nothing is refused here.
+https://github.com/axon-rl/gem. `gem.make` takes the id. The first observation is the rules, later
+ones are events. Answers are wrapped in `\\boxed{...}`, the form that GEM's games take. The games
+define the penalty for a malformed answer: this env does not refuse any.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from unstable.games.words import offline
 from unstable.types import Observation
 
 _BOX = r"\boxed"
-_END = "TERMINAL_STATE"  # in what is shown where there is nothing more to be seen
+_END = "TERMINAL_STATE"  # in observations after the end of a game
 
 
 class GemEnvironment(Environment):
-    """One play of the game of that `id`. `environment_class` makes the class of each game.
+    """One play of the game `id`. `environment_class` makes the class of each game.
 
-    `text` names a function(env, seat, observation) that says what the seat sees, with GEM's own
-    env; `rules` takes the place of what the game says first. All other arguments are that env's.
+    `text` names a function(env, seat, observation) that returns what the seat sees, from GEM's env;
+    `rules` replaces the first observation. GEM's env receives all other arguments.
     """
 
     id: str
@@ -40,13 +40,13 @@ class GemEnvironment(Environment):
         self._own_rules = rules
         with offline():
             self.env: Any = gem.make(self.id, **args)
-        """GEM's own."""
+        """GEM's env."""
         self._rules = rules
         self._events: list[str] = []
         self._total = 0.0
 
     def reset(self, seats: int, seed: int) -> None:
-        """Begin, by GEM's own seed, which is that of `random` too."""
+        """Start a game by GEM's own seed, which also seeds `random`."""
         assert seats == 1, f"{self.id} of GEM has 1 seat"
         with offline():
             first, _ = self.env.reset(seed=seed % 2**31)
@@ -58,15 +58,15 @@ class GemEnvironment(Environment):
         return str(seen).strip()
 
     def observe(self) -> Observation:
-        """The rules, and what was answered and said since."""
+        """Return the rules, and the answers and observations so far as events."""
         return Observation(seat=0, rules=self._rules, events=[*self._events], board="", notice="")
 
     def legal_moves(self) -> list[str]:
-        """Raises `ValueError`: GEM lists none."""
+        """Raise `ValueError`: GEM does not list legal moves."""
         raise ValueError(f"{self.id} of GEM does not list its legal moves")
 
     def step(self, action: str) -> EnvStep:
-        """Give the game an answer."""
+        """Pass an answer to the game."""
         boxed = action if _BOX in action else f"{_BOX}{{{action.strip()}}}"
         seen, reward, terminated, truncated, _ = self.env.step(boxed)
         self._total += float(reward)
@@ -76,17 +76,17 @@ class GemEnvironment(Environment):
         return EnvStep(over=over, refused=False, reason=said if over else "")
 
     def payoffs(self) -> list[float]:
-        """The sum of the rewards."""
+        """Return the sum of the rewards."""
         return [self._total]
 
     @property
     def board(self) -> str:
-        """There is none: all is said by events."""
+        """Empty: all observations are events."""
         return ""
 
 
 def environment_class(name: str) -> type[GemEnvironment]:
-    """The class of a game; raises `ConfigError` where there is none."""
+    """Return the class of a game; raises `ConfigError` if it does not exist."""
     if name not in ENV_REGISTRY:
         hint = nearest(name, [*ENV_REGISTRY])
         raise ConfigError(f"target = {f'gem:{name}'!r}: GEM has no such game; {hint}")

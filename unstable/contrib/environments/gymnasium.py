@@ -1,8 +1,8 @@
 """Gymnasium's games of one seat: `games.env: gymnasium:ID`, such as `gymnasium:Taxi-v3`.
 
-https://gymnasium.farama.org. ID is what `gymnasium.make` takes; `my_module:ID` is one that
-`my_module` registers. A game is over where it is terminated or truncated, and pays the sum of its
-rewards. Of those in `_OPEN` the seat sees what they render as text.
+https://gymnasium.farama.org. `gymnasium.make` takes the ID; `my_module` registers `my_module:ID`.
+A game is over when it is terminated or truncated, and pays the sum of its rewards. In games of
+`_OPEN` the seat sees the text rendering, otherwise the observation.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ _OPEN = {
     "Taxi-v3": "the observation is the whole position",
     "Taxi-v4": "the observation is the whole position",
 }
-"""Games that are shown as they render themselves as text, each with the reason why they may be."""
+"""Games that seats see by their text rendering, with the reason why that reveals nothing hidden."""
 _MEANINGS = {
     "Acrobot-v1": ("push back", "wait", "push forth"),
     "Blackjack-v1": ("stick", "hit"),
@@ -38,11 +38,11 @@ _MEANINGS = {
     "Taxi-v3": ("south", "north", "east", "west", "pick up", "drop off"),
     "Taxi-v4": ("south", "north", "east", "west", "pick up", "drop off"),
 }
-"""Meanings of actions, by number, as Gymnasium's pages explain them."""
+"""Meanings of actions by number, from Gymnasium's documentation."""
 
 
 class GymnasiumEnvironment(NumberedEnvironment):
-    """One play of the env that `make` makes. `environment_class` makes the class of each game."""
+    """One play of an env from `make`. `environment_class` makes the class of each game."""
 
     seats = 1
     mover = 0
@@ -68,12 +68,12 @@ class GymnasiumEnvironment(NumberedEnvironment):
         return seen, self.env.action_space, mask
 
     def payoffs(self) -> list[float]:
-        """The sum of the rewards."""
+        """Return the sum of the rewards."""
         return [self._total]
 
 
 def environment_class(name: str) -> type[GymnasiumEnvironment]:
-    """The class of a game; raises `ConfigError` where there is none."""
+    """Return the class of a game; raises `ConfigError` if it does not exist."""
     place = f"target = {f'gymnasium:{name}'!r}"
     module, _, short = name.rpartition(":")
     if module:

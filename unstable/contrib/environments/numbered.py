@@ -1,4 +1,4 @@
-"""Games whose actions are numbers, as PettingZoo's and Gymnasium's, put as text."""
+"""Text interface for games whose actions are numbers, such as PettingZoo's and Gymnasium's."""
 
 import copy
 import io
@@ -18,25 +18,25 @@ from unstable.games.bridges.named import NamedEnvironment, position, told_apart
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
 
 Maker = Callable[..., Any]
-"""What makes a library's env of its arguments."""
+"""Function that constructs a library's env from its arguments."""
 E = TypeVar("E", bound="NumberedEnvironment")
 
 
 class NumberedEnvironment(NamedEnvironment):
-    """One play of a game of a library, whose class says how it begins, moves and pays.
+    """One play of a library's game. Subclasses implement its start, moves and payoffs.
 
-    `text` names a function(env, seat, observation) that says what a seat sees, `actions` a
-    function(env, seat, number) that names an action, both with the library's own env; `rules` is a
-    text. All other arguments are that env's.
+    `text` names a function(env, seat, observation) that returns what a seat sees, `actions` a
+    function(env, seat, number) that names an action, both from the library's env; `rules` is a
+    text. The library's env receives all other arguments.
     """
 
     make: Maker
     title: str
-    """The game's name, and the library's."""
+    """Name of the game and of the library."""
     is_open: bool
-    """Whether it is shown as it renders itself, since all seats may see that."""
+    """True if seats see the env's text rendering, since it hides nothing from any seat."""
     meanings: Sequence[str] = ()
-    """What its actions mean, by number, where that is known."""
+    """Meanings of actions by number, if known."""
 
     def __init__(
         self, text: str | None = None, actions: str | None = None, rules: str = "", **args: Any
@@ -50,37 +50,37 @@ class NumberedEnvironment(NamedEnvironment):
         if rules or actions is not None:
             self.info = replace(self.info, compact=_compact(self._rules))
         self.env: Any = self._made(args)
-        """The library's own."""
+        """The library's env."""
         self._args, self._seed = args, 0
-        self._moves: tuple[int, ...] = ()  # that were made
+        self._moves: tuple[int, ...] = ()  # moves so far
 
     def _made(self, args: dict[str, Any]) -> Any:
-        """The library's env, not yet begun; `ConfigError` for one that cannot be played here."""
+        """Construct the library's env; raises `ConfigError` if it cannot be played."""
         if self.is_open and self.has_games_text:
             args = {"render_mode": "ansi"} | args
         return type(self).make(**args)
 
     @abstractmethod
     def _begin(self, seed: int) -> None:
-        """Begin with chance of that seed."""
+        """Start a game with this seed."""
 
     @abstractmethod
     def _move(self, number: int) -> bool:
-        """Make the mover's move; whether the game is over."""
+        """Make the mover's move; returns whether the game is over."""
 
     @abstractmethod
     def _look(self) -> tuple[Any, Discrete, Any]:
-        """What the mover observes, its actions, and a mask of those that are legal, or None."""
+        """Return the mover's observation, its action space, and a mask of legal actions or None."""
 
     def reset(self, seats: int, seed: int) -> None:
-        """Begin, by the library's own seed."""
+        """Start a game by the library's own seed."""
         assert seats == self.seats, f"{self.title} has {self.seats} seats"
         self._seed, self._moves = seed % 2**31, ()
         self._begin(self._seed)
         self._show()
 
     def _show(self) -> None:
-        """What the mover sees and may do now."""
+        """Set the mover's view and its legal actions."""
         observation, space, mask = self._look()
         self._shown = self._text(observation).strip()
         start = int(space.start)
@@ -101,7 +101,7 @@ class NumberedEnvironment(NamedEnvironment):
         return readable(observation)
 
     def _names(self, numbers: Sequence[int]) -> list[str]:
-        """Names of actions in one line each; with their numbers where two are alike."""
+        """Return one-line names of actions, with numbers appended to equal names."""
         if self._named is None:
             return list(map(str, numbers))
         texts = (str(self._named(self.env, self.mover, number)) for number in numbers)
@@ -115,9 +115,9 @@ class NumberedEnvironment(NamedEnvironment):
         return False
 
     def copied(self) -> Self:
-        """A copy of the play, with one of the library's env as it is now.
+        """Return a copy of the play with a copy of the library's env.
 
-        An env that holds what cannot be copied, such as an image, is led there anew.
+        Replays all moves in a new env if the env cannot be copied, such as one with an image.
         """
         made = copy.copy(self)
         try:
@@ -131,7 +131,7 @@ class NumberedEnvironment(NamedEnvironment):
 
 
 def explained(meanings: Sequence[str]) -> str:
-    """What actions mean, in a sentence.
+    """Return the meanings of actions in a sentence.
 
     >>> explained(["stick", "hit"])
     'Actions: 0 stick, 1 hit.'
@@ -150,9 +150,9 @@ def made_class(
     is_zero_sum: bool = False,
     is_small: bool = False,
 ) -> type[E]:
-    """The class of a game; `is_small`: its tree can be grown, and each seat sees all.
+    """Return the class of a game. `is_small`: its tree can be grown, and each seat sees all.
 
-    A text of a user's need not show all of a position, so that no tree is grown with one.
+    With a custom text, which may hide part of a position, no tree is grown.
     """
     library = kind.__name__.removesuffix("Environment")
     said = f"{name}. {explained(meanings)}" if meanings else f"{name}."
@@ -173,7 +173,7 @@ def _compact(said: str) -> Compact:
 
 
 def check_actions(name: str, *spaces: Any) -> None:
-    """Raise `ConfigError` where a seat's actions are not numbers of a list."""
+    """Raise `ConfigError` if a seat's action space is not `Discrete`."""
     for space in spaces:
         if not isinstance(space, Discrete):
             raise ConfigError(
@@ -183,7 +183,7 @@ def check_actions(name: str, *spaces: Any) -> None:
 
 
 class _EnvPickler(pickle.Pickler):
-    """Envs with their state: by themselves those of `EzPickle` are made anew, not yet begun."""
+    """Pickler that keeps the state of envs; `EzPickle` alone would only reconstruct them."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, EzPickle):

@@ -1,10 +1,9 @@
 """PettingZoo's games: `games.env: pettingzoo:NAME`, such as `pettingzoo:tictactoe_v3`.
 
-https://pettingzoo.farama.org. NAME is one of its registry, without its family, or
-`package.module:function` that makes an env of one's own. Envs in which agents move at once are
-played by turns (`parallel_to_aec`): an agent does not see what others chose in the same turn.
-A seat sees its own observation alone: what an env renders shows all, and is shown only of those
-that `_OPEN` names.
+https://pettingzoo.farama.org. NAME is in PettingZoo's registry, without its family, or a
+`package.module:function` that constructs a custom env. `parallel_to_aec` makes simultaneous moves
+sequential: an agent does not see the choices of others in the same turn. A seat sees only its own
+observation, except in games of `_OPEN`, where it sees the env's rendering, which shows everything.
 """
 
 import importlib
@@ -27,9 +26,9 @@ from unstable.contrib.environments.numbered import (
 from unstable.contrib.environments.readable import MASK
 
 _OPEN = {"chess_v6": "both players see the whole board"}
-"""Games that are shown as they render themselves as text, each with the reason why they may be."""
+"""Games that seats see by their text rendering, with the reason why that reveals nothing hidden."""
 _SMALL = {"tictactoe_v3"}
-"""Games that draw nothing, in which each seat sees all, and whose tree is small."""
+"""Games of perfect information without chance whose tree is small."""
 _ZERO_SUM = {
     *("chess_v6", "connect_four_v3", "go_v5", "leduc_holdem_v4", "rps_v2", "texas_holdem_v4"),
     *("texas_holdem_no_limit_v6", "tictactoe_v3"),
@@ -42,12 +41,12 @@ _MEANINGS = {
     ),
     "texas_holdem_v4": ("call", "raise", "fold", "check"),
 }
-"""Meanings of actions, by number, as PettingZoo's pages explain them."""
+"""Meanings of actions by number, from PettingZoo's documentation."""
 _VERSION = re.compile(r"[-_]v(\d+)$")
 
 
 class PettingZooEnvironment(NumberedEnvironment):
-    """One play of the env that `make` makes. `environment_class` makes the class of each game."""
+    """One play of an env from `make`. `environment_class` makes the class of each game."""
 
     _mover = 0
 
@@ -68,12 +67,11 @@ class PettingZooEnvironment(NumberedEnvironment):
 
     @property
     def seats(self) -> int:
-        """As many as its possible agents, in their order."""
+        """Number of the env's possible agents, whose order is the order of seats."""
         return len(self._agents)
 
     @property
     def mover(self) -> int:
-        """The place of the agent that is selected."""
         return self._mover
 
     def _begin(self, seed: int) -> None:
@@ -87,9 +85,9 @@ class PettingZooEnvironment(NumberedEnvironment):
         return self._pass_over_the_dead()
 
     def _pass_over_the_dead(self) -> bool:
-        """Agents that are out step once more, with None; whether none is left.
+        """Step finished agents with None; returns whether no agent is left.
 
-        Rewards are those that `last()` reports: an env may clear `rewards` as a step ends.
+        Adds the rewards that `last()` reports: an env may clear `rewards` at the end of a step.
         """
         env = self.env
         while env.agents:
@@ -113,18 +111,17 @@ class PettingZooEnvironment(NumberedEnvironment):
         return observation, self.env.action_space(agent), mask
 
     def payoffs(self) -> list[float]:
-        """The sum of each agent's rewards."""
+        """Return the sum of each agent's rewards."""
         return [*self._totals]
 
     def copied(self) -> Self:
-        """A copy of the play with an env and sums of its own."""
         made = super().copied()
         made._totals = [*self._totals]
         return made
 
 
 def environment_class(name: str) -> type[PettingZooEnvironment]:
-    """The class of a game; raises `ConfigError` where there is none, or it needs more."""
+    """Return the class of a game; raises `ConfigError` if it or a dependency is missing."""
     place = f"target = {f'pettingzoo:{name}'!r}"
     return made_class(
         PettingZooEnvironment,
@@ -139,7 +136,7 @@ def environment_class(name: str) -> type[PettingZooEnvironment]:
 
 
 def _registered(name: str, place: str) -> Maker:
-    """What makes a game of PettingZoo's registry, in which tictactoe_v3 is classic/tictactoe-v3."""
+    """Return the maker of a game in PettingZoo's registry: tictactoe_v3 is classic/tictactoe-v3."""
     ids = {_VERSION.sub(r"_v\1", full.rpartition("/")[2]): full for full in pettingzoo.aec_registry}
     if name not in ids:
         raise ConfigError(f"{place}: PettingZoo has no such game; {nearest(name, [*ids])}")

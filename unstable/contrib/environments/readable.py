@@ -1,4 +1,4 @@
-"""What an env observes, as text: its own, or the numbers as they are."""
+"""Text of observations: the env's own text, or its numbers."""
 
 import re
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 MASK = "action_mask"
-"""The entry that says which actions are legal; it is no part of what is seen."""
-_MOST = 10_000  # numbers that are put as text
+"""Key of the mask of legal actions, which the text omits."""
+_MOST = 10_000  # maximum numbers in a text
 _COLOURED = re.compile(r"\x1b\[(\d+)[;\d]*m(.*?)\x1b\[0?m", re.DOTALL)
 _ESCAPES = re.compile(r"\x1b\[[;\d]*m")
 _COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
 def readable(observation: Any) -> str:
-    """The numbers of an observation: a row a line, planes of the last axis one after another.
+    """Format an observation's numbers with one line per row, planes of the last axis in sequence.
 
     >>> readable({"observation": [[1, 0], [0.5, 2]], "action_mask": [1, 0]})
     '1 0\\n0.5 2'
@@ -37,12 +37,12 @@ def readable(observation: Any) -> str:
 
 
 def is_readable(observation: Any) -> bool:
-    """Whether it has few enough numbers to be put as text."""
+    """Return whether an observation has few enough numbers for a text."""
     return _size(observation) <= _MOST
 
 
 def marked(text: str) -> str:
-    """Text for a terminal as plain text: what is coloured is named so.
+    """Convert terminal text to plain text, with names for colors.
 
     >>> marked("\\x1b[41mS\\x1b[0mFFF")
     'red(S)FFF'
@@ -65,7 +65,7 @@ def _beside(text: str) -> str:
 
 
 def _is_array(values: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether it is made of numbers alone, as many in each row."""
+    """Return whether values are an array of numbers, with equally long rows."""
     try:
         return np.asarray(values).dtype.kind in "biuf"
     except ValueError:
@@ -83,7 +83,7 @@ def _rows(array: Any) -> str:
 
 
 def _number(value: Any) -> str:
-    """As many digits as tell it from every other value of its type."""
+    """Format a number with enough digits to distinguish it from other values of its type."""
     if isinstance(value, np.bool_):
         return str(int(value))
     if not isinstance(value, np.floating):

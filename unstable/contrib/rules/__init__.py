@@ -1,4 +1,4 @@
-"""Rule bots of TextArena's games, by the entry points `unstable.rules`.
+"""Rule bots for TextArena's games, by the entry points `unstable.rules`.
 
-An env and the events that a seat was shown come in, probabilities of actions go out.
+Each is a function from an env and a seat's events to the probabilities of actions.
 """

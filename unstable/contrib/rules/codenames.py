@@ -1,4 +1,4 @@
-"""Codenames' rule bot: words are near each other by how they are spelled, not by meaning."""
+"""Rule bot for Codenames, which compares words by spelling and not by meaning."""
 
 from functools import lru_cache
 from typing import Any
@@ -7,25 +7,25 @@ from unstable.contrib.rules.textarena import best
 from unstable.games.catalog.codenames import NUMBERS, SPYMASTERS, clues, left_words
 from unstable.games.info import Events, Probabilities
 
-_HARM = {"N": 1, "R": 2, "B": 2, "A": 3}  # of a guess that is none of the own words
+_HARM = {"N": 1, "R": 2, "B": 2, "A": 3}  # harm of a guess, by owner of a word that is not ours
 
 
 def moves(env: Any, events: Events) -> Probabilities:
-    """The rule bot's: a clue is for the words that are nearest to it in the alphabet.
+    """Return the rule bot's moves: a clue means the words nearest to it in alphabetical order.
 
-    So the operative reads it; the spymaster gives one for as many of its side's words as it can.
+    The operative guesses these words; the spymaster's clue covers as many words as possible.
     """
     state, seat, left = env.state.game_state, env.state.current_player_id, left_words(env)
     if seat in SPYMASTERS:
         return best(_scores(env, "RB"[seat // 2], left))
-    if state["remaining_guesses"] == 1:  # one more is allowed than the clue is for
+    if state["remaining_guesses"] == 1:  # the rules allow one guess more than the clue's number
         return {"[pass]": 1.0}
     place = _place(state["last_clue"])
     return {f"[{min(left, key=lambda word: abs(_place(word) - place))}]": 1.0}
 
 
 def _scores(env: Any, side: str, left: list[str]) -> dict[str, int]:
-    """How many words of the side are nearest to each clue, or the harm where another word is."""
+    """Score clues: how many of the side's words are nearest, or minus the nearest word's harm."""
     own = [_place(word) for word in left if env.board[word] == side]
     others = [(_place(w), _HARM[env.board[w]]) for w in left if env.board[w] != side]
     scores = {}

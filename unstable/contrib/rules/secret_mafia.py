@@ -1,4 +1,4 @@
-"""SecretMafia's rule bot."""
+"""Rule bot for SecretMafia."""
 
 import re
 from collections import Counter
@@ -16,16 +16,16 @@ _NAMED = re.compile(r"\[(\d+)\]")
 
 @dataclass(slots=True)
 class Heard:
-    """The beliefs of a seat, from all that it was shown."""
+    """Beliefs of a seat, from all events that it saw."""
 
-    found: dict[int, bool] = field(default_factory=dict)  # by its own inquiries: of the mafia?
-    claimant: int | None = None  # who first said in public what an inquiry found
-    claimed: dict[int, bool] = field(default_factory=dict)  # what that was
+    found: dict[int, bool] = field(default_factory=dict)  # mafia or not, by its own inquiries
+    claimant: int | None = None  # the first player to announce the result of an inquiry
+    claimed: dict[int, bool] = field(default_factory=dict)  # mafia or not, by the claimant
     hostile: Counter[int] = field(default_factory=Counter)
-    """Count by player of the times it named, in talk or vote, someone found harmless."""
+    """Count by player of its talk or votes that named the claimant or a player found harmless."""
 
     def add(self, event: str) -> None:
-        """Take in what the seat was shown next."""
+        """Add the next event that the seat saw."""
         said = _TALK.fullmatch(event)
         if said is None:
             if own := _FINDING.fullmatch(event):
@@ -40,13 +40,13 @@ class Heard:
             self.hostile[speaker] += named == self.claimant or self.claimed.get(named) is False
 
     def prey(self, number: int) -> tuple[bool, bool, int]:
-        """Return the value of a player as a target of the mafia."""
+        """Return a sort key for the value of a player as a target of the mafia."""
         return number == self.claimant, self.claimed.get(number) is False, -number
 
     def known(self, own: int, is_detective: bool) -> dict[int, bool]:
-        """Return the players that a village seat takes for mafia, and those it does not.
+        """Return the players that a village seat believes to be mafia, or not to be.
 
-        Who claims to be the detective is believed, except by the detective and by whom it accuses.
+        A seat believes the claimant, unless it is the detective or the claimant accuses it.
         """
         if self.claimant is None:
             return self.found
@@ -60,11 +60,12 @@ def _findings(said: Iterable[re.Match[str]]) -> dict[int, bool]:
 
 
 def moves(env: Any, events: Events) -> Probabilities:
-    """The rule bot's: the detective says what it finds, and the village holds to that.
+    """Return the rule bot's moves: the detective announces its findings, and the village follows.
 
-    The mafia agrees, by night and by day, on the detective, else on who is found harmless, else on
-    the lowest number. The village votes for whom the detective has found, else for who named it or
-    whom it found harmless most often, else for the lowest number; its doctor saves the detective.
+    The mafia votes, by night and day, for the detective, else for a player found harmless, else for
+    the lowest number. The village votes for mafia found by the detective, else for the player most
+    hostile to the detective or to players found harmless, else for the lowest number. The doctor
+    saves the detective.
     """
     state, own = env.state.game_state, env.state.current_player_id
     roles, phase = state["player_roles"], state["phase"].value

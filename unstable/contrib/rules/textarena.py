@@ -1,7 +1,7 @@
-"""Rule bots of TextArena's games without an expert, each a rule of thumb.
+"""Rule bots for TextArena's games without an expert, each a rule of thumb.
 
-Each is asked with an env, and with the events that the seat to move was shown. It gives the
-probability of each action, by what that seat may know alone.
+Each takes an env and the events that the seat to move saw, and returns the probability of each
+action. It uses only information that the seat has.
 """
 
 import math
@@ -15,14 +15,14 @@ from unstable.games.info import Events, Probabilities
 Board = list[list[str]]
 Cell = tuple[int, int]
 
-_ENDGAME = 29  # points below the goal from which on a score makes both play for the win, in Pig
-_MOST_OFFERED = 5  # of a resource, in an offer of ours
+_ENDGAME = 29  # points below the goal at which the race to win starts, in Pig
+_MOST_OFFERED = 5  # maximum units of a resource in the bot's offers
 _NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 _LINE = 4  # marks in a row that win ThreePlayerTicTacToe
 
 
 def best(scores: Mapping[str, Any]) -> Probabilities:
-    """The actions with the highest score, evenly."""
+    """Return the actions with the highest score, equally likely."""
     top = max(scores.values())
     chosen = [action for action, score in scores.items() if score == top]
     return dict.fromkeys(chosen, 1 / len(chosen))
@@ -37,7 +37,7 @@ def _with_mark(board: Board, cell: Cell, mark: str) -> Board:
 
 
 def _empty(board: Board) -> Iterator[tuple[str, Cell]]:
-    """Each empty cell's action, and its place."""
+    """Yield each empty cell's action and its place."""
     for row, cells in enumerate(board):
         for column, held in enumerate(cells):
             if not held:
@@ -48,9 +48,9 @@ def _empty(board: Board) -> Iterator[tuple[str, Cell]]:
 
 
 def tak(env: Any, events: Events) -> Probabilities:
-    """Wins, else stops a win, else is as much nearer to a path than the other as can be.
+    """Win, else block a win, else maximize the lead over the other in missing stones.
 
-    How near a seat is: the fewest stones that it lacks on any path between opposite edges.
+    A seat's missing stones are the fewest that complete a path between opposite edges.
     """
     board, seat = env.state.game_state["board"], env.state.current_player_id
     mine, other = "OX"[seat], "OX"[1 - seat]
@@ -63,16 +63,16 @@ def tak(env: Any, events: Events) -> Probabilities:
 
 
 def stones_lacking(board: Board, mark: str) -> float:
-    """Stones that `mark` lacks on the path between opposite edges that needs fewest, or infinity.
+    """Return the fewest stones that complete a path of `mark` between opposite edges, or infinity.
 
-    The board is a square of marks, "" where it is empty.
+    The board is a square of marks; "" is an empty cell.
     """
     turned = [list(column) for column in zip(*board, strict=True)]
     return min(_lacking_downwards(board, mark), _lacking_downwards(turned, mark))
 
 
 def _lacking_downwards(board: Board, mark: str) -> float:
-    """Searches breadth first, along own stones before others, as these cost nothing."""
+    """Search breadth first, along stones of `mark` before other cells, as these cost nothing."""
     size = len(board)
     least = {(-1, column): 0 for column in range(size)}  # above the first row
     waiting = deque(least)
@@ -96,7 +96,7 @@ def _lacking_downwards(board: Board, mark: str) -> float:
 
 
 def three_player_tic_tac_toe(env: Any, events: Events) -> Probabilities:
-    """Wins, else stops the seat that would win first, else has the most open lines."""
+    """Win, else block the seat that would win first, else maximize the open lines."""
     board, seat = env.state.game_state["board"], env.state.current_player_id
     mine, following, last = ("ABC"[(seat + k) % 3] for k in range(3))
     scores = {}
@@ -106,7 +106,7 @@ def three_player_tic_tac_toe(env: Any, events: Events) -> Probabilities:
         def wins(mark: str, lines: list[str] = lines) -> bool:
             return any(held == mark * (_LINE - 1) for held in lines)
 
-        # Lines that are still open to us count the more, the more of them is ours.
+        # Open lines have more weight if more of their cells are ours.
         open_lines = sum(10 ** len(held) for held in lines if set(held) <= {mine})
         scores[action] = (wins(mine), wins(following), wins(last), open_lines)
     return best(scores)
@@ -117,7 +117,7 @@ def _held(board: Board, line: tuple[Cell, ...]) -> str:
 
 
 def _lines(size: int) -> Iterator[tuple[Cell, ...]]:
-    """Places of all lines that win."""
+    """Yield the places of all winning lines."""
     for row, column in product(range(size), repeat=2):
         for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
             line = tuple((row + k * down, column + k * right) for k in range(_LINE))
@@ -129,10 +129,10 @@ def _lines(size: int) -> Iterator[tuple[Cell, ...]]:
 
 
 def pig(env: Any, events: Events) -> Probabilities:
-    """Ends the race or keeps pace (Neller and Presser, 2010, "Pigtail", UMAP Journal 31).
+    """Play "end race or keep pace" (Neller and Presser, 2010, "Pigtail", UMAP Journal 31).
 
-    Where either score is within 29 points of the goal it rolls until it wins; else it holds at 21
-    and an eighth of what the other is ahead.
+    If either score is within 29 points of the goal, rolls until it wins; otherwise holds at 21 plus
+    an eighth of the other's lead.
     """
     game, seat = env.state.game_state, env.state.current_player_id
     own, other = game["scores"][seat], game["scores"][1 - seat]
@@ -148,9 +148,9 @@ def pig(env: Any, events: Events) -> Probabilities:
 
 
 def liars_dice(env: Any, events: Events) -> Probabilities:
-    """Calls if that is more probably right than the safest bid is to be true, else bids that.
+    """Call if that is more likely to be right than the safest bid, else make that bid.
 
-    Likely by its own dice, and by how many the others have, each face of which is as likely.
+    Probabilities follow from the seat's dice and the number of other dice, with uniform faces.
     """
     game, seat = env.state.game_state, env.state.current_player_id
     own, bid = game["dice_rolls"][seat], game["current_bid"]
@@ -171,7 +171,7 @@ def liars_dice(env: Any, events: Events) -> Probabilities:
 
 
 def _probability_of(wanted: int, dice: int) -> float:
-    """The probability that so many of the dice at least show a given face."""
+    """Return the probability that at least `wanted` of the dice show a given face."""
     counts = (math.comb(dice, k) * 5 ** (dice - k) for k in range(max(wanted, 0), dice + 1))
     return sum(counts) / 6**dice
 
@@ -180,17 +180,17 @@ def _probability_of(wanted: int, dice: int) -> float:
 
 
 def negotiation(env: Any, events: Events) -> Probabilities:
-    """Accepts what brings it something, and more than the other; else offers what brings both.
+    """Accept a gain above the other's, else offer one that does not harm the other, else deny.
 
-    A resource's value to the other it does not know: it takes its usual value, which the
-    game's own are within a fifth of.
+    The other's values are hidden; the bot uses the usual values, from which they differ by a fifth
+    at most.
     """
     game, seat = env.state.game_state, env.state.current_player_id
     values, owned = game["player_values"][seat], game["player_resources"][seat]
     usual = env.base_values
 
     def gains(given: Mapping[str, int], taken: Mapping[str, int]) -> tuple[int, int]:
-        """Ours, and the other's as far as we know."""
+        """Return the seat's gain, and the estimated gain of the other."""
         own = _value(taken, values) - _value(given, values)
         return own, _value(given, usual) - _value(taken, usual)
 
@@ -217,5 +217,5 @@ def _value(resources: Mapping[str, int], values: Mapping[str, int]) -> int:
 
 
 def dilemma(env: Any, events: Events) -> Probabilities:
-    """Defects, and says so: the one equilibrium of rounds whose number is known."""
+    """Defect, also in talk: the only equilibrium if the number of rounds is known."""
     return {"[Defect]": 1.0}

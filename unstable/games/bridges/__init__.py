@@ -1,7 +1,7 @@
-"""Environments of other libraries: `games.env` names one by a prefix, an entry point.
+"""Bridges to environments of other libraries, which `games.env` names by the prefix of a bridge.
 
-`open_spiel:liars_dice(numdice=1)` is the game `liars_dice(numdice=1)` of OpenSpiel, whose bridge is
-here; further ones are in `contrib/`, or in packages of others.
+`open_spiel:liars_dice(numdice=1)` is the game `liars_dice(numdice=1)` of OpenSpiel. Its bridge is
+here; other bridges are in `contrib/` or in other packages, by entry points.
 """
 
 import logging
@@ -15,15 +15,15 @@ from unstable.games.environment import Environment
 
 
 def is_bridged(env: str) -> bool:
-    """Tell whether `games.env` names a game by an installed prefix."""
+    """Return whether `games.env` names a game by an installed prefix."""
     return ":" in env and env.partition(":")[0] in registered("environments")
 
 
 @lru_cache(maxsize=256)
 def bridged_class(env: str) -> type[Environment]:
-    """Return the class of a game, which the function of its prefix makes of the rest of the name.
+    """Return the class of a game, which the bridge of its prefix makes from the rest of the name.
 
-    Raises `ConfigError` where the library is not installed, or has no such game.
+    Raises `ConfigError` if the library is not installed or has no game of that name.
     """
     prefix, _, game = env.partition(":")
     entry, place = registered("environments")[prefix], f"target = {env!r}"
@@ -41,7 +41,7 @@ def bridged_class(env: str) -> type[Environment]:
 
 @contextmanager
 def _logging_kept() -> Iterator[None]:
-    """Keep the root logger as it is: GEM configures it as it is imported."""
+    """Restore the root logger after the context: importing GEM configures it."""
     root = logging.getLogger()
     level, handlers = root.level, [*root.handlers]
     try:

@@ -1,4 +1,4 @@
-"""Games whose actions are known by name, as text: what all libraries' bridges have in common."""
+"""Base class of bridges: games whose actions have names."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from unstable.types import Observation
 
 
 class NamedEnvironment(Environment):
-    """What the mover sees, and its legal actions by name, are there once they are set."""
+    """Environment whose subclasses set the mover's view and its legal actions by name."""
 
     def __init__(self, rules: str) -> None:
         if not isinstance(rules, str):
@@ -20,19 +20,18 @@ class NamedEnvironment(Environment):
     @property
     @abstractmethod
     def seats(self) -> int:
-        """How many there are."""
+        """Number of seats."""
 
     @abstractmethod
     def _play(self, number: int) -> bool:
-        """Make the mover's move of that number; whether the game is over."""
+        """Make the mover's move with this number; returns whether the game is over."""
 
     @property
     def board(self) -> str:
-        """What the seat that moved last was shown, or is shown now."""
+        """View of the mover, or of the seat that moved last after the end of the game."""
         return self._shown
 
     def observe(self) -> Observation:
-        """What the mover sees, and the names of its actions."""
         who = f" You are player {self.mover}." if self.seats > 1 else ""
         return Observation(
             seat=self.mover,
@@ -43,11 +42,9 @@ class NamedEnvironment(Environment):
         )
 
     def legal_moves(self) -> list[str]:
-        """The names of the legal actions."""
         return [*self._legal]
 
     def step(self, action: str) -> EnvStep:
-        """Make the move of that name."""
         number = self._legal.get(action.strip())
         if number is None:
             self._notice = f"{action.strip()} is no legal action."
@@ -57,7 +54,7 @@ class NamedEnvironment(Environment):
 
 
 def told_apart(names: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Names of actions, with their numbers where two are alike."""
+    """Return the names of actions, with numbers appended to equal or empty names."""
     return [
         name if name and names.count(name) == 1 else f"{name} #{number}".strip()
         for name, number in zip(names, numbers, strict=True)
@@ -65,12 +62,12 @@ def told_apart(names: Sequence[str], numbers: Sequence[int]) -> list[str]:
 
 
 def position(env: NamedEnvironment) -> str:
-    """What the mover sees, in one line, with the legal actions after a colon."""
+    """Return the mover's view in one line, with the legal actions after a colon."""
     return line(env.board, env.mover, env.legal_moves())
 
 
 def line(seen: str, player: int, names: Sequence[str]) -> str:
-    """A decision in one line: who is to move, what that seat sees, and its legal actions.
+    """Return a decision in one line: the player to move, its view, and its legal actions.
 
     >>> line("K\\nbet", 1, ["call", "fold"])
     'P1 K ; bet: call | fold'
@@ -79,5 +76,5 @@ def line(seen: str, player: int, names: Sequence[str]) -> str:
 
 
 def in_line(seen: str) -> str:
-    """A text in one line."""
+    """Return a text in one line."""
     return " ".join(" ; ".join(seen.strip().splitlines()).split())

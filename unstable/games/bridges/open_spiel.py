@@ -1,9 +1,9 @@
 """OpenSpiel's games: `games.env: open_spiel:NAME` or `open_spiel:NAME(parameter=value,...)`.
 
-https://github.com/google-deepmind/open_spiel. A seat sees what the game's own strings say: of a
-game of perfect information the observation, of any other the information state, which has all that
-the seat has seen and done. Actions are named as the game names them. Games in which seats move at
-once are played by turns: a seat does not see what others have chosen in the same turn.
+https://github.com/google-deepmind/open_spiel. A seat sees the game's own strings: the observation
+in a game of perfect information, otherwise the information state, which has everything that the
+seat has seen and done. Actions have OpenSpiel's names. In games with simultaneous moves, seats move
+one after another, without seeing the choices of others in the same turn.
 """
 
 import copy
@@ -26,17 +26,17 @@ from unstable.games.chance import weighted
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
 
 Text = Callable[[Any, int], str]
-"""What a seat is shown in a state of OpenSpiel's."""
+"""Function from an OpenSpiel state and a player to the text that the player sees."""
 _Kind = pyspiel.GameType
-_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # such as whose an action is
+_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # prefix of an action, such as its player
 _SPACES = re.compile(r"\s+")
-_SEED = "rng_seed"  # the parameter of games that draw within
+_SEED = "rng_seed"  # the parameter of games with internal random draws
 
 
 class OpenSpielEnvironment(NamedEnvironment):
-    """One play of the game that `spiel` is. `environment_class` makes the class of each game.
+    """One play of the game `spiel`. `environment_class` makes the class of each game.
 
-    `text` names a function(state, player) that says what a seat sees, in place of the game's own
+    `text` names a function(state, player) that returns what a seat sees, instead of the game's own
     string; `rules` is a text.
     """
 
@@ -60,7 +60,7 @@ class OpenSpielEnvironment(NamedEnvironment):
         return self._state
 
     def reset(self, seats: int, seed: int) -> None:
-        """Begin, with the first moves of chance made."""
+        """Start a game, and make its first moves of chance."""
         assert seats == self.seats, f"{self.spiel} has {self.seats} seats"
         game = self.spiel
         if _SEED in game.get_type().parameter_specification:
@@ -72,7 +72,7 @@ class OpenSpielEnvironment(NamedEnvironment):
             raise ValueError(f"{game} is over before a seat has moved")
 
     def _advance(self) -> None:
-        """Make the moves of chance that come now."""
+        """Make all moves of chance up to the next decision."""
         while self._state.is_chance_node():
             outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
             self._state.apply_action(outcomes[weighted(probabilities)])
@@ -82,37 +82,32 @@ class OpenSpielEnvironment(NamedEnvironment):
 
     @property
     def mover(self) -> int:
-        """The player to move."""
         return max(0, self._state.current_player())
 
     @property
     def seats(self) -> int:
-        """The game's number of players."""
         return int(self.spiel.num_players())
 
     def _play(self, number: int) -> bool:
-        """The moves of chance after it are made too."""
+        """Make a move, and the moves of chance after it."""
         self._state.apply_action(number)
         self._advance()
         return bool(self._state.is_terminal())
 
     def payoffs(self) -> list[float]:
-        """OpenSpiel's returns."""
         return [float(each) for each in self._state.returns()]
 
     def scale(self) -> float | None:
-        """The largest of the game's utilities, as it declares them."""
         return scale_of(self.spiel)
 
     def copied(self) -> Self:
-        """A copy by OpenSpiel's own clone."""
         made = copy.copy(self)
         made._state = self._state.clone()
         return made
 
 
 def environment_class(name: str) -> type[OpenSpielEnvironment]:
-    """The class of a game; raises `ConfigError` where it cannot be played here."""
+    """Return the class of a game; raises `ConfigError` if it cannot be played."""
     game = load_game(name)
     kind = game.get_type()
     is_open = _is_open(game)
@@ -136,7 +131,7 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
 
 
 def _is_open(game: Any) -> bool:
-    """Whether positions that are shown alike are one; False for games too large to solve."""
+    """Return whether equal texts mean equal positions; False for games too large to solve."""
     kind = game.get_type()
     if kind.information != _Kind.Information.PERFECT_INFORMATION or _by_turns(game):
         return False
@@ -146,7 +141,7 @@ def _is_open(game: Any) -> bool:
 
 
 def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironment], bool]:
-    """Whether the tree can be grown: a text of a user's own need not show all of a position."""
+    """Return a function that tests whether the tree can be grown; a custom text may hide state."""
     small = cache(lambda: is_small(game, seen if is_open else None))
     return lambda env: (env.has_games_text or not is_open) and small()
 
@@ -172,14 +167,14 @@ try:
 except Exception as error:
     sys.exit(print(f"{type(error).__name__}: {error}"[:500]) or 1)
 """
-"""Plays a game at random, in a process of its own."""
+"""Script that plays a game at random, in a separate process."""
 
 
 @cache
 def fault_of(name: str, module: str = "") -> str:
-    """Why a game with these parameters cannot be played; empty where it can.
+    """Return why a game with these parameters cannot be played; empty if it can.
 
-    Tried in a process of its own: OpenSpiel ends the process at some, and takes for ever at others.
+    Plays in a separate process, since OpenSpiel crashes or hangs with some parameters.
     """
     try:
         tried = subprocess.run(
@@ -197,10 +192,10 @@ def fault_of(name: str, module: str = "") -> str:
 
 
 def load_game(name: str) -> Any:
-    """OpenSpiel's game, by turns where seats move at once; `ConfigError` for what is refused."""
+    """Load OpenSpiel's game, with simultaneous moves made sequential; raises `ConfigError`."""
     place = f"target = {f'open_spiel:{name}'!r}"
     module, colon, _ = name.partition("(")[0].rpartition(":")
-    if module:  # of the user's own, which registers it
+    if module:  # a custom module, which registers the game
         import_users(module, place)
         name = name.removeprefix(module + colon)
     short = name.partition("(")[0]
@@ -224,12 +219,12 @@ def load_game(name: str) -> Any:
 
 
 def _by_turns(game: Any) -> bool:
-    """Whether seats move at once in the game that this is made of."""
+    """Return whether the game was converted from one with simultaneous moves."""
     return bool(game.get_type().short_name.startswith("turn_based"))
 
 
 def _string_of(game: Any) -> Callable[[Any, int], str] | None:
-    """The method of a state that says what a seat knows."""
+    """Return the method of a state that gives a seat's information; None if there is none."""
     kind = game.get_type()
     is_open = kind.information == _Kind.Information.PERFECT_INFORMATION
     if kind.provides_observation_string and (is_open or not kind.provides_information_state_string):
@@ -240,30 +235,30 @@ def _string_of(game: Any) -> Callable[[Any, int], str] | None:
 
 
 def shown(game: Any, state: Any, player: int) -> str:
-    """What the game's own string says to a player."""
+    """Return the game's own string for a player."""
     string = _string_of(game)
     assert string is not None, "the env refuses it"
     return string(state, player).strip()
 
 
 def names_of(state: Any, player: int, numbers: Sequence[int]) -> list[str]:
-    """Names of actions in one line, without brackets; with their numbers where two are alike."""
+    """Return one-line names of actions, without brackets, and with numbers if names are equal."""
     texts = [state.action_to_string(player, number) for number in numbers]
     names = [_SPACES.sub(" ", _PLAYER.sub("", text)).strip() for text in texts]
     return told_apart(names, numbers)
 
 
 def _names(state: Any) -> list[str]:
-    """The names of a state's legal actions."""
+    """Return the names of a state's legal actions."""
     return names_of(state, state.current_player(), state.legal_actions())
 
 
 def rules_of(game: Any) -> str:
-    """What is said of a game where a user has not said more: its name."""
+    """Return the default rules of a game: its name."""
     return f"You are playing {game.get_type().long_name}: {game} of OpenSpiel."
 
 
 def scale_of(game: Any) -> float | None:
-    """The most that a seat can win or lose; None where the game does not say."""
+    """Return the maximum payoff or loss of a seat; None if it is not finite."""
     most = max(abs(game.max_utility()), abs(game.min_utility()))
     return float(most) if 0 < most < float("inf") else None

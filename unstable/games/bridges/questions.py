@@ -1,7 +1,8 @@
-"""Questions about any game of OpenSpiel, made of its own states: how a small model gets to see.
+"""Questions about any game of OpenSpiel, made from its states, to train small models.
 
-What a state's tensor says of it, what a move changes there, whether it ends the game, and what the
-final position pays. Marks that play never has part them from play: `?`, `!`, `=`.
+They cover the entries of a state's tensor, the effect of a move on them, whether a move ends the
+game, and the payoffs of final positions. Marks that never occur in play distinguish them: `?`, `!`,
+`=`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,16 +14,21 @@ from unstable.games.bridges.named import in_line, line
 from unstable.games.info import Question
 
 Seen = Callable[[Any, int], str]
-"""What a seat sees in a state of OpenSpiel's."""
+"""Function from an OpenSpiel state and a player to the text that the player sees."""
 Names = Callable[[Any], list[str]]
-"""The names of a state's legal actions, in their order."""
-_GAMES = 200  # of random moves, by which it is found which entries of the tensor differ
-_MOST = 64  # entries that are asked for
-_CHANGED = 0.7  # of the questions about a move, those about what it changes, where it changes some
+"""Function from a state to the names of its legal actions, in order."""
+_GAMES = 200  # random games, to find the entries of the tensor that differ
+_MOST = 64  # maximum number of entries in questions
+_CHANGED = 0.7  # share of questions about a changed entry, among questions about a move's effect
 
 
+<<<<<<< HEAD
 def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:
     """Questions about the game; those on tensors only where it has them."""
+=======
+def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[RuleQuestion, ...]:
+    """Return the questions about a game; questions on tensors only if it has tensors."""
+>>>>>>> h/ds2
     asked = QuestionSampler(game, seen, names)
     kinds = [
         Question(f"{name}: the marked action of a position.", asked.named),
@@ -38,7 +44,7 @@ def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Questi
 
 
 class QuestionSampler:
-    """Draws questions about one game."""
+    """Sampler of questions about one game."""
 
     def __init__(self, game: Any, seen: Seen, names: Names) -> None:
         self._game, self._seen, self._names = game, seen, names
@@ -52,19 +58,19 @@ class QuestionSampler:
 
     @property
     def has_tensor(self) -> bool:
-        """Whether the game has numbers of its positions."""
+        """True if the game has tensors of its positions."""
         return self._tensor is not None
 
     def named(self, rng: Random) -> tuple[str, list[str]]:
-        """A position, a mark and a legal action, which is the answer: so each is learned alone."""
+        """Draw a position with a marked legal action, which is the answer."""
         state = self._decision(rng)
         move = rng.choice(names := self._names(state))
         return f"{self._line(state, names)} ! {move}", [move]
 
     def end(self, rng: Random) -> tuple[str, list[str]]:
-        """A position and an action, and whether it ends the game; what it pays, if all see all.
+        """Draw a position and an action; the answer is `on`, `over`, or the mover's payoff.
 
-        What seats do not see would make the answer a matter of chance, and of how others play.
+        Only games of perfect information ask for the payoff: otherwise it depends on hidden state.
         """
         state = self._decision(rng)
         names = self._names(state)
@@ -76,20 +82,20 @@ class QuestionSampler:
         return f"{self._line(state, names)} ! {names[place]} =", [answer]
 
     def final(self, rng: Random) -> tuple[str, list[str]]:
-        """What all seats see in the end, and what the first of them gets."""
+        """Draw the views of all seats at the end of a game; the answer is the first's payoff."""
         *_, after = self._play(rng)
         seen = [in_line(self._seen(after, seat)) for seat in range(self._game.num_players())]
         return f"{' / '.join(dict.fromkeys(seen))} =", [number(after.returns()[0])]
 
     def entry(self, rng: Random) -> tuple[str, list[str]]:
-        """A position, and one of the numbers that differ between positions."""
+        """Draw a position; the answer is one of its tensor's entries that differ in play."""
         state = self._decision(rng)
         values = self._numbers(state, state.current_player())
         place = self._place(values, rng)
         return f"{self._line(state, self._names(state))} ? {place}", [number(values[place])]
 
     def change(self, rng: Random) -> tuple[str, list[str]]:
-        """A position and an action, and one of the numbers after it, mostly of those it changes."""
+        """Draw a position and an action; the answer is an entry after it, mostly a changed one."""
         state = self._decision(rng)
         names, player = self._names(state), state.current_player()
         chosen = rng.randrange(len(names))
@@ -107,19 +113,19 @@ class QuestionSampler:
         return line(self._seen(state, player), player, names)
 
     def _place(self, values: dict[int, float], rng: Random) -> int:
-        """A place of a number, as often one that is not 0 as any."""
+        """Draw the index of an entry: of a nonzero one in half of the draws, else of any."""
         some = [place for place, value in values.items() if value]
         return rng.choice(some if some and rng.random() < 0.5 else [*values])
 
     def _numbers(self, state: Any, player: int) -> dict[int, float]:
-        """The numbers that are asked for, by their places in the tensor."""
+        """Return the entries for questions, by index in the tensor."""
         assert self._tensor is not None
         values = self._tensor(state, player)
         return {place: values[place] for place in self._places}
 
     @cached_property
     def _places(self) -> list[int]:
-        """Places of the tensor whose numbers differ between decisions."""
+        """Indices of the tensor's entries that differ between decisions."""
         assert self._tensor is not None
         rng, seen = Random(0), []
         for _ in range(_GAMES):
@@ -130,7 +136,7 @@ class QuestionSampler:
         return sorted(rng.sample(differ, min(_MOST, len(differ))))
 
     def _decision(self, rng: Random) -> Any:
-        """A state in which a seat is to move, each of a game of random moves as likely."""
+        """Draw a decision uniformly from those of a random game."""
         kept = None
         for before, state in enumerate(self._play(rng)):
             if not state.is_terminal() and rng.randrange(before + 1) == 0:
@@ -138,7 +144,7 @@ class QuestionSampler:
         return kept
 
     def _play(self, rng: Random) -> Iterator[Any]:
-        """The decisions of a game of random moves, and its end: one state, which goes on."""
+        """Yield the decisions of a random game, then its end, as one state that is modified."""
         state = self._game.new_initial_state()
         while not state.is_terminal():
             if state.is_chance_node():
@@ -151,7 +157,7 @@ class QuestionSampler:
 
 
 def number(value: float) -> str:
-    """A number as an answer.
+    """Format a number as an answer.
 
     >>> number(1.0), number(-0.5), number(0.333333)
     ('1', '-0.5', '0.33')

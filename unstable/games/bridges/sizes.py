@@ -1,4 +1,4 @@
-"""What OpenSpiel does not say of a game: whether its tree is small, and whether its text is all."""
+"""Properties of OpenSpiel's games: whether the tree is small, and whether the text is complete."""
 
 import random
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from statistics import mean
 from typing import Any
 
 MOST = 1_000_000
-"""Nodes of a tree, chance's among them, that are counted at most."""
+"""Maximum number of nodes of a small tree, chance nodes included."""
 _ROLLOUTS = 100
-_LARGE = 30 * MOST  # an estimate from which on nothing is counted
-_GAMES = 300  # that are compared, of random moves
-_KEPT = 3  # ways to one position that are followed
+_LARGE = 30 * MOST  # estimate beyond which nodes are not counted
+_GAMES = 300  # random games to compare
+_KEPT = 3  # histories to follow for each position
 
 
 def is_small(game: Any, text: Callable[[Any, int], str] | None = None) -> bool:
-    """Whether it has at most `MOST` histories; or, where seats see all in `text`, positions."""
+    """Return whether a game has at most `MOST` histories, or positions if `text` shows all."""
     if text is None and estimated(game) > _LARGE:
         return False
     left, waiting, met = MOST, [game.new_initial_state()], set[tuple[object, ...]]()
@@ -33,9 +33,9 @@ def is_small(game: Any, text: Callable[[Any, int], str] | None = None) -> bool:
 
 
 def estimated(game: Any) -> float:
-    """Histories of a game, by random ones (Knuth 1975, Estimating the efficiency of backtrack
-    programs, Mathematics of Computation 29): right on average, mostly too low. Infinity where a
-    single one settles that there are too many.
+    """Estimate a game's histories by random ones (Knuth 1975, Estimating the efficiency of
+    backtrack programs, Mathematics of Computation 29): unbiased, but mostly too low. Infinity if a
+    single history shows that there are too many.
     """
     rng = random.Random(0)
     found = []
@@ -53,9 +53,9 @@ def estimated(game: Any) -> float:
 
 
 def shows_all(game: Any, text: Callable[[Any, int], str]) -> bool:
-    """Whether positions that read alike after as many moves go on alike, in random play.
+    """Return whether positions with equal texts and numbers of moves continue equally at random.
 
-    In Go they need not: earlier positions must not come again, and no board shows these.
+    In Go they may not: positions must not repeat, and a board does not show earlier ones.
     """
     rng = random.Random(0)
     seen: dict[tuple[object, ...], list[Any]] = {}
@@ -73,7 +73,7 @@ def shows_all(game: Any, text: Callable[[Any, int], str]) -> bool:
 
 
 def _part(one: Any, other: Any, text: Callable[[Any, int], str], rng: random.Random) -> bool:
-    """Whether two states come to read differently, by the same random moves."""
+    """Return whether two states come to differ under equal random moves."""
     while _read(one, text) == _read(other, text):
         if one.is_terminal():
             return False
@@ -84,7 +84,7 @@ def _part(one: Any, other: Any, text: Callable[[Any, int], str], rng: random.Ran
 
 
 def _read(state: Any, text: Callable[[Any, int], str]) -> tuple[object, ...]:
-    """All that a tree takes from a state."""
+    """Return everything that a tree takes from a state."""
     if state.is_terminal():
         return ("over", *state.returns())
     if state.is_chance_node():

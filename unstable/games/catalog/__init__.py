@@ -1,5 +1,5 @@
-"""The catalogue: what is known of each game besides its env, with an expert in a file of its own.
+"""Catalog: metadata of each game, such as legal moves, compact positions and experts.
 
-A raw env comes in, legal moves, experts' moves and positions go out. `table.py` lists the games,
-`vetted.yaml` those that others may rely on, `defects.yaml` what is wrong with TextArena's.
+Its functions take a raw env. `table.py` lists the games, `vetted.yaml` the recommended ones, and
+`defects.yaml` the known defects of TextArena's games.
 """

@@ -1,7 +1,7 @@
-"""Games that the seats can both win: SimpleNegotiation, IteratedPrisonersDilemma.
+"""Games in which both seats can win: SimpleNegotiation, IteratedPrisonersDilemma.
 
-TextArena pays whoever has more, 1 and -1, so that all that two seats could win together is lost.
-Their rules speak of values and points: these are what is paid here.
+TextArena pays 1 to the seat that has more and -1 to the other, which hides joint gains. The payoffs
+here are the values and points of the rules.
 """
 
 from itertools import permutations, product
@@ -9,15 +9,15 @@ from typing import Any
 
 from unstable.games.info import GameInfo, Payoffs
 
-_OFFERED = range(1, 4)  # of a resource, in the offers that are listed
-_MOST_OF_A_RESOURCE = 25  # that a seat begins with
-_MOST_VALUE = 40  # of a unit
+_OFFERED = range(1, 4)  # units of a resource in listed offers
+_MOST_OF_A_RESOURCE = 25  # maximum units of a resource at the start
+_MOST_VALUE = 40  # maximum value of a unit
 
 
 def trades(env: Any) -> list[str]:
-    """Deny, accept what can be, and offers of one resource for another, 1 to 3 of each.
+    """Return deny, accept if possible, and offers of one resource for another, 1 to 3 of each.
 
-    The env takes any other text too, as talk, and any offer of what the seat has.
+    The env also accepts any other text, as talk, and any offer of resources that the seat has.
     """
     state, seat = env.state.game_state, env.state.current_player_id
     offer, owned = state["current_offer"], state["player_resources"][seat]
@@ -34,28 +34,28 @@ def trades(env: Any) -> list[str]:
 
 
 def gains(env: Any) -> list[float]:
-    """The change of the value that a seat's resources have to itself."""
+    """Return the change in each seat's own value of its resources."""
     return [float(env.state.game_state["inventory_value"][seat]["change"]) for seat in range(2)]
 
 
 def most_gain(env: Any) -> float:
-    """All that the other could begin with, at the highest values."""
+    """Return the maximum gain: everything that the other can start with, at the highest values."""
     highest = (min(base + int(0.2 * base), _MOST_VALUE) for base in env.base_values.values())
     return float(_MOST_OF_A_RESOURCE * sum(highest))
 
 
 def choices(env: Any) -> list[str]:
-    """The two decisions; while the seats talk, what is known of the one to come."""
+    """Return the two decisions, also while the seats talk before a decision."""
     return ["[cooperate]", "[defect]"]
 
 
 def points(env: Any) -> list[float]:
-    """The points of all rounds."""
+    """Return each seat's points over all rounds."""
     return [float(env.state.game_state["scores"][seat]) for seat in range(2)]
 
 
 def most_points(env: Any) -> float:
-    """The largest pay-off of a round, in each."""
+    """Return the maximum points: the largest payoff of a round in every round."""
     each = (env.cooperate_reward, env.defect_reward, env.sucker_reward, env.mutual_defect_reward)
     return float(env.num_rounds * max(map(abs, each)))
 

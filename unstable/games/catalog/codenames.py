@@ -1,6 +1,6 @@
-"""Codenames: its teams, and what it takes as a clue or as a guess.
+"""Codenames: its teams, and legal clues and guesses.
 
-TextArena's flags no move as invalid.
+TextArena's env does not flag any move as invalid.
 """
 
 import re
@@ -10,13 +10,13 @@ from unstable.games.info import GameInfo, Teams
 
 SPYMASTERS = (0, 2)
 _TEAMS = ((0, 1), (2, 3))  # Red and Blue
-NUMBERS = range(1, 4)  # of words, in the clues that are listed
+NUMBERS = range(1, 4)  # number of words for a listed clue
 
 
 def clues_or_guesses(env: Any) -> list[str]:
-    """A spymaster's clues, for 1 to 3 words; an operative's words that are left, and [pass].
+    """Return a spymaster's clues for 1 to 3 words, or an operative's remaining words and [pass].
 
-    The env takes any other word too as a clue, and any number.
+    The env also accepts other words and numbers as clues.
     """
     if env.state.current_player_id in SPYMASTERS:
         return [f"[{noun} {number}]" for noun in clues(env) for number in NUMBERS]
@@ -24,9 +24,9 @@ def clues_or_guesses(env: Any) -> list[str]:
 
 
 def clues(env: Any) -> list[str]:
-    """The game's own nouns that neither hold a word of the board nor are part of one.
+    """Return the game's nouns that neither contain a word of the board nor are part of one.
 
-    Such a clue would lose.
+    Other clues lose the game.
     """
     shown, holds = " ".join(env.board), re.compile("|".join(map(re.escape, env.board))).search
     nouns = dict.fromkeys(noun for noun in env.word_list if noun.isalnum())
@@ -34,9 +34,9 @@ def clues(env: Any) -> list[str]:
 
 
 def left_words(env: Any) -> list[str]:
-    """The words of the board that can be guessed: by now, and as a guess is read.
+    """Return the words of the board that can still be guessed.
 
-    That is in lower case, and "pass" as no guess.
+    The env reads guesses in lower case, and "pass" is no guess.
     """
     left = (word for word in env.board if word not in env.state.game_state["guessed_words"])
     return [word for word in left if word == word.lower() != "pass"]

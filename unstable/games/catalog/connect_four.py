@@ -1,7 +1,7 @@
 """ConnectFour by alpha-beta search over bitboards: strong, but perfect only near the end.
 
-A board is two integers, the discs of the seat to move and the other's. A column is `rows` bits from
-the bottom up and an empty one above them, so that no line runs from one column into the next.
+A board is two integers, the discs of the seat to move and of the other. A column is `rows` bits
+from the bottom up and an empty bit above them, so that no line wraps into the next column.
 """
 
 from functools import cache, lru_cache
@@ -10,21 +10,21 @@ from typing import Any
 from unstable.games.info import Compact, Expert, GameInfo
 
 DEPTH = 6
-"""Moves looked ahead; a move that is forced, to block a four, is not counted."""
+"""Search depth in moves, without forced moves that block a four."""
 
-_WIN = 10_000  # less the discs on the board, so that sooner is better
-_THREAT = 16  # value of a cell that would complete a four, in lines through a disc
+_WIN = 10_000  # minus the number of discs on the board, so that sooner is better
+_THREAT = 16  # value of a cell that would complete a four, relative to a line through a disc
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The columns that win, else those that block, and of these the best at `DEPTH`, evenly."""
+    """Return the best columns, equally likely: wins, else blocks or all, by search to `DEPTH`."""
     search, mine, theirs = _read(env)
     best = search.best_columns(mine, theirs, DEPTH)
     return dict.fromkeys((f"[col {column}]" for column in best), 1 / len(best))
 
 
 def reason(env: Any, action: str) -> str:
-    """A four completed or blocked, a threat made, or whether the other can complete one next."""
+    """Return a sentence on a four completed or blocked, a threat, or the other's next four."""
     search, mine, theirs = _read(env)
     column = int(action.strip("[]").removeprefix("col"))
     me, other = ("X", "O") if env.state.current_player_id == 0 else ("O", "X")
@@ -45,7 +45,7 @@ def reason(env: Any, action: str) -> str:
 
 
 def _read(env: Any) -> tuple["_Search", int, int]:
-    """The search for this size of board, the discs of the seat to move, and the other's."""
+    """Return the search for this size of board, the mover's discs, and the other's discs."""
     board = env.state.game_state["board"]
     search = _search(len(board), len(board[0]))
     me = "X" if env.state.current_player_id == 0 else "O"
@@ -57,33 +57,33 @@ def _read(env: Any) -> tuple["_Search", int, int]:
 
 
 class _Search:
-    """Alpha-beta search on a board of some size."""
+    """Alpha-beta search on a board of a given size."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows = rows
         self._stride = rows + 1
         self._bottom = sum(self.bit(column, 0) for column in range(columns))
         self._cells = self._bottom * ((1 << rows) - 1)
-        self._shifts = (1, rows, rows + 1, rows + 2)  # up, falling, across, rising
+        self._shifts = (1, rows, rows + 1, rows + 2)  # vertical, falling, horizontal, rising
         middle_first = sorted(range(columns), key=lambda column: abs(2 * column - columns + 1))
         self._columns = {column: self.column(column) for column in middle_first}
         self._centrality = self._count_lines()
         self.best_columns = lru_cache(maxsize=1 << 14)(self._best_columns)
 
     def bit(self, column: int, height: int) -> int:
-        """The cell `height` above the bottom of a column."""
+        """Return the cell `height` above the bottom of a column."""
         return 1 << column * self._stride + height
 
     def column(self, column: int) -> int:
-        """The cells of a column."""
+        """Return the cells of a column."""
         return ((1 << self._rows) - 1) << column * self._stride
 
     def playable(self, discs: int) -> int:
-        """The cell of each column into which the next disc falls."""
+        """Return the cell of each column into which the next disc falls."""
         return (discs + self._bottom) & self._cells
 
     def completions(self, mine: int, theirs: int) -> int:
-        """Empty cells, within reach or not, where one more of my discs makes four in a row."""
+        """Return the empty cells, playable or not, where one more of my discs makes a four."""
         found = 0
         for shift in self._shifts:
             up, down = mine << shift, mine >> shift
@@ -92,7 +92,7 @@ class _Search:
         return found & self._cells & ~(mine | theirs)
 
     def _best_columns(self, mine: int, theirs: int, depth: int) -> tuple[int, ...]:
-        """The columns of the highest value to the seat to move; a block even where all is lost."""
+        """Return the columns of the highest value to the mover; blocks even if all columns lose."""
         playable = self.playable(mine | theirs)
         if wins := playable & self.completions(mine, theirs):
             return tuple(column for column, cells in self._columns.items() if cells & wins)
@@ -101,7 +101,7 @@ class _Search:
         found: list[int] = []
         for column, cells in self._columns.items():
             if move := playable & cells:
-                # One less than the best, so that a move as good as the best is found to be so.
+                # One less than the best, so that moves of equal value are found.
                 value = -self.value(theirs, mine | move, depth - 1, -_WIN, 1 - best)
                 if value > best:
                     best, found = value, []
@@ -110,7 +110,7 @@ class _Search:
         return tuple(found)
 
     def value(self, mine: int, theirs: int, depth: int, alpha: int, beta: int) -> int:
-        """Value to the seat to move; exact within (alpha, beta), else a bound beyond it."""
+        """Return the value to the mover: exact within (alpha, beta), else a bound outside of it."""
         discs = mine | theirs
         playable = self.playable(discs)
         my_fours = self.completions(mine, theirs)
@@ -137,11 +137,11 @@ class _Search:
         return best
 
     def _lines(self, discs: int) -> int:
-        """Lines of four through the discs, a line counted for each of them."""
+        """Count the lines of four through each of the discs."""
         return sum(lines * (discs & cells).bit_count() for lines, cells in self._centrality)
 
     def _count_lines(self) -> list[tuple[int, int]]:
-        """Cells by the number of lines of four through them."""
+        """Return the cells for each number of lines of four through them."""
         count: dict[int, int] = {}
         for shift in self._shifts:
             for start in range(self._cells.bit_length()):
@@ -159,13 +159,13 @@ _search = cache(_Search)
 
 
 def legal_moves(env: Any) -> list[str]:
-    """The columns that are not full."""
+    """Return the columns that are not full."""
     top = env.state.game_state["board"][0]
     return [f"[col {column}]" for column, cell in enumerate(top) if cell == "."]
 
 
 def position(env: Any) -> str:
-    """Columns with their discs from the bottom up, X the seat's own; a full one has no number.
+    """Return the columns with discs from the bottom up, X the seat's; full ones have no number.
 
     0 1XO 2 3OX 4 5 6: two discs each in columns 1 and 3.
     """
@@ -184,13 +184,13 @@ COMPACT = Compact(
     "number and its discs from the bottom up: X is yours, O is the other's. Answer with the number "
     "of an open column, nothing else.",
     position,
-    fits=lambda env: env.is_open,  # played blind, nobody sees the discs
+    fits=lambda env: env.is_open,  # in blind games, nobody sees the discs
 )
 INFO = GameInfo(
     env="ConnectFourEnv",
     name="ConnectFour",
     legal_moves=legal_moves,
-    board_shows_all=lambda env: env.is_open,  # it may be played blind
+    board_shows_all=lambda env: env.is_open,  # False in blind games
     expert=Expert(moves, reason),
     compact=COMPACT,
 )

@@ -1,15 +1,15 @@
-"""A hidden thing is found by guesses, alone: Mastermind, GuessTheNumber."""
+"""Guessing games of one seat: Mastermind, GuessTheNumber."""
 
 from itertools import islice, permutations, product
 from typing import Any
 
 from unstable.games.info import Compact, Expert, GameInfo
 
-_MOST_GUESSES = 2000  # that are listed; Mastermind-v0-extreme has three million
+_MOST_GUESSES = 2000  # maximum number of listed guesses; Mastermind-v0-extreme has three million
 
 
 def codes(env: Any) -> list[str]:
-    """The codes that were not yet guessed, in order; of very many the first."""
+    """Return the codes that were not yet guessed, in order, up to a maximum number."""
     state = env.state.game_state
     digits, length = range(1, state["num_numbers"] + 1), state["code_length"]
     guessed = {tuple(entry["guess"]) for entry in state["history"]}
@@ -19,7 +19,7 @@ def codes(env: Any) -> list[str]:
 
 
 def pegs(env: Any) -> str:
-    """The length, the digits, and each guess with its black and white pegs.
+    """Return the length, the digits, and each guess with its black and white pegs.
 
     4 different of 1-6: 1 2 3 4 = 1 2, 1 3 5 2 = 0 2.
     """
@@ -34,27 +34,27 @@ def pegs(env: Any) -> str:
 
 
 def numbers(env: Any) -> list[str]:
-    """Numbers that were not yet guessed."""
+    """Return the numbers that were not yet guessed."""
     guessed = {number for number, _ in env.state.game_state["guess_history"]}
     every = range(env.min_number, env.max_number + 1)
     return [f"[{number}]" for number in every if number not in guessed]
 
 
 def hints(env: Any) -> str:
-    """The range, and each guess with what the number is, such as 1-20: 10 lower, 5 higher."""
+    """Return the range, and each guess with its hint, such as 1-20: 10 lower, 5 higher."""
     shown = (f"{number} {hint}" for number, hint in env.state.game_state["guess_history"])
     return f"{env.min_number}-{env.max_number}: {', '.join(shown)}".rstrip()
 
 
 def middle(env: Any) -> dict[str, float]:
-    """The middle of what is left, or either of two, so that no number takes long."""
+    """Return the middle of the remaining range, or either of two: a binary search."""
     low, high = _left(env)
     middles = {(low + high) // 2, (low + high + 1) // 2}
     return {f"[{number}]": 1 / len(middles) for number in sorted(middles)}
 
 
 def how_many_stay(env: Any, action: str) -> str:
-    """How many numbers a guess leaves at most."""
+    """Return a sentence on the maximum number of candidates that a guess leaves."""
     low, high = _left(env)
     guess = int(action.strip("[]"))
     stay = max(guess - low, high - guess) if low <= guess <= high else high - low + 1
@@ -62,7 +62,7 @@ def how_many_stay(env: Any, action: str) -> str:
 
 
 def _left(env: Any) -> tuple[int, int]:
-    """The least and the greatest number that the hints leave."""
+    """Return the smallest and the largest number that the hints allow."""
     history = env.state.game_state["guess_history"]
     low = max((number + 1 for number, hint in history if hint == "higher"), default=env.min_number)
     high = min((number - 1 for number, hint in history if hint == "lower"), default=env.max_number)

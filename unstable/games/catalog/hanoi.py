@@ -1,4 +1,4 @@
-"""The shortest solution of the Tower of Hanoi, which is unique (Hinz 1989, Enseign. Math. 35)."""
+"""Shortest solution of the Tower of Hanoi, which is unique (Hinz 1989, Enseign. Math. 35)."""
 
 from typing import Any, NamedTuple
 
@@ -12,13 +12,13 @@ class _Step(NamedTuple):
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The next move on the shortest way to all disks on tower C."""
+    """Return the next move of the shortest solution, which has all disks on tower C."""
     step = _next(env.state.game_state["towers"])
     return {f"[{step.source} {step.target}]": 1.0}
 
 
 def reason(env: Any, action: str) -> str:
-    """Which disk is moved, and whether the shortest solution does it."""
+    """Return a sentence on the moved disk, and whether the shortest solution moves it."""
     towers = env.state.game_state["towers"]
     source, target = action.strip("[]").split()
     best = _next(towers)
@@ -30,7 +30,7 @@ def reason(env: Any, action: str) -> str:
 
 
 def _next(towers: dict[str, list[int]]) -> _Step:
-    """A disk that is not where it should be needs the smaller ones on the third tower first."""
+    """Return the next step: a misplaced disk needs all smaller disks on the third tower first."""
     place = {disk: name for name, disks in towers.items() for disk in disks}
     target, steps = "C", []
     for disk in sorted(place, reverse=True):
@@ -41,7 +41,7 @@ def _next(towers: dict[str, list[int]]) -> _Step:
 
 
 def legal_moves(env: Any) -> list[str]:
-    """A top disk onto a larger one or an empty tower."""
+    """Return the moves of a top disk onto a larger one or an empty tower."""
     tops = {name: min(disks, default=0) for name, disks in env.state.game_state["towers"].items()}
     return [
         f"[{source} {target}]"
@@ -52,7 +52,7 @@ def legal_moves(env: Any) -> list[str]:
 
 
 def position(env: Any) -> str:
-    """Each tower's disks from the bottom up, such as A 3 2, B, C 1."""
+    """Return each tower's disks from the bottom up, such as A 3 2, B, C 1."""
     towers = env.state.game_state["towers"].items()
     return ", ".join(" ".join([name, *map(str, disks)]) for name, disks in towers)
 

@@ -1,9 +1,9 @@
-"""Kuhn poker as it should be (Kuhn 1950, Contributions to the Theory of Games 1), and its expert.
+"""Kuhn poker with correct payoffs (Kuhn 1950, Contributions to the Theory of Games 1), and expert.
 
-TextArena's own game moves no chips when a player bets or calls, and deals once more after the end.
-Ours pays chips. The expert plays an equilibrium: of the family in alpha, from 0 to 1/3, the one
-with alpha = 1/3, where a king always bets. A match of several rounds pays their sum, so that it is
-an equilibrium of the match too.
+TextArena's game moves no chips when a player bets or calls, and deals once more after the end. This
+one pays chips. The expert plays the equilibrium with alpha = 1/3, where a king always bets, of the
+family with alpha from 0 to 1/3. A match pays the sum of its rounds, so the expert's strategy is an
+equilibrium of the match, too.
 """
 
 import re
@@ -15,8 +15,8 @@ from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 from unstable.games import questions
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
-_ALPHA = 1 / 3  # how often the opener bluffs with a jack
-_BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: of J, Q, K
+_ALPHA = 1 / 3  # probability that the opener bluffs with a jack
+_BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: for J, Q, K
 _CALL = {True: (0.0, _ALPHA + 1 / 3, 1.0), False: (0.0, 1 / 3, 1.0)}
 _WHY = {
     "bet": (
@@ -44,19 +44,19 @@ _ACTION = re.compile(r"\[(check|bet|fold|call)\]", re.IGNORECASE)
 
 
 def chips(env: Any) -> list[float]:
-    """What each seat of a poker game has won, or lost, over all rounds."""
+    """Return the chips that each seat of a poker game has won or lost over all rounds."""
     won = env.state.game_state["player_chips"]
     return [float(won[seat]) for seat in range(2)]
 
 
 class KuhnPoker(KuhnPokerEnv):
-    """Several rounds for chips; each costs one or two. Player 1 opens the odd rounds."""
+    """Kuhn poker over rounds that pay one or two chips each. Player 1 opens the odd rounds."""
 
     def __init__(self, max_rounds: int = 3) -> None:
         super().__init__(max_rounds=max_rounds)
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
-        """Begin anew; TextArena's would shuffle the deck as the last game left it."""
+        """Start a new game from an ordered deck; TextArena shuffles the last game's deck."""
         self.deck = [0, 1, 2]
         super().reset(num_players, seed)
 
@@ -68,7 +68,7 @@ class KuhnPoker(KuhnPokerEnv):
         )
 
     def step(self, action: str) -> tuple[bool, dict]:
-        """TextArena's step, with the chip of a bet or call moved first."""
+        """Move the chip of a bet or call, then make TextArena's step."""
         state = self.state.game_state
         move = _ACTION.search(action)
         if move and move[1].lower() in {"bet", "call"} & state["current_legal_action_tree"].keys():
@@ -92,7 +92,7 @@ class KuhnPoker(KuhnPokerEnv):
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The equilibrium's, by the seat's own card, who opened, and whether there is a bet."""
+    """Return the equilibrium's probabilities by the seat's card, its position, and any bet."""
     state = env.state.game_state
     seat = env.state.current_player_id
     card, opener = state["player_cards"][seat], seat == state["starting_player"]
@@ -105,40 +105,40 @@ def moves(env: Any) -> dict[str, float]:
 
 
 def reason(env: Any, action: str) -> str:
-    """What the seat's own card makes of the action."""
+    """Return a sentence on the effect of the action with the seat's card."""
     card = env.state.game_state["player_cards"][env.state.current_player_id]
     return _WHY[action.strip("[]")][card]
 
 
 def legal_moves(env: Any) -> list[str]:
-    """The actions that the round has come to."""
+    """Return the legal actions in the current round."""
     return [f"[{action}]" for action in env.state.game_state["current_legal_action_tree"]]
 
 
 def position(env: Any) -> str:
-    """The seat's card, the round, its lead in chips, the round's moves, and the legal actions.
+    """Return the seat's card, round, lead in chips, the round's moves, and the legal actions.
 
-    K 1/3 +0 check: check bet. What happened in earlier rounds is in the lead alone.
+    K 1/3 +0 check: check bet. The lead summarizes earlier rounds.
     """
     state, seat = env.state.game_state, env.state.current_player_id
     chips, legal = state["player_chips"], list(state["current_legal_action_tree"])
     opens = seat == state["starting_player"]
     moves = ([] if opens else ["check"]) if "check" in legal else ["check"] * opens + ["bet"]
     card = "JQK"[state["player_cards"][seat]]
-    lead = chips[seat] - chips[1 - seat] - (state["pot"] - 2 * env.ante)  # but for an open bet
+    lead = chips[seat] - chips[1 - seat] - (state["pot"] - 2 * env.ante)  # without an open bet
     played = "".join(f" {move}" for move in moves)
     number = f"{state['current_round']}/{env.max_rounds}"
     return f"{card} {number} {lead:+d}{played}: {' '.join(legal)}"
 
 
 def which_wins(rng: Random) -> tuple[str, list[str]]:
-    """Two cards, and the one that wins a showdown."""
+    """Draw two cards; the answer is the one that wins a showdown."""
     cards = rng.sample("JQK", 2)
     return " ".join(cards), [max(cards, key="JQK".index)]
 
 
 def which_card(rng: Random) -> tuple[str, list[str]]:
-    """A line as a seat sees it, with a mark that play never has, and the seat's card."""
+    """Draw a seat's line with a mark that never occurs in play; the answer is the seat's card."""
     line = _line(rng)
     return f"{line} ?", [line[0]]
 
@@ -149,12 +149,12 @@ def _line(rng: Random) -> str:
 
 
 def most_chips(env: Any) -> float:
-    """The most that can be won: in each round the ante and a bet."""
+    """Return the maximum payoff: the ante and a bet in each round."""
     return float(env.max_rounds * (env.ante + 1))
 
 
 def brief(goal: str) -> str:
-    """The rules and the request, with what the seats play for."""
+    """Return the rules and the request, with the goal of the seats."""
     return (
         f"Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and {goal}. A "
         "line is your card, the round, your lead in chips before it, the moves of the round, and "

@@ -1,10 +1,10 @@
 """Leduc hold'em (Southey et al. 2005, Bayes' Bluff, UAI), paid in chips.
 
-Six cards, two each of J, Q and K; an ante of 1. Each seat has a card; once both have bet, a public
-card is turned up and they bet again. A pair with the public card wins, else the higher card. Bets
-are 2 chips before the public card and 4 after it, at most two of them (a bet and a raise) each
-time. Seat 0 opens both rounds of betting of the odd hands. A hand is OpenSpiel's `leduc_poker`: its
-fold, call and raise are here fold, check or call, and bet or raise, in that order.
+The deck has six cards, two each of J, Q and K; the ante is 1. Each seat gets a card; after a round
+of betting, a public card is revealed, and a second round follows. A pair with the public card wins,
+else the higher card. Bets are 2 chips before the public card and 4 after it, at most two of them (a
+bet and a raise) per round. Seat 0 opens both rounds of betting of the odd hands. A hand equals
+OpenSpiel's `leduc_poker`, whose call is check or call here, and whose raise is bet or raise.
 """
 
 import json
@@ -27,7 +27,7 @@ _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
 _MOST_BETS = 2  # in a round of betting
 MOST_CHIPS = _ANTE + _MOST_BETS * sum(_BETS)
-"""The most that a seat can win or lose in a hand."""
+"""Maximum payoff or loss of a seat in a hand."""
 _RANKS = "JQK"
 _DECK = range(2 * len(_RANKS))  # cards 0 and 1 are the jacks
 _ACTION = re.compile(r"\[(check|bet|fold|call|raise)\]", re.IGNORECASE)
@@ -36,15 +36,15 @@ _ACTION = re.compile(r"\[(check|bet|fold|call|raise)\]", re.IGNORECASE)
 class Leduc(textarena.Env):
     """Hands of Leduc hold'em, whose chips add up.
 
-    Each card is one draw among those that are left, in the order seat 0's, seat 1's, and the public
-    one, which is drawn when betting comes to it.
+    Each card is one draw from the remaining cards, in the order seat 0, seat 1, and the public
+    card, which is drawn after the first round of betting.
     """
 
     def __init__(self, max_rounds: int = 1) -> None:
         self.max_rounds = max_rounds  # hands, as in KuhnPoker
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
-        """Begin the first hand."""
+        """Start the first hand."""
         self.state = textarena.TwoPlayerState(num_players=num_players, seed=seed)
         start = {"player_chips": {0: 0, 1: 0}, "current_round": 0, "starting_player": 1}
         self.state.reset(game_state=start, player_prompt_function=self._prompt)
@@ -69,7 +69,7 @@ class Leduc(textarena.Env):
         )
 
     def step(self, action: str) -> tuple[bool, dict]:
-        """Make a move of the seat to move; the first [move] of the text counts."""
+        """Make a move of the seat to move: the first [move] in the text."""
         seat, state = self.state.current_player_id, self.state.game_state
         self.state.add_observation(
             from_id=seat, message=action, observation_type=ObservationType.PLAYER_ACTION
@@ -107,7 +107,7 @@ class Leduc(textarena.Env):
         self._give_turn(state["starting_player"])
 
     def _put_in(self, seat: int, move: str) -> None:
-        """The chips of a move."""
+        """Add the chips of a move to the pot."""
         state = self.state.game_state
         bets, size = state["bets"], _BETS[len(state["moves"]) - 1]
         if move in ("call", "bet", "raise"):
@@ -120,7 +120,7 @@ class Leduc(textarena.Env):
         )
 
     def _end_betting(self) -> None:
-        """Turn up the public card, or compare the cards."""
+        """Reveal the public card, or compare the cards."""
         state = self.state.game_state
         if state["public_card"] is None:
             state["public_card"] = public = draw(state["deck"])
@@ -135,7 +135,7 @@ class Leduc(textarena.Env):
         self._end_hand(winner, f"Cards: public {rank(public)}, {shown}.")
 
     def _end_hand(self, winner: int | None, why: str) -> None:
-        """Pay the winner what the other has put in; nobody, if the pot is split."""
+        """Pay the other seat's bets to the winner; None splits the pot. Starts the next hand."""
         state = self.state.game_state
         chips = state["player_chips"]
         ends = "The pot is split."
@@ -155,7 +155,7 @@ class Leduc(textarena.Env):
             self.state.set_winner(player_id=leader, reason=text)
 
     def _give_turn(self, seat: int) -> None:
-        """Show the hand as it stands to the seat that moves next."""
+        """Show the current hand to the next seat to move."""
         state = self.state.game_state
         self.state.manually_set_current_player_id(new_player_id=seat)
         public = state["public_card"]
@@ -175,14 +175,14 @@ class Leduc(textarena.Env):
         )
 
     def _say(self, text: str, seat: int = -1) -> None:
-        """A message to a seat, or to both."""
+        """Send a message to a seat, or to both."""
         self.state.add_observation(
             message=text, to_id=seat, observation_type=ObservationType.GAME_MESSAGE
         )
 
 
 def rank(card: int) -> str:
-    """A card's letter.
+    """Return a card's letter.
 
     >>> rank(0), rank(3), rank(5)
     ('J', 'Q', 'K')
@@ -191,12 +191,12 @@ def rank(card: int) -> str:
 
 
 def _strength(card: int, public: int) -> tuple[bool, int]:
-    """A pair before no pair, then the rank."""
+    """Return a sort key: a pair with the public card first, then the rank."""
     return card // 2 == public // 2, card // 2
 
 
 def _moves(made: Sequence[str]) -> list[str]:
-    """What may follow the moves of a round of betting; none is its last."""
+    """Return the legal moves after the moves of an unfinished round of betting."""
     bets = len(made) - made.count("check")
     if not bets:
         return ["check", "bet"]
@@ -204,12 +204,12 @@ def _moves(made: Sequence[str]) -> list[str]:
 
 
 def legal_moves(env: Any) -> list[str]:
-    """Fold, check or call, bet or raise: those that betting has come to."""
+    """Return the legal moves of the betting: of fold, check, call, bet and raise."""
     return [f"[{move}]" for move in _moves(env.state.game_state["moves"][-1])]
 
 
 def position(env: Any) -> str:
-    """The seat's card, the public card, the pot, all moves of the hand, and the legal actions.
+    """Return the seat's card, public card, pot, all moves of the hand, and the legal actions.
 
     K - 2 check: check bet, and after the public card K Q 6 check bet call /: check bet.
     """
@@ -224,19 +224,19 @@ def position(env: Any) -> str:
 
 @cache
 def _equilibrium() -> dict[str, dict[str, float]]:
-    """Probabilities by position, as scripts/solve_leduc.py has computed them."""
+    """Load the probabilities by position, which scripts/solve_leduc.py computed."""
     text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
     table: dict[str, dict[str, float]] = json.loads(text)
     return table
 
 
 def moves(env: Any) -> dict[str, float]:
-    """The equilibrium's probabilities; hands pay a sum, so that it is one of several hands too."""
+    """Return the equilibrium's probabilities, which also hold for several hands: payoffs add up."""
     return _equilibrium()[position(env)]
 
 
 def reason(env: Any, action: str) -> str:
-    """What the action does to the chips."""
+    """Return a sentence on the action's effect on the chips."""
     state, seat = env.state.game_state, env.state.current_player_id
     bets, move = state["bets"], action.strip("[]")
     size = _BETS[len(state["moves"]) - 1]
@@ -251,7 +251,7 @@ def reason(env: Any, action: str) -> str:
 
 
 def which_wins(rng: Random) -> tuple[str, list[str]]:
-    """The two players' cards and the public card, and the one that wins."""
+    """Draw the players' cards and the public card; the answer is the card that wins."""
     first, second, public = rng.sample(_DECK, 3)
     better = max(first, second, key=lambda card: _strength(card, public))
     won = _strength(first, public) != _strength(second, public)
@@ -259,7 +259,7 @@ def which_wins(rng: Random) -> tuple[str, list[str]]:
 
 
 def which_hand(rng: Random) -> tuple[str, list[str]]:
-    """A line as a seat sees it, with a mark that play never has: P for a pair, else its card."""
+    """Draw a seat's line with a mark; the answer is P for a pair, otherwise the seat's card."""
     line = _line(rng)
     own, public = line[0], line[2]
     return f"{line} ?", ["P" if own == public else own]
@@ -270,7 +270,7 @@ def _line(rng: Random) -> str:
 
 
 def most_chips(env: Any) -> float:
-    """The most that can be won: in each hand the ante and two bets on either side of the card."""
+    """Return the maximum payoff: in each hand the ante, and two bets per round of betting."""
     return float(env.max_rounds * MOST_CHIPS)
 
 
@@ -285,7 +285,7 @@ INFO = GameInfo(
     env="Leduc",
     name="unstable.games.catalog.leduc:Leduc",
     legal_moves=legal_moves,
-    board_shows_all=lambda env: env.max_rounds == 1,  # of the present hand
+    board_shows_all=lambda env: env.max_rounds == 1,  # the board shows only the current hand
     small_tree=ONE_ROUND,
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),

@@ -9,9 +9,9 @@ from unstable.games.info import Compact, Expert, GameInfo, Question, SmallTree, 
 
 
 def moves(env: Any) -> dict[str, float]:
-    """Takes that leave a nim-sum of 0, evenly; where there is none, all takes, as all of them lose.
+    """Return the takes that leave a nim-sum of 0, or all takes if all lose, equally likely.
 
-    The nim-sum is the piles' sizes added in binary without carrying.
+    The nim-sum is the exclusive or of the piles' sizes.
     """
     piles = env.state.game_state["piles"]
     nim_sum = reduce(xor, piles)
@@ -24,13 +24,13 @@ def moves(env: Any) -> dict[str, float]:
 
 
 def action_values(env: Any) -> dict[str, float]:
-    """1 for a take that leaves a nim-sum of 0, -1 for any other."""
+    """Return 1 for takes that leave a nim-sum of 0, and -1 for others."""
     winning = moves(env) if reduce(xor, env.state.game_state["piles"]) else {}
     return {move: 1.0 if move in winning else -1.0 for move in legal_moves(env)}
 
 
 def reason(env: Any, action: str) -> str:
-    """The nim-sum that a take leaves, and who wins by it."""
+    """Return a sentence on the nim-sum that a take leaves, and on the winner."""
     pile, take = map(int, action.strip("[]").split())
     left = list(env.state.game_state["piles"])
     left[pile] -= take
@@ -46,18 +46,18 @@ def reason(env: Any, action: str) -> str:
 
 
 def legal_moves(env: Any) -> list[str]:
-    """Any number of objects of one pile."""
+    """Return the takes: any number of objects of one pile."""
     piles = enumerate(env.state.game_state["piles"])
     return [f"[{pile} {take}]" for pile, size in piles for take in range(1, size + 1)]
 
 
 def position(env: Any) -> str:
-    """The piles' sizes in order, such as 3 4 5."""
+    """Return the piles' sizes in order, such as 3 4 5."""
     return _sizes(env.state.game_state["piles"])
 
 
 def what_is_left(rng: Random) -> tuple[str, list[str]]:
-    """Piles and a take, and the piles after it."""
+    """Draw piles and a take; the answer is the piles after it."""
     piles = [rng.randint(0, 5) for _ in range(3)]
     pile = rng.randrange(3)
     piles[pile] = max(1, piles[pile])

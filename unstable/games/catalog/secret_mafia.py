@@ -1,4 +1,4 @@
-"""SecretMafia: its teams, and whom a seat may choose."""
+"""SecretMafia: its teams, and the players that a seat may choose."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ _MAFIA_FIRST = ("Mafia", "Doctor", "Detective", "Villager")  # the order of the 
 
 
 def living(env: Any) -> list[str]:
-    """The living that a seat may choose, as the env lists them; by day, who is spoken of.
+    """Return the living players that a seat may choose, or name in talk by day.
 
-    The env takes any text by day, as talk, and any of the living at night.
+    The env accepts any text by day, as talk, and any living player at night.
     """
     state, own = env.state.game_state, env.state.current_player_id
     roles, phase = state["player_roles"], state["phase"].value
@@ -21,13 +21,13 @@ def living(env: Any) -> list[str]:
 
 
 def mafia_and_village(env: Any, seats: int) -> tuple[tuple[int, ...], ...]:
-    """The mafia has the first seats, by the env's share of it; all others are the village's."""
+    """Return the mafia, which has the first seats by the env's ratio of it, and the village."""
     mafia = max(1, round(seats * env.mafia_ratio))
     return tuple(range(mafia)), tuple(range(mafia, seats))
 
 
 def by_role(env: Any) -> list[int]:
-    """The mafia's numbers, the doctor's, the detective's, the villagers'."""
+    """Return the numbers of the mafia, then the doctor, the detective, and the villagers."""
     roles = env.state.game_state["player_roles"]
     return sorted(roles, key=lambda number: (_MAFIA_FIRST.index(roles[number]), number))
 

@@ -1,4 +1,4 @@
-"""The table of the catalogue: every game of which more is known than its env."""
+"""Table of the catalog: every game with metadata."""
 
 from unstable.games.catalog import (
     bargaining,
@@ -36,18 +36,18 @@ GAMES: tuple[GameInfo, ...] = (
 _BY_ENV = {
     (info.name.partition(":")[0] if ":" in info.name else _THEIRS, info.env): info for info in GAMES
 }
-"""Games by the module of a class of ours, or TextArena's package, and the class."""
+"""Games by module and class: the module of a class of ours, or TextArena's package."""
 _NOTHING = GameInfo()
 EXPERT_GAMES = ", ".join(info.name for info in GAMES if info.expert is not None)
 """The games with an expert, for messages."""
 EXACT_GAMES = ", ".join(info.name for info in GAMES if info.small_tree is not None)
-"""The games that can be solved exactly, some in small variants alone, for messages."""
+"""The games that can be solved exactly, some only in small variants, for messages."""
 
 
 def info_of(env: type) -> GameInfo:
-    """What is known of an env's class, or else of the nearest one that it extends.
+    """Return the metadata of an env's class, or of the nearest base class that has any.
 
-    A class of another module is not meant, whatever its name.
+    A class of another module does not match, even if its name does.
     """
     return next((_BY_ENV[key] for key in map(_place, env.__mro__) if key in _BY_ENV), _NOTHING)
 

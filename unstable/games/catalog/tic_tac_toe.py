@@ -1,4 +1,4 @@
-"""TicTacToe and WildTicTacToe, played perfectly by going through all that can follow."""
+"""TicTacToe and WildTicTacToe, played perfectly by exhaustive search."""
 
 from functools import cache, partial
 from random import Random
@@ -26,23 +26,23 @@ class _Cell(NamedTuple):
 
 
 def moves(env: Any, *, wild: bool = False) -> dict[str, float]:
-    """The optimal moves, evenly: those that win soonest, or else draw, or else lose latest."""
+    """Return the optimal moves, equally likely: soonest wins, else draws, else latest losses."""
     return {_text(move, wild): p for move, p in _best(_board(env), wild).items()}
 
 
 def action_values(env: Any, *, wild: bool = False) -> dict[str, float]:
-    """1 for a move that wins against perfect play, 0 for one that draws, -1 for one that loses."""
+    """Return each move's outcome under perfect play: 1 for a win, 0 for a draw, -1 for a loss."""
     values = _values(_board(env), wild)
     return {_text(move, wild): float((value > 0) - (value < 0)) for move, value in values.items()}
 
 
 def _text(move: _Cell, wild: bool) -> str:
-    """A move as the env takes it; in the wild game a seat may place either mark."""
+    """Return a move in the env's form; in the wild game a seat may place either mark."""
     return f"[{move.mark} {move.cell}]" if wild else f"[{move.cell}]"
 
 
 def reason(env: Any, action: str) -> str:
-    """A line completed or blocked, a double threat, or the place taken."""
+    """Return a sentence on a completed or blocked line, a double threat, or the cell."""
     board = _board(env)
     move = _Cell(_marks(board, wild=False)[0], int(action.strip("[]")))
     mark, cell = move
@@ -63,7 +63,7 @@ def reason(env: Any, action: str) -> str:
 
 
 def wild_reason(env: Any, action: str) -> str:
-    """A line completed, or the value of what is left to the next seat."""
+    """Return a sentence on a completed line, or the value of the position for the next seat."""
     board = _board(env)
     mark, cell = action.strip("[]").split()
     move = _Cell(mark, int(cell))
@@ -81,7 +81,7 @@ def _best(board: Board, wild: bool) -> dict[_Cell, float]:
 
 
 def _values(board: Board, wild: bool) -> dict[_Cell, int]:
-    """Value of each legal move, as `_value` has it."""
+    """Return the value of each legal move to the seat to move (see `_value`)."""
     return {
         move: -_value(_after(board, move), wild)
         for cell in _empty(board)
@@ -91,7 +91,7 @@ def _values(board: Board, wild: bool) -> dict[_Cell, int]:
 
 @cache
 def _value(board: Board, wild: bool) -> int:
-    """Value of the board to the seat to move: above 0 a win, below a loss, more if it is sooner."""
+    """Return the board's value to the mover: positive for a win, larger in size if it is sooner."""
     if any(board[a] and board[a] == board[b] == board[c] for a, b, c in _LINES.values()):
         return -1 - len(_empty(board))
     marks = _marks(board, wild)
@@ -104,7 +104,7 @@ def _board(env: Any) -> Board:
 
 
 def _marks(board: Board, wild: bool) -> str:
-    """The marks that the seat to move may place; O begins."""
+    """Return the marks that the seat to move may place; O moves first."""
     return "XO" if wild else "X" if board.count("O") > board.count("X") else "O"
 
 
@@ -117,19 +117,19 @@ def _after(board: Board, move: _Cell) -> Board:
 
 
 def _completed(board: Board, move: _Cell) -> str:
-    """The first line that a move completes, or nothing."""
+    """Return the name of the first line that a move completes; empty if none."""
     after = _after(board, move)
     lines = (name for name, line in _LINES.items() if move.cell in line)
     return next((name for name in lines if all(after[c] == move.mark for c in _LINES[name])), "")
 
 
 def legal_moves(env: Any) -> list[str]:
-    """The empty cells of a board whose moves name a cell."""
+    """Return a move for each empty cell, for games whose moves name a cell."""
     return [f"[{cell}]" for cell in _empty(_board(env))]
 
 
 def position(env: Any) -> str:
-    """Cell by cell X for the seat's own, O for the other's, or the number of an empty cell.
+    """Return the cells: X for the seat's marks, O for the other's, numbers for empty cells.
 
     >>> from unstable.games.textarena import make_raw
     >>> from unstable.config import GameConfig
@@ -145,7 +145,7 @@ def position(env: Any) -> str:
 
 
 def _random_board(rng: Random) -> list[str]:
-    """Any board in the compact form, finished or not, four in ten with a line that was drawn."""
+    """Draw the cells of any board, finished or not; four in ten get a random line of one mark."""
     cells = list(map(str, range(9)))
     order = rng.sample(range(9), rng.randint(3, 9))
     for turn, cell in enumerate(order):
@@ -162,13 +162,13 @@ def _won(cells: list[str], mark: str) -> bool:
 
 
 def who_has_three(rng: Random) -> tuple[str, list[str]]:
-    """A board and a mark, and whether that mark has three in a row."""
+    """Draw a board and a mark; the answer is the mark if it has three in a row, else -."""
     cells, mark = _random_board(rng), rng.choice("XO")
     return f"{''.join(cells)}{mark}", [mark if _won(cells, mark) else "-"]
 
 
 def what_completes(rng: Random) -> tuple[str, list[str]]:
-    """A board and a mark, and the empty cells where that mark would complete a line."""
+    """Draw a board and a mark; the answers are the cells where the mark completes a line, or -."""
     cells, mark = _random_board(rng), rng.choice("XO")
     completing = [
         cell

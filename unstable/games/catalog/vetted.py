@@ -1,4 +1,4 @@
-"""What people found out about games: the vetted ones, and known defects of TextArena's."""
+"""Vetted games, and known defects of TextArena's games."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,21 +8,21 @@ from unstable.games.services import game_info, prompt_style, rule_bot, with_team
 from unstable.games.textarena import env_class
 
 COLUMNS = ("game", "seats", "sees", "pays", "longest", "expert", "compact", "solver", "defects")
-"""What `cells` gives of a game, in this order."""
+"""Columns of `Vetted.cells`, in order."""
 
 
 class Vetted(NamedTuple):
-    """A game that others may rely on, an entry of `vetted.yaml`, which says what each field is."""
+    """A recommended game: an entry of `vetted.yaml`, which explains the fields."""
 
     config: GameConfig
-    sees: str  # what a seat is shown
+    sees: str  # content of a seat's observations
     pays: str
     longest: int  # turns
     solver: str
     defects: str
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table, by `COLUMNS`."""
+        """Return the game's row of the table, by `COLUMNS`."""
         config, info = self.config, game_info(self.config)
         args = ", ".join(f"{name}: {value}" for name, value in config.args.items())
         teams = " against ".join(str(len(team)) for team in with_teams(config).teams)
@@ -46,13 +46,13 @@ def _read(name: str) -> Any:
 
 PACK = tuple(Vetted(GameConfig(**row.pop("game")), **row) for row in _read("vetted.yaml"))
 DEFECTS: dict[str, str] = _read("defects.yaml")
-"""What is wrong with an env's class: the rest of a sentence that begins with the game's name."""
+"""Defects by class name of the env: the rest of a sentence that begins with the game's name."""
 
 
 def known_defect(config: GameConfig) -> str | None:
-    """What is known to be wrong with a game that a config names, or None.
+    """Return the known defect of a config's game, or None.
 
-    An env that extends one of TextArena's is not meant: it may have mended it.
+    Excludes envs that extend one of TextArena's classes: they may have fixed the defect.
     """
     cls = env_class(config)
     return DEFECTS.get(cls.__name__) if cls.__module__.startswith("textarena.") else None

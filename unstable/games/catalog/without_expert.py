@@ -10,19 +10,19 @@ from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always
 
 
 def pig_moves(env: Any) -> list[str]:
-    """Two moves, the same at any time."""
+    """Return the two moves, which are always legal."""
     return ["[roll]", "[hold]"]
 
 
 def pig_position(env: Any) -> str:
-    """The seat's own score, the other's, the turn's total, and the score that wins."""
+    """Return the seat's score, the other's, the turn's total, and the score that wins."""
     scores, seat = env.state.game_state["scores"], env.state.current_player_id
     turn_total = env.state.game_state["turn_total"]
     return f"{scores[seat]} {scores[1 - seat]} {turn_total} {env.winning_score}"
 
 
 def liars_moves(env: Any) -> list[str]:
-    """Bids up to the number of dice on the table (the env takes any, but no more can be true)."""
+    """Return bids up to the number of dice; the env accepts more, but they cannot be true."""
     state = env.state.game_state
     bid, dice = state["current_bid"], sum(state["remaining_dice"].values())
     lowest = (max(1, bid["quantity"]), max(1, bid["face_value"]))
@@ -55,17 +55,17 @@ LIARS = GameInfo(env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves)
 
 
 def tak_position(env: Any) -> str:
-    """X for the seat's own stones and O for the other's, such as 0 X 2/O 4 5/6 7 8."""
+    """Return the cells, X for the seat's stones and O for the other's: 0 X 2/O 4 5/6 7 8."""
     return _cells(env, marks="OX", shown="XO")
 
 
 def three_player_position(env: Any) -> str:
-    """X for the seat's own marks, Y for the next seat's, Z for those of the one after it."""
+    """Return the cells, X for the seat's marks, Y for the next seat's, Z for the third seat's."""
     return _cells(env, marks="ABC", shown="XYZ")
 
 
 def _cells(env: Any, marks: str, shown: str) -> str:
-    """The cells, rows apart; `marks` are the env's by seat, `shown` ours from the mover on."""
+    """Return the cells by row. `marks` are the env's by seat, `shown` ours from the mover on."""
     seat, board = env.state.current_player_id, env.state.game_state["board"]
     names = {mark: shown[(index - seat) % len(marks)] for index, mark in enumerate(marks)}
     return "/".join(
@@ -110,13 +110,13 @@ THREE_PLAYERS = GameInfo(
 
 
 def briscola_moves(env: Any) -> list[str]:
-    """Any card in the hand, by its index from 1."""
+    """Return a move for each card in the hand, by its index from 1."""
     hand = env.state.game_state["players"][env.state.current_player_id]["hand"]
     return [f"[play {index}]" for index in range(1, len(hand) + 1)]
 
 
 def golf_moves(env: Any) -> list[str]:
-    """A card is drawn or taken; then it is put in a place or, unless it was taken, discarded."""
+    """Return draw and take; then a swap with each place and, unless the card was taken, discard."""
     state = env.state.game_state
     if state["turn_phase"] == "draw":
         return ["[draw]", "[take]"] if state["discard_pile"] else ["[draw]"]
@@ -126,13 +126,13 @@ def golf_moves(env: Any) -> list[str]:
 
 
 def othello_moves(env: Any) -> list[str]:
-    """Any text passes for the seat that cannot move."""
+    """Return the legal moves; `[pass]` if there are none, for which the env accepts any text."""
     moves = env.state.game_state["valid_moves"]
     return [f"[{row}, {column}]" for row, column in moves] or ["[pass]"]
 
 
 def halves(env: Any, seats: int) -> tuple[tuple[int, ...], ...]:
-    """Two teams of the same size, the first seats and the last."""
+    """Return two teams of equal size: the first half of the seats, and the second."""
     return tuple(range(seats // 2)), tuple(range(seats // 2, seats))
 
 
