@@ -245,7 +245,7 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
 def _drawn(question: Question) -> list[str]:
     """A question's text and its right answers, of a fixed draw."""
 =======
-def _drawn(question: RuleQuestion) -> list[str]:
+def _drawn(question: Question) -> list[str]:
     """Return a question's text and its correct answers, with a fixed seed."""
 >>>>>>> h/ds2
     asked, answers = question.draw(random.Random(0))

@@ -85,7 +85,7 @@ def compact(config: GameConfig, env: Environment) -> Compact | None:
 def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Questions about the game's rules; they read positions as the style `compact` puts them."""
 =======
-def game_questions(config: GameConfig) -> tuple[RuleQuestion, ...]:
+def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Return questions about the game's rules, which have the format of the style `compact`."""
 >>>>>>> h/ds2
     env = make_environment(config)
