@@ -303,10 +303,7 @@ Named = list[tuple[str, float]]
 
 
 def named(config: RunConfig, by_game: Mapping[int, float]) -> Named:
-    """Return pairs of name and figure for figures by game id, ordered by id.
-
-    A name states what is played, in terms of version 0; an id depends on the order of the specs.
-    """
+    """Return pairs of name and figure, by id; a name states what version 0 plays in the game."""
     names = _names(config) if by_game else {}
     return [(names[number], figure) for number, figure in sorted(by_game.items())]
 
