@@ -91,10 +91,7 @@ class MetricHistory:
     def finding(
         self, figure: float, threshold: float, within: Callable[[float, float], bool]
     ) -> RuleFinding | None:
-        """Return a finding if `figure` is not within the threshold, else None.
-
-        Its `since` is the version from which on no value is within the threshold.
-        """
+        """Return a finding on `figure`; None if it is within the threshold."""
         if within(figure, threshold):
             return None
         version = self.recent[-1].version

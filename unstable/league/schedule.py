@@ -104,8 +104,7 @@ class Schedule:
         `probabilities` are those of the versions in `past`; without them all are equally likely.
         One kind of opponent (self, past, fixed) is drawn for a group, and one opponent of that kind
         for each other side. Against itself the policy is trained in every seat, otherwise in those
-        of one side; in a game that branches always in one seat, since a fork precedes a turn of
-        one.
+        of one side; games that branch train one seat, since a fork precedes the turn of one seat.
         """
         self._mark(policy, past, list(probabilities))
         size, branches = self._config.group_size, self._config.groups.by == "branch"

@@ -90,9 +90,8 @@ def answer_tokens(sampled: SampledTokens | None) -> AnswerTokens:
 def read_games(path: Path, skipped: Skipped, start: int = 0) -> Iterator[RecordedGame]:
     """Yield the games of a training file from byte `start` on, each with its branches.
 
-    A game with missing branches is left out, since the run ended while they were written or they
-    are damaged; branches of a damaged game are left out too. Raises `ConfigError` for another
-    format.
+    A game with missing branches is left out, as when the run ended during their writing or they are
+    damaged; so are branches of a damaged game. Raises `ConfigError` for another format.
     """
     for _, recorded in placed_games(path, skipped, start):
         yield recorded

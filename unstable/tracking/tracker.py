@@ -75,8 +75,7 @@ class Tracker:
     ) -> None:
         """Open the sinks and the display; `sinks` are makers of custom sinks.
 
-        `device` describes the machine for the dashboard's head; `usage` returns the machine's
-        utilization, by default none.
+        `device` describes the machine for the dashboard's head; `usage` returns its utilization.
         """
         self.folder = folder
         self._stale = Stale(config)
@@ -225,8 +224,7 @@ class Tracker:
     def end_update(self, version: int) -> None:
         """End a row of `metrics.jsonl` with all metrics since the last call.
 
-        A run that reaches its time limit has two rows of its last version; the second holds later
-        metrics.
+        A run out of time has two rows of its last version; the second has later metrics.
         """
         self.recording.spend(self.view.phase.name)
         is_new = version > self.view.version

@@ -128,8 +128,7 @@ class SampleGame(NamedTuple):
 class SampleGames:
     """Selection of at most `MOST_GAMES` games of an evaluation, equal for every version.
 
-    It cycles through envs, opponents and temperatures, and takes of each the remaining game with
-    the lowest id.
+    It cycles through envs, opponents and temperatures, each time taking the game of the lowest id.
     """
 
     def __init__(self) -> None:
