@@ -116,7 +116,10 @@ class RunFolder:
         whole: Set[PlayerId] = frozenset(),
         policy: str = MAIN,
     ) -> None:
-        """Delete a policy's checkpoints but the `newest`, `whole` and the weights of `adapters`."""
+        """Delete a policy's checkpoints except the `newest` ones and those in `whole`.
+
+        Only the weights are kept of versions in `adapters`.
+        """
         for version in self.versions(policy)[:-newest]:
             player = PlayerId.policy(version, policy)
             if player in whole:

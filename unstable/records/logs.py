@@ -86,7 +86,7 @@ class LogFile(RotatingFileHandler):
     def doRollover(self) -> None:
         """Begin a new file, or continue in the one that another process has begun.
 
-        An evaluation that runs beside its run logs to these files too.
+        An evaluation that is concurrent with its run logs to these files too.
         """
         assert self.stream is not None, "shouldRollover has opened it"
         if os.path.samestat(os.fstat(self.stream.fileno()), os.stat(self.baseFilename)):
@@ -103,7 +103,7 @@ class LogFile(RotatingFileHandler):
 
 def setup_logging(folder: RunFolder, component: str) -> None:
     """Log a process of this package, with libraries' warnings, to `logs/<component>.log`; once."""
-    # They bring handlers that write to the terminal as they are imported, so they come first.
+    # Importing them installs handlers that write to the terminal, so they come first.
     import torch  # noqa: F401
     import transformers.utils.logging as transformers_logging
 

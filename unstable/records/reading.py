@@ -20,7 +20,7 @@ from unstable.types import PlayerId
 from unstable.types.metrics import MetricKey
 
 WHOLE = "time/total"
-"""Metric in every row except those of evaluations that ran beside training."""
+"""Metric in every row except those of evaluations that were concurrent with training."""
 _TAIL_BYTES = 2**22
 _DECODERS: dict[type, "json_codec.Decoder[Any]"] = {}
 _OWN_FORMAT = b'{"format":%d,' % FORMAT
@@ -187,8 +187,8 @@ def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]
 def joined(rows: Iterable[Row]) -> list[Row]:
     """Return rows in order, with an evaluation's own row merged into its version's.
 
-    An evaluation that ran beside training wrote its row later, without a `time/total`. It is left
-    out if its version's row is not among these.
+    An evaluation that was concurrent with training wrote its row later, without a `time/total`. It
+    is left out if its version's row is not among these.
     """
     found: list[Row] = []
     for row in rows:

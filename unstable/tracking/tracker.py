@@ -144,7 +144,7 @@ class Tracker:
     def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
         """Record the scores of a version against each opponent.
 
-        With `beside`, the evaluation ran beside later updates, and `end_evaluation` follows.
+        With `beside`, the evaluation ran concurrently with updates, and `end_evaluation` follows.
         """
         self.recording.add(evaluation_metrics(scores), beside)
         if scores:
