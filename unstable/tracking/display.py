@@ -22,7 +22,7 @@ from unstable.types.processes import Waits
 
 logger = logging.getLogger(__name__)
 STILL_S = 20.0
-"""Seconds without a game, an answer or a new phase after which a line names what the run awaits."""
+"""Seconds without a game, an answer or a new phase after which a line names the open waits."""
 
 
 class Display:

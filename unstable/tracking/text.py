@@ -40,7 +40,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
     Control characters are spelled out; white space between words is kept.
 
-    >>> wrapped("one two\nthree", 5)
+    >>> wrapped("one two\\nthree", 5)
     ['one', 'two', 'three']
     """
     console = Console(width=width, color_system=None)
