@@ -1,5 +1,5 @@
-"""League: the players, how strong they are, who plays next, evaluations, the guard.
+"""League: players, ratings, opponent sampling, evaluations and the collapse guard.
 
-The config, versions and finished games come in; specs of games, ratings and scores go out. Nothing
-of what is trained enters: evaluation never touches it.
+The config, versions and finished games come in; game specs, ratings and scores go out. Nothing that
+is trained enters: an evaluation never changes it.
 """

@@ -1,8 +1,8 @@
-"""Which env is drawn where there are several: by weights alone, or also by what each teaches now.
+"""Curriculum: probabilities of the envs in a run with several, by weights or by learning signal.
 
-A rule is a function of the envs as their training rewards show them that gives each a weight; a
-user's own has the same form. It is asked when a version is announced, and its probabilities hold
-until the next one is: nothing here draws anything.
+A rule is a function that gives each env a weight, from the training rewards of the env; custom
+rules have the same form. It is evaluated when a version is announced, and its probabilities hold
+until the next announcement: this module draws nothing.
 """
 
 import math
@@ -17,44 +17,44 @@ from unstable.league.matchmaking import read_rule, rule_weights
 from unstable.types import PlayedGame
 
 SLOW = 1 / 4
-"""The power of the decay that the slower of two running means has: its memory is so much longer."""
+"""Exponent of the decay for the slower of two running means, whose memory is four times as long."""
 
 Weights = Sequence[float]
 
 
 class EnvStats(NamedTuple):
-    """An env as rules see it: EnvStats("Nim-v0", 1.0, trajectories=812.0, spread=0.9, progress=0.1)
+    """Statistics of an env: EnvStats("Nim-v0", 1.0, trajectories=812.0, spread=0.9, progress=0.1)
 
-    All is of the policy's training rewards, seat by seat, the mean over seats. `spread` is their
-    standard deviation, `progress` how far their mean has moved: the distance of a running mean from
-    one whose memory is four times as long. Of an env without games they are the largest of others.
+    All are computed from the policy's training rewards for each seat, and averaged over seats.
+    `spread` is the standard deviation; `progress` is the distance between the running mean and one
+    whose memory is four times as long. An env without games has the largest values of the others.
     """
 
     env: str
-    weight: float  # by the config
-    trajectories: float  # that still count
+    weight: float  # from the config
+    trajectories: float  # decayed count
     spread: float
     progress: float
 
 
 Rule = Callable[[Sequence[EnvStats]], Weights]
-"""The weight of each env, in the config's order."""
+"""Function of the envs, in config order, that returns their weights."""
 
 
 def weight(envs: Sequence[EnvStats]) -> Weights:
-    """The config's weights alone."""
+    """Return the config's weights unchanged."""
     return [each.weight for each in envs]
 
 
 def spread(envs: Sequence[EnvStats]) -> Weights:
-    """Weights times spread: where all games end alike there is no gradient."""
+    """Return weights times spread, since an env where all games end alike has no gradient."""
     return [each.weight * each.spread for each in envs]
 
 
 def progress(envs: Sequence[EnvStats]) -> Weights:
-    """Weights times progress, upwards or downwards.
+    """Return weights times progress, upwards or downwards.
 
-    Learning progress as Matiisen et al. (2017, arXiv 1707.00183) have it, by two running means as
+    Learning progress as in Matiisen et al. (2017, arXiv 1707.00183), from two running means as in
     Kanitscheider et al. (2021, arXiv 2106.14876).
     """
     return [each.weight * each.progress for each in envs]
@@ -62,55 +62,55 @@ def progress(envs: Sequence[EnvStats]) -> Weights:
 
 BUILT_IN: dict[str, Rule] = {"weight": weight, "spread": spread, "progress": progress}
 TRIAL = [EnvStats(f"env-{at}", 1.0, 100.0, 0.5 + at / 10, 0.1 + at / 10) for at in range(3)]
-"""What a rule is tried with before a run."""
+"""Envs with which a rule is tried before a run."""
 
 
 class Sums(BaseModel):
-    """Rewards of a seat, faded: how many, their sum, and their squares' sum."""
+    """Decayed sums over a seat's rewards: their count, total and total of squares."""
 
     count: NonNegativeFloat = 0.0
     total: float = 0.0
     squares: NonNegativeFloat = 0.0
 
     def add(self, reward: float) -> None:
-        """Count one."""
+        """Add a reward."""
         self.count += 1
         self.total += reward
         self.squares += reward * reward
 
     def fade(self, share: float) -> None:
-        """Have all so far count so much."""
+        """Multiply all sums by `share`."""
         self.count, self.total = self.count * share, self.total * share
         self.squares *= share
 
     @property
     def mean(self) -> float:
-        """The mean of the rewards."""
+        """Mean of the rewards."""
         return self.total / self.count
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation."""
+        """Standard deviation of the rewards."""
         return math.sqrt(max(0.0, self.squares / self.count - self.mean**2))
 
 
 class SeatRewards(BaseModel):
-    """A seat's rewards, with a short and with a long memory."""
+    """Rewards of a seat, with a short and a long memory."""
 
     fast: Sums = Sums()
     slow: Sums = Sums()
 
 
 class CurriculumState(BaseModel):
-    """What a resume needs: by env its seats."""
+    """State of the curriculum for a resume: rewards by env and seat."""
 
     seats: dict[str, dict[int, SeatRewards]]
 
 
 class Curriculum:
-    """The rule of a run, and the rewards that it goes by.
+    """Rule of a run that weights its envs, and the training rewards that the rule uses.
 
-    Raises `ConfigError` for a rule that is none, or cannot be asked.
+    Raises `ConfigError` if the rule cannot be loaded or called, or returns invalid weights.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -124,11 +124,11 @@ class Curriculum:
 
     @property
     def follows_weights(self) -> bool:
-        """Whether the config's weights decide alone."""
+        """True if the config's weights alone decide: the rule is `weight`, or there is one env."""
         return self._config.rule == "weight" or len(self._weights) == 1
 
     def count(self, games: Sequence[PlayedGame]) -> None:
-        """Take in the rewards of training games."""
+        """Add the rewards of training games; does nothing if `follows_weights`."""
         if self.follows_weights:
             return
         for game in games:
@@ -139,14 +139,14 @@ class Curriculum:
                 seat.slow.add(trajectory.reward)
 
     def fade(self) -> None:
-        """Have what was counted until now count less: a version has come."""
+        """Decay the rewards counted so far, once for each new version."""
         for seats in self._seats.values():
             for seat in seats.values():
                 seat.fast.fade(self._config.decay)
                 seat.slow.fade(self._config.decay**SLOW)
 
     def stats(self) -> list[EnvStats]:
-        """The envs, in the config's order; empty where weights decide alone."""
+        """Return the statistics of the envs in config order; [] if `follows_weights`."""
         if self.follows_weights:
             return []
         found = {env: self._of(env) for env in self._weights}
@@ -159,7 +159,7 @@ class Curriculum:
         ]
 
     def probabilities(self) -> list[float]:
-        """How likely each env is drawn, in the config's order; empty where weights decide alone."""
+        """Return the probability of each env in config order; [] if `follows_weights`."""
         if not (envs := self.stats()):
             return []
         plain = _shares([each.weight for each in envs])
@@ -169,7 +169,7 @@ class Curriculum:
         return [(1 - share) * a + share * b for a, b in zip(plain, ruled, strict=True)]
 
     def metrics(self, probabilities: Sequence[float]) -> dict[str, float | None]:
-        """What is known of each env, and how likely it is drawn; empty where weights decide."""
+        """Return metrics `curriculum/*` of each env; {} if `follows_weights`."""
         found: dict[str, float | None] = {}
         for each, probability in zip(self.stats(), probabilities, strict=True):
             found[f"curriculum/probability/{each.env}"] = probability
@@ -178,11 +178,11 @@ class Curriculum:
         return found
 
     def state(self) -> CurriculumState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         return CurriculumState.model_construct(seats=self._seats)
 
     def restore(self, state: CurriculumState) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self._seats = {env: state.seats.get(env, {}) for env in self._weights}
 
     def _of(self, env: str) -> EnvStats:
@@ -197,7 +197,7 @@ class Curriculum:
         )
 
     def _asked(self, envs: Sequence[EnvStats]) -> list[float]:
-        """The rule's weights; raises `ConfigError` where they are none. All may be 0."""
+        """Return the rule's weights, which may all be 0; raises `ConfigError` for invalid ones."""
         weights = rule_weights(self._place, partial(self._rule, envs), len(envs), "envs")
         return [float(each) for each in weights]
 

@@ -1,4 +1,4 @@
-"""Which games an evaluation consists of, and what they amount to."""
+"""Games of an evaluation, and the scores, payoffs and gains that result from them."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,22 +11,23 @@ from unstable.types.intervals import Z, mean, mean_interval, student_interval
 from unstable.types.seeds import derive_seed
 from unstable.types.tallies import FEWEST
 
-POWER_Z = 0.841621  # of a normal distribution's lower 80 %
+POWER_Z = 0.841621  # 80 % quantile of the standard normal distribution
 DIFFERENCE = 0.05
-"""The difference of scores for which `needed` says how many games it takes."""
+"""Difference of scores that `EvalScore.needed` counts the games for."""
 ALONE = "alone"
-"""The opponent's name in games with one seat."""
+"""Name of the opponent in games with one seat."""
 
 
 def evaluation_games(
     config: RunConfig, version: int, past: Sequence[PlayerId] = ()
 ) -> list[GameSpec]:
-    """`eval.games` games in each env against each opponent: each deal once from every side.
+    """Return the specs of `eval.games` games per env, opponent and temperature, from every side.
 
-    A side is a seat, or a team. The number is rounded up to whole rounds of sides. All are played
-    at the first temperature, then at the next. Specs depend on `version` only by the player's name.
-    Last come those against `past`, if that is among the opponents: versions from the oldest to the
-    newest one, which share the number evenly, so that each has `FEWEST` games or is alone.
+    A side is a seat or a team; each deal is played once from every side, and the number of games is
+    rounded up to whole rounds of sides. Specs are ordered by temperature, and depend on `version`
+    only through the player's name. Games against `past`, the past versions from the oldest to the
+    newest, come last, if `eval.opponents` contains it: the versions share the number of games
+    evenly, so that each has at least `FEWEST` games or is the only one.
     """
     named = [PlayerId(name) for name in config.eval.opponents if name != PAST]
     past = past if PAST in config.eval.opponents else ()
@@ -53,17 +54,17 @@ def evaluation_games(
 
 
 def _spread(players: Sequence[PlayerId], count: int) -> list[PlayerId]:
-    """So many of them, one at least, evenly from the last one back to the first."""
+    """Return `count` players or fewer, but one if any, evenly spaced from the last to the first."""
     count = min(max(1, count), len(players))
     step = (len(players) - 1) / max(1, count - 1)
     return [players[len(players) - 1 - round(step * number)] for number in range(count)]
 
 
 def rated_games(config: RunConfig, version: int, results: Sequence[GameResult]) -> list[GameResult]:
-    """The games that ratings are made of: those at the first temperature.
+    """Return the games that ratings use: the version's at the first temperature, unconstrained.
 
-    The version at another one is another player, and so is one that is held to legal moves, that
-    votes, or that a judge chooses for.
+    With another temperature, constrained to legal moves, with votes or with best-of answers the
+    version is another player.
     """
     if config.eval.constrained:
         return []
@@ -82,7 +83,7 @@ def _seats(
     fixed = config.fixed_opponents.get(opponent.name)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=opponent, temperature=temperature if own is None else own)
-    # Greedy answers are all the same.
+    # Greedy answers are identical, so that there is nothing to choose.
     votes, best_of = (config.eval.votes, config.eval.best_of.answers) if temperature else (1, 1)
     policy = SeatSpec(
         player=PlayerId.policy(version), temperature=temperature, votes=votes, best_of=best_of
@@ -91,26 +92,26 @@ def _seats(
 
 
 def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
-    """A version's score in each game: 1 for a win, a half for a draw, else 0."""
+    """Return a version's score by game id: 1 for a win, 0.5 for a draw, 0 for a loss."""
     return {
         result.spec.game_id: WORTH[result.standing(_side(version, result)[0])] for result in results
     }
 
 
 def game_payoffs(version: int, results: Sequence[GameResult]) -> dict[int, float]:
-    """What each game was worth to a version, as `side_payoff` says.
+    """Return a version's payoff by game id, as `side_payoff` computes it.
 
-    Without games that are only won, drawn or lost.
+    Games that are only won, drawn or lost are left out.
     """
     found = {each.spec.game_id: side_payoff(each, _side(version, each)) for each in results}
     return {game: payoff for game, payoff in found.items() if payoff is not None}
 
 
 def side_payoff(result: GameResult, side: Side) -> float | None:
-    """What a game was worth to a seat of a side, in its unit; None if it is only won or lost.
+    """Return a side's mean payoff per seat, in the game's unit; None if the game has no payoffs.
 
-    A forfeit counts as in the exploitability: it costs its side the most that a seat can lose, and
-    pays that to the others in equal parts.
+    A forfeit counts as in the exploitability: the side that forfeits loses the most that a seat can
+    lose, and the other sides win that in equal parts.
     """
     if result.stakes is None:
         return None
@@ -126,10 +127,10 @@ def evaluation_scores(
     first: Mapping[int, float] | None = None,
     first_payoffs: Mapping[int, float] | None = None,
 ) -> list[EvalScore]:
-    """One row for each env, opponent and temperature, in the order of their first game.
+    """Return one row per env, opponent and temperature, in the order of their first games.
 
-    With `first`, the scores by game of the version that the gain refers to, and with
-    `first_payoffs` its pay-offs.
+    `first` and `first_payoffs` are the scores and payoffs, by game id, of the version that gains
+    are relative to; None leaves the gains out.
     """
     policy = PlayerId.policy(version)
     tables: dict[tuple[str, str, float], list[GameResult]] = {}
@@ -146,7 +147,7 @@ def evaluation_scores(
 
 
 def opponent_name(player: PlayerId) -> str:
-    """What an evaluation calls its opponent: all versions together are the past."""
+    """Return an opponent's name in scores: `PAST` for a policy version, else the player's name."""
     return player.name if player.version is None else PAST
 
 
@@ -184,10 +185,10 @@ def _with_payoff(
 def _deals_interval(
     results: Sequence[GameResult], values: Mapping[int, float], distinct: int
 ) -> tuple[float, float | None, float | None]:
-    """Mean of the values by game, and its interval if there is one.
+    """Return the mean of values by game id, and its 95 % interval, or None twice if it has none.
 
-    A deal is one observation, the mean of its games from every side: they share the luck of the
-    cards. No more of them count than are `distinct`.
+    A deal is one observation, the mean of its games from every side, since these share the luck of
+    the cards. At most `distinct` observations count as independent.
     """
     deals: dict[int, list[float]] = {}
     for result in results:
@@ -199,7 +200,7 @@ def _deals_interval(
 
 
 def _side(version: int, result: GameResult) -> Side:
-    """The version's seats: its team."""
+    """Return the version's seats in a game."""
     policy = PlayerId.policy(version)
     return tuple(n for n, seat in enumerate(result.spec.seats) if seat.player == policy)
 
@@ -238,17 +239,17 @@ def _score(
         score=score.mean,
         low=score.low,
         high=score.high,
-        # Of a score like this one and one that is nearer to a half, in games that are not paired.
+        # For this score and one that is nearer to 0.5, in games that are not paired.
         needed=_needed(spread) if distinct == len(results) else None,
     )
 
 
 def distinct_games(version: int, results: Sequence[GameResult]) -> int:
-    """How many of the games say something new.
+    """Return the number of games that are independent observations.
 
-    All of them, as long as anybody answers by chance: games that are then alike are so by luck, and
-    each counts. Else, such as between two greedy models, a deal is played in one way, and games are
-    as many as their transcripts, from the version's side.
+    All games count if any player answers by chance: equal games are then equal by luck. Otherwise,
+    such as between two greedy models, a deal is always played in one way, and the distinct
+    transcripts count, each with the version's side.
     """
     if _answer_by_chance(results):
         return len(results)
@@ -264,7 +265,7 @@ def distinct_games(version: int, results: Sequence[GameResult]) -> int:
 
 
 def _answer_by_chance(results: Sequence[GameResult]) -> bool:
-    """Whether a model was sampled, or another player has met one observation with two actions."""
+    """Return whether a model was sampled, or another player gave two actions to one observation."""
     answers: dict[tuple[PlayerId, int, str], str] = {}
     for turn in (turn for result in results for turn in result.turns):
         if turn.answer.sampled is None:
@@ -277,47 +278,47 @@ def _answer_by_chance(results: Sequence[GameResult]) -> bool:
 
 
 def _variance(centre: float, values: Sequence[float], low: float, high: float) -> float:
-    """Variance of values with the mean `centre` that lie between `low` and `high` as these do.
+    """Return the variance of values that have the mean `centre` and are spread like `values`.
 
-    That is, as far from the ends: p (1 - p) of a share. One more value counts as if it were at an
-    end, as in `mean_interval`.
+    If all values are at `low` or `high`, this is p (1 - p) of a share; values in between reduce it.
+    As in `mean_interval`, one more value counts as if it were at an end.
     """
     inner = sum((value - low) * (high - value) for value in values) / (len(values) + 1)
     return max(0.0, (centre - low) * (high - centre) - inner)
 
 
 def _needed(variance: float) -> int:
-    """Games in which a true difference of `DIFFERENCE` is seen four times out of five.
+    """Return the number of games that detect a true difference of `DIFFERENCE` in 80 % of cases.
 
-    Seen: a 95 % interval of the difference leaves 0 out. `variance` is that of a game's difference:
-    of a gain, or of two scores together. It counts as no less than that of a difference which
-    consists of so many games that one wins and the other loses, all others being alike.
+    A difference is detected if its 95 % interval excludes 0. `variance` is the variance of one
+    game's difference: of a gain, or of two scores together. Its least value is the variance if a
+    share of `DIFFERENCE` of the games is won instead of lost, and all others are equal.
     """
     least = DIFFERENCE - DIFFERENCE**2
     return math.ceil(max(variance, least) * ((Z + POWER_Z) / DIFFERENCE) ** 2)
 
 
 Named = list[tuple[str, float]]
-"""Figures of games, each by the game's name."""
+"""Figures of games, each with the game's name."""
 
 
 def named(config: RunConfig, by_game: Mapping[int, float]) -> Named:
-    """Figures of version 0 by what is played, in place of a number that follows from the order."""
+    """Return pairs of name and figure, by id; a name states what version 0 plays in the game."""
     names = _names(config) if by_game else {}
     return [(names[number], figure) for number, figure in sorted(by_game.items())]
 
 
 def numbered(config: RunConfig, figures: Iterable[tuple[str, float]]) -> dict[int, float]:
-    """Figures by the numbers that the games have in this config; what it lacks is left out.
+    """Return figures by the ids that games have in this config; names that it lacks are left out.
 
-    So a version is only compared with version 0 in a game that both have played alike.
+    Hence a version is compared with version 0 only in games that both played alike.
     """
     numbers = {name: number for number, name in _names(config).items()}
     return {numbers[name]: figure for name, figure in figures if name in numbers}
 
 
 def _names(config: RunConfig) -> dict[int, str]:
-    """For each game of the evaluation: env and deal, who sits where, and how they answer."""
+    """Return the name of each evaluation game by id: env, deal, players and how they answer."""
     return {
         spec.game_id: repr(
             (

@@ -1,16 +1,16 @@
-"""Strengths fitted to all recorded games at once, each of equal weight, in whatever order.
+"""Strengths fitted to all recorded games at once, with equal weight and independent of order.
 
-A game is a row of choices: who comes first, alone or sharing the place, then who among the rest.
-Of the sides that are left, the set S is chosen with a probability in proportion to
+A game is a sequence of choices: who ranks first, alone or tied, then who ranks first among the
+rest. Of the remaining sides, the set S is chosen with a probability proportional to
 
     draws(env, sides left, |S|) * exp(mean over S of the player's strength and the side's advantage)
 
-Two sides without draws are the model of Bradley and Terry (1952, doi:10.2307/2334029), with draws
-Davidson's (1970, doi:10.2307/2283595), with the advantage Davidson and Beaver's (1977,
-doi:10.2307/2529467); several sides without ties are Plackett's and Luce's. All together it is the
-Davidson-Luce model of Firth, Kosmidis and Turner (2019, arXiv:1909.07123). Its log-likelihood is
-concave, and the prior strictly so: there is one best fit, found by Newton's method, and intervals
-follow from the curvature there.
+For two sides this is the model of Bradley and Terry (1952, doi:10.2307/2334029) without draws, of
+Davidson (1970, doi:10.2307/2283595) with draws, and of Davidson and Beaver (1977,
+doi:10.2307/2529467) with the advantage; for several sides without ties it is the Plackett-Luce
+model. The whole is the Davidson-Luce model of Firth, Kosmidis and Turner (2019, arXiv:1909.07123).
+Its log-likelihood is concave and the prior strictly so: there is one best fit, which Newton's
+method finds, and intervals follow from the curvature there.
 """
 
 import math
@@ -26,41 +26,41 @@ from unstable.types import GameResult, PlayedGame
 from unstable.types.intervals import Interval, Z, z_of_each
 
 POINTS = 400 / math.log(10)
-"""Elo's points of a unit of strength: 400 of them are odds of 10 to 1 in games without draws."""
+"""Elo points per unit of strength: 400 points are odds of 10 to 1 in games without draws."""
 PRIOR = 16.0
-"""A strength before any game is 0 +- so much (2,779 points), so that the undefeated stay finite.
+"""Standard deviation of a strength before any game (2,779 points); keeps the undefeated finite.
 
-Wide, as it draws both ends of a long ladder to the middle: at 4, of 50 versions that each rise by
-52 points, half of the intervals held.
+It is wide, since a narrow prior pulls both ends of a long ladder to the middle: at 4, only half of
+the intervals of 50 versions that each rise by 52 points contained the true strength.
 """
 PRIOR_ADVANTAGE = 0.7
-"""A side's advantage before any game: between two sides +- 1, which is odds of 2.7 to 1."""
+"""Standard deviation of a side's advantage before any game: +- 1, odds of 2.7, between two."""
 PRIOR_DRAWS = 3.0
-"""The logarithm of `draws` before any game: at 0 two equals draw every third game."""
+"""Standard deviation of log(`draws`) before any game; at 0, equals draw every third game."""
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 class Ranking(NamedTuple):
-    """How a game ended: Ranking("Nim-v0", ("main@3", "random"), (0, 1))"""
+    """Final ranks of a game: Ranking("Nim-v0", ("main@3", "random"), (0, 1))"""
 
     env: str
     players: tuple[str, ...]  # by side, in the env's order
-    ranks: tuple[int, ...]  # by side, 0 the best; equal ones have drawn
+    ranks: tuple[int, ...]  # by side, 0 is best; equal ranks are a draw
     forfeit: bool = False
 
 
 class Strength(NamedTuple):
-    """A player's strength in Elo's points, with its 95 % interval."""
+    """Strength of a player in Elo points, with its 95 % interval."""
 
     player: str
     points: Interval
     games: int
-    ahead: Interval  # the strongest's points less its own; all players' hold together in 95 %
+    ahead: Interval  # the strongest's points less its own; simultaneous 95 % intervals
 
 
 class SideAdvantage(NamedTuple):
-    """What a side is worth in an env beside the mean of its sides, in points."""
+    """Advantage of a side in an env over the mean of the env's sides, in points."""
 
     env: str
     side: int
@@ -68,17 +68,17 @@ class SideAdvantage(NamedTuple):
 
 
 class RatingFit(NamedTuple):
-    """The strongest player first; 0 is `reference`, or the mean of the players where it is None."""
+    """Fitted values, strongest player first; `reference` has 0 points, the mean if it is None."""
 
     strengths: list[Strength]
-    advantages: list[SideAdvantage]  # of which the games say more than the prior
-    draws: dict[str, float]  # by env, the share of games that two equals draw
+    advantages: list[SideAdvantage]  # which games determine better than the prior
+    draws: dict[str, float]  # by env, the share of draws between equals
     reference: str | None
-    apart: list[list[str]]  # players whom no games connect, if they are in several parts
+    apart: list[list[str]]  # groups that no game connects; [] if there is one group
 
 
 def ranking(result: GameResult | PlayedGame) -> Ranking | None:
-    """A finished game as it is fitted; None for one of a single side, or with an opening."""
+    """Return a finished game as `fit` takes it; None if it has one side or an opening."""
     if result.spec.opening or len(result.spec.sides) < 2:
         return None
     ranked = [result.ranked_outcomes[side[0]] for side in result.spec.sides]
@@ -92,9 +92,9 @@ def ranking(result: GameResult | PlayedGame) -> Ranking | None:
 
 
 def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None = None) -> RatingFit:
-    """The strengths of all who met another player; a forfeit has the weight `forfeits`.
+    """Fit the strengths of all players who met another; a forfeit has the weight `forfeits`.
 
-    The `anchor` is 0, if it is among them.
+    Points are relative to `anchor` if it is among these players, else to their mean.
     """
     shapes = defaultdict[_Shape, list[tuple[str, ...]]](list)
     for env, players, ranks, forfeit in games:
@@ -131,11 +131,11 @@ def fit(games: Iterable[Ranking], *, forfeits: float = 1.0, anchor: str | None =
 
 
 _Shape = tuple[str, tuple[int, ...], bool]
-"""Env, ranks by side, and whether it was forfeited."""
+"""Env, ranks by side, and whether the game was forfeited."""
 
 
 class _Played(NamedTuple):
-    """Games of one shape: the players' numbers by side, all different rows, and how often each."""
+    """Games of one shape: player numbers by side, in distinct rows, and the count of each row."""
 
     shape: _Shape
     players: Integers  # [rows, sides]
@@ -143,16 +143,16 @@ class _Played(NamedTuple):
 
 
 class _EnvChoices(NamedTuple):
-    """Choices among equally many sides of one env: a row a choice, with its parameters' places."""
+    """Choices among equally many sides of one env: one row per choice, with parameter indices."""
 
     places: Integers  # [rows, slots]
-    features: Floats  # [sets, slots]: what a parameter counts in a set's utility
+    features: Floats  # [sets, slots]: weight of a parameter in a set's utility
     chosen: Integers  # [rows]
     weights: Floats  # [rows]
 
 
 class _ChoiceModel:
-    """All choices, and a place for each parameter: strengths first, advantages, draws."""
+    """Choices of all games, and an index for each parameter: first strengths, then the others."""
 
     def __init__(self, players: int, played: Sequence[_Played], forfeits: float) -> None:
         self._precisions = [PRIOR**-2] * players
@@ -175,7 +175,7 @@ class _ChoiceModel:
         sizes: Sequence[int],
         forfeits: float,
     ) -> _EnvChoices:
-        """One choice of all games of a shape; ties of sizes that the env never has are left out."""
+        """Return one choice of all games of a shape, without ties of sizes that the env lacks."""
         (env, _, forfeit), places = played.shape, range(len(left))
         ties = [size for size in sizes if size > 1]
         sets = [each for size in [1, *ties] for each in combinations(places, size)]
@@ -198,7 +198,7 @@ class _ChoiceModel:
         return table[key]
 
     def solve(self) -> tuple[Floats, Floats]:
-        """The parameters of the greatest posterior, and their covariance there."""
+        """Return the parameters that maximize the posterior, and their covariance there."""
         theta = np.zeros(len(self._precisions))
         value, gradient, curvature = self._posterior(theta)
         while len(theta):
@@ -214,7 +214,7 @@ class _ChoiceModel:
         return theta, np.asarray(np.linalg.inv(curvature), dtype=np.float64)
 
     def _posterior(self, theta: Floats) -> tuple[float, Floats, Floats]:
-        """Its logarithm, the gradient of that, and the negative of its second derivatives."""
+        """Return the log posterior, its gradient and its negative Hessian."""
         count = len(theta)
         precisions = np.array(self._precisions)
         value = float(-(precisions * theta**2).sum() / 2)
@@ -240,7 +240,7 @@ class _ChoiceModel:
         return value, gradient, curvature
 
     def advantages(self, theta: Floats, covariance: Floats) -> list[SideAdvantage]:
-        """Advantages at each side of the envs whose games halve the prior's variance."""
+        """Return the advantages of all sides in envs whose games halve the prior's variance."""
         envs = defaultdict[str, list[int]](list)
         for (env, _), place in sorted(self._sides.items()):
             envs[env].append(place)
@@ -253,7 +253,7 @@ class _ChoiceModel:
         return found
 
     def equal_draws(self, theta: Floats) -> dict[str, float]:
-        """How often equals draw whose sides are equal too, by env of two sides."""
+        """Return the draw probability of equals on equal sides, by env, for envs of two sides."""
         found = {}
         for env in sorted({env for env, _ in self._sides}):
             if (env, 2) not in self._sides:
@@ -264,7 +264,7 @@ class _ChoiceModel:
 
 
 def _stages(ranks: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """The sides that are left, and those of them that come next, while there is a choice.
+    """Yield the remaining sides and those ranked first among them, while there is a choice.
 
     >>> list(_stages((1, 0, 1)))
     [([0, 1, 2], [1]), ([0, 2], [0, 2])]
@@ -278,7 +278,7 @@ def _stages(ranks: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _relative(theta: Floats, covariance: Floats, zero: int | None, z: float = Z) -> list[Interval]:
-    """Parameters in points, beside one of them or their mean."""
+    """Return intervals of parameters in points, relative to the one at `zero` or to their mean."""
     count = len(theta)
     base = np.full(count, 1 / max(count, 1)) if zero is None else np.eye(count)[zero]
     contrast = np.eye(count) - base
@@ -292,7 +292,7 @@ def _relative(theta: Floats, covariance: Floats, zero: int | None, z: float = Z)
 
 
 def _met(played: Sequence[_Played], count: int) -> Integers:
-    """How many games each player had with each other, on the diagonal with any other."""
+    """Return the games of each pair, [count, count]; the diagonal has those with any opponent."""
     met = np.zeros(count * count)
     for _, players, counts in played:
         sides = range(players.shape[1])
@@ -306,7 +306,7 @@ def _met(played: Sequence[_Played], count: int) -> Integers:
 
 
 def _parts(met: Integers) -> list[list[int]]:
-    """The players in parts that no game connects; nothing where there is one part."""
+    """Return the groups of players that no game connects; [] if there is one group."""
     near = met > 0
     while (further := near @ near).sum() > near.sum():
         near = further

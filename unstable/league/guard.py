@@ -1,7 +1,7 @@
-"""The guard: notices early that a run goes wrong, and says what is to be done about it.
+"""Collapse guard: detects early that a run goes wrong, and returns the actions to take.
 
-It is given finished training games, the learner's figures of each update and the scores of each
-evaluation; alarms come out. What an alarm leads to is done by the loop.
+Finished training games, the learner's figures of each update and the scores of each evaluation come
+in; alarms come out. The loop carries out the actions.
 """
 
 import math
@@ -27,20 +27,20 @@ from unstable.types import PAST, Alarm, EvalScore, GameResult
 from unstable.types.metrics import VersusKey, metric_name
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
-"""What an alarm may lead to, in the order in which it is done."""
+"""Actions that an alarm may lead to, in the order of their execution."""
 LIKELY = 2.5
-"""Standard errors by which scores are below the best ones where a rise of draws is an alarm."""
+"""Standard errors that scores must be below the best ones for a rise of draws to be an alarm."""
 
 
 class Best(NamedTuple):
-    """The version that a rollback goes back to, by its lower bound."""
+    """Best version by its lower bound, to which a rollback returns."""
 
     version: int
     low: float
 
 
 class GuardState(BaseModel):
-    """All that the guard has seen."""
+    """State of the guard for a resume."""
 
     histories: dict[str, MetricHistory]
     scores: dict[str, VersionScores]
@@ -52,7 +52,7 @@ class GuardState(BaseModel):
 
 
 class Guard:
-    """Watches a run; everything that it has seen is a value that a checkpoint keeps."""
+    """Monitor of a run that raises alarms; a checkpoint keeps its whole state."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config.guard
@@ -61,30 +61,30 @@ class Guard:
         self._histories: dict[str, MetricHistory] = {}
         self._scores: dict[str, VersionScores] = {}
         self._best: Best | None = None
-        self._quiet: dict[str, int] = {}  # the version from which on a rule may speak again
+        self._quiet: dict[str, int] = {}  # by rule, the version from which it may raise alarms
         self._is_due = False
 
     @property
     def best(self) -> int | None:
-        """The version with the highest lower bound of its mean score over opponents."""
+        """Version with the highest lower bound of its mean score over opponents; None at first."""
         return None if self._best is None else self._best.version
 
     @property
     def needed(self) -> frozenset[int]:
-        """Versions whose whole checkpoint a rollback may want."""
+        """Versions whose whole checkpoint must be kept for a rollback."""
         if self.best is None or "rollback" not in self._config.action:
             return frozenset()
         return frozenset([self.best])
 
     def count(self, games: "TrainingGames") -> None:
-        """Take in what some finished training games say."""
+        """Add the counts of finished training games; does nothing if `guard.action` is empty."""
         if self._config.action:
             self._games.merge(games)
 
     def check(self, version: int, metrics: Row) -> list[Alarm]:
-        """Look at an update's figures and at the games since the last one; returns new alarms.
+        """Check an update's figures and the games since the last update; returns new alarms.
 
-        `metrics` has the names of docs/metrics.md. A row of `metrics.jsonl` will do as well.
+        `metrics` uses the names of docs/metrics.md, as do the rows of `metrics.jsonl`.
         """
         if not self._config.action:
             return []
@@ -101,9 +101,9 @@ class Guard:
         return self._new(alarms, version)
 
     def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
-        """Look at an evaluation, at its first temperature; returns new alarms.
+        """Check an evaluation's scores at its first temperature; returns new alarms.
 
-        Not against the past, which grows stronger as the versions do.
+        Scores against the past are left out, since the past grows stronger with the versions.
         """
         scores = [s for s in scores if s.temperature == self._temperature and s.opponent != PAST]
         if not scores:
@@ -126,7 +126,7 @@ class Guard:
 
     @property
     def _is_worse(self) -> bool:
-        """Whether the newest score is likely below the best one, against any opponent."""
+        """True if the newest score is likely below the best one, against any opponent."""
         return any(scored.worse(LIKELY) for scored in self._scores.values())
 
     def _threshold(self, rule: Rule) -> float | None:
@@ -140,7 +140,7 @@ class Guard:
         return [Alarm(rule=rule, name=name, version=version, **finding._asdict())]
 
     def _new(self, alarms: list[Alarm], version: int) -> list[Alarm]:
-        """One alarm of each rule, after which it is quiet for a while; something is due."""
+        """Return the first alarm of each rule, silence these rules, and mark actions as due."""
         first = list({alarm.rule: alarm for alarm in reversed(alarms)}.values())[::-1]
         for alarm in first:
             self._quiet[alarm.rule] = version + self._config.patience
@@ -148,9 +148,9 @@ class Guard:
         return first
 
     def take_actions(self, version: int) -> list[Action]:
-        """What the alarms since the last call lead to; the windows begin anew if that is anything.
+        """Return the actions that are due since the last call; resets the windows if there are any.
 
-        A warning is no action: the windows go on.
+        A warning is not an action and resets nothing.
         """
         is_due, self._is_due = self._is_due, False
         wanted = [action for action in ORDER if action in self._config.action]
@@ -165,7 +165,7 @@ class Guard:
         return wanted
 
     def state(self) -> GuardState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         games = self._games
         return GuardState(
             histories=self._histories,
@@ -188,21 +188,21 @@ class Guard:
 
 
 def mean_low(scores: Sequence[EvalScore]) -> float:
-    """Lower end of the 95 % interval of the mean of independent scores."""
+    """Return the lower end of the 95 % interval of the mean of independent scores."""
     count = len(scores)
     half = math.sqrt(sum((score.score - score.low) ** 2 for score in scores))
     return (sum(score.score for score in scores) - half) / count
 
 
 class TrainingGames:
-    """What training games say since the last `take`, by the names that metrics have."""
+    """Counts of training games since the last `take`, under the names of metrics."""
 
     def __init__(self) -> None:
         self.results: Counter[tuple[str, str]] = Counter()  # by kind of opponent and result
         self.actions: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by env
 
     def add(self, result: GameResult) -> None:
-        """Take in a game and its branches."""
+        """Count a game and its branches."""
         for game in result.games:
             seats = game.spec.seats
             players = {spec.player for spec in seats}
@@ -216,13 +216,13 @@ class TrainingGames:
             self.actions[game.spec.env].update(moves)
 
     def merge(self, other: "TrainingGames") -> None:
-        """Take in what another one has."""
+        """Add the counts of another instance."""
         self.results.update(other.results)
         for env, counts in other.actions.items():
             self.actions[env].update(counts)
 
     def take(self) -> Mapping[str, float]:
-        """Results against each kind of opponent and the actions' entropy; starts anew."""
+        """Return results by kind of opponent and action entropy by env, and reset the counts."""
         row: dict[str, float] = {}
         for kind in ("alone", "self", "others"):
             if games := self.results[kind, "games"]:
@@ -239,6 +239,6 @@ class TrainingGames:
 
 
 def entropy(counts: Sequence[int]) -> float:
-    """Shannon entropy of what was counted, in nats."""
+    """Return the Shannon entropy of counts, in nats."""
     total = sum(counts)
     return -sum(count / total * math.log(count / total) for count in counts)

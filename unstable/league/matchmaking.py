@@ -1,8 +1,8 @@
-"""Who meets whom: rules by which a past version is chosen as opponent, and who stays in the pool.
+"""Matchmaking: rules that weight past versions as opponents, and versions pinned in the pool.
 
-A rule is a function of the policy and its past versions, as ratings and pay-offs show them, that
-gives each of these a weight; a user's own has the same form. Rules are asked when a version is
-announced, and their mixture holds until the next one is: nothing here draws anything.
+A rule is a function that gives each past version a weight, from the ratings and payoffs of the
+policy and of these versions; custom rules have the same form. Rules are evaluated when a version is
+announced, and their mixture holds until the next announcement: this module draws nothing.
 """
 
 import math
@@ -21,21 +21,21 @@ from unstable.league.skills import ENVIRONMENT
 from unstable.types import PlayerId
 
 PRIOR_GAMES, PRIOR_SCORE = 1.0, 0.5
-"""What a pay-off begins with, as if so many games had been played: of a score, Jeffreys' prior."""
+"""Games and score that a payoff starts with: Jeffreys' prior of a score."""
 BOUND = 3.0
-"""Standard deviations by which a rating's lower bound is below its mean, as TrueSkill ranks."""
+"""Standard deviations between a rating's mean and its lower bound, as TrueSkill ranks."""
 GRID = 2048
-"""Points at which Thompson's integral is taken."""
+"""Number of points at which `thompson` evaluates its integral."""
 
 Floats = NDArray[np.float64]
 Weights = Sequence[float]
 
 
 class VersionStats(NamedTuple):
-    """A version as rules see it: VersionStats(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
+    """Statistics of a version: VersionStats(PlayerId("main", 3), 27.1, 1.2, won=5.5, games=9.0)
 
-    `won` is what the current policy won of its `games` against it, a draw counting half; both
-    fade from version to version (`ratings.PAYOFF_DECAY`).
+    `won` is the number of the current policy's wins in its `games` against this version, with a
+    draw as 0.5; both decay from version to version (`ratings.PAYOFF_DECAY`).
     """
 
     player: PlayerId
@@ -46,27 +46,27 @@ class VersionStats(NamedTuple):
 
     @property
     def score(self) -> float:
-        """What the current policy is expected to score against it, from 0 to 1."""
+        """Expected score of the current policy against this version, from 0 to 1."""
         return (PRIOR_GAMES * PRIOR_SCORE + self.won) / (PRIOR_GAMES + self.games)
 
     @property
     def low(self) -> float:
-        """Its rating's lower bound."""
+        """Lower bound of the rating."""
         return self.mu - BOUND * self.sigma
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Rule = Callable[[VersionStats, Sequence[VersionStats]], Weights]
-"""The weight of each past version, the oldest first, where the policy stands as it does."""
+"""Function of the policy and its past versions, the oldest first, that returns their weights."""
 
 
 def uniform(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
-    """All alike: fictitious self-play over the pool."""
+    """Return equal weights: fictitious self-play over the pool."""
     return [1.0] * len(past)
 
 
 def latest(policy: VersionStats, past: Sequence[VersionStats], *, newest: int = 1) -> Weights:
-    """The newest ones alike, no other."""
+    """Return equal weights for the newest versions, `newest` of them, and 0 for others."""
     if type(newest) is not int or newest < 1:
         raise ValueError(f"newest = {newest!r}: give a whole number from 1 on")
     first = len(past) - newest
@@ -76,10 +76,11 @@ def latest(policy: VersionStats, past: Sequence[VersionStats], *, newest: int = 
 def pfsp(
     policy: VersionStats, past: Sequence[VersionStats], *, form: str = "hard", exponent: float = 1.0
 ) -> Weights:
-    """Prioritized fictitious self-play (Vinyals et al., 2019, doi:10.1038/s41586-019-1724-z).
+    """Return the weights of prioritized fictitious self-play (Vinyals et al., 2019).
 
-    With p the policy's expected score: `hard` is (1 - p)^exponent, `even` (p (1 - p))^exponent,
-    whose exponent of 1 is the variance of a result, what a game tells at most.
+    With p the policy's expected score, `hard` is (1 - p)^exponent and `even` is (p (1 -
+    p))^exponent, with an exponent of 1 the variance of a result. Raises `ValueError` for another
+    form or a negative exponent. Source: doi:10.1038/s41586-019-1724-z.
     """
     if form not in ("hard", "even"):
         raise ValueError(f"form = {form!r}: give hard or even")
@@ -89,16 +90,16 @@ def pfsp(
 
 
 def prioritized(scores: Sequence[float], even: bool, exponent: float) -> list[float]:
-    """The weights of `pfsp` for expected scores, none of them 0 or 1; the largest is 1."""
+    """Return the weights of `pfsp`, the largest being 1, for expected scores inside (0, 1)."""
     p = np.array(scores)
     logs = np.log1p(-p) + (np.log(p) if even else 0.0)
     return _plain(np.exp(exponent * (logs - logs.max())))
 
 
 def quality(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
-    """TrueSkill's match quality of the ratings: how likely a draw is, relative to equals.
+    """Return TrueSkill's match quality: the probability of a draw, relative to a match of equals.
 
-    Herbrich, Minka and Graepel, 2006 (doi:10.7551/mitpress/7503.003.0076), equation 4.1.
+    See Herbrich, Minka and Graepel (2006, doi:10.7551/mitpress/7503.003.0076), equation 4.1.
     """
     noise = 2 * ENVIRONMENT.beta**2
     spread = noise + policy.sigma**2 + np.array([each.sigma**2 for each in past])
@@ -108,11 +109,11 @@ def quality(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
 
 
 def thompson(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
-    """How likely each is the one that the policy scores least against, by the pay-offs' posteriors.
+    """Return the probability that each version is the one that the policy scores least against.
 
-    That is whom Thompson sampling meets (Thompson, 1933, doi:10.1093/biomet/25.3-4.285): a score is
-    drawn for each from its Beta posterior, and the least is met. The chance is that of the draw,
-    by an integral over the scores, with x = sin^2(t), in which all densities are bounded.
+    Thompson sampling (Thompson, 1933, doi:10.1093/biomet/25.3-4.285) draws a score for each version
+    from its Beta posterior and selects the version with the least. Probabilities of this selection
+    are integrals over the scores, with x = sin^2(t), for which all densities are bounded.
     """
     angles = (np.arange(GRID) + 0.5) * (math.pi / 2 / GRID)
     won = np.array([[each.won] for each in past])
@@ -142,13 +143,13 @@ TRIAL = [
     VersionStats(PlayerId.policy(version), 25.0 + version, 2.0, won=float(version), games=5.0)
     for version in range(4)
 ]
-"""What a rule is tried with before a run."""
+"""Versions with which a rule is tried before a run."""
 
 
 class Matchmaker:
-    """The rules of a run, and what is pinned in its pool.
+    """Mixture of a run's rules, and the versions that are pinned in its pool.
 
-    Raises `ConfigError` for a rule that is none, or cannot be asked.
+    Raises `ConfigError` if a rule cannot be loaded or called, or returns invalid weights.
     """
 
     def __init__(self, config: OpponentsConfig) -> None:
@@ -162,9 +163,9 @@ class Matchmaker:
             rule(TRIAL[-1], TRIAL[:-1])
 
     def pinned(self, versions: Sequence[VersionStats]) -> set[PlayerId]:
-        """The versions, of these, that stay in the pool however old they are.
+        """Return the versions, of these, that stay in the pool regardless of their age.
 
-        `best` is the one with the highest lower bound of its rating, the newest of equals.
+        `best` is the version with the highest lower bound of its rating, the newest one on a tie.
         """
         numbers = {each for each in self._pinned if each != "best"}
         stay = {each.player for each in versions if each.player.version in numbers}
@@ -174,7 +175,7 @@ class Matchmaker:
         return stay
 
     def probabilities(self, policy: VersionStats, past: Sequence[VersionStats]) -> list[float]:
-        """How likely each past version is met, by the mixture of rules; empty where all alike."""
+        """Return the probability of each past version by the mixture; [] if rules are uniform."""
         if self._is_uniform or not past:
             return []
         total = sum(weight for weight, _ in self._rules)
@@ -185,7 +186,7 @@ class Matchmaker:
 def _read_rule(
     config: PastConfig, field: str
 ) -> Callable[[VersionStats, Sequence[VersionStats]], Floats]:
-    """The rule that an entry of the config names, as probabilities."""
+    """Return the rule that a config entry names, as a function that returns probabilities."""
     of = "policy, past"
     return partial(_asked, *read_rule(BUILT_IN, config.rule, config.args, field, of, *TRIAL[:2]))
 
@@ -198,9 +199,10 @@ def read_rule(
     of: str,
     *trial: object,
 ) -> tuple[str, Callable[..., Weights]]:
-    """How messages about a rule that `field` of the config names begin, and the rule.
+    """Return the start of messages about the rule that `field` of the config names, and the rule.
 
-    Raises `ConfigError` where it cannot be called with `of`, such as `trial`, and its args.
+    Raises `ConfigError` if it cannot be called with `trial` and its args; `of` names the parameters
+    in the message.
     """
     place = f"{field} = {shown(rule)}" + (f" with args = {shown(args)}" if args else "")
     function = target_or(built_in, rule, field, "rule or module:function")
@@ -210,7 +212,7 @@ def read_rule(
 
 
 def _asked(place: str, rule: Rule, policy: VersionStats, past: Sequence[VersionStats]) -> Floats:
-    """A rule's weights as probabilities; raises `ConfigError` where they are none."""
+    """Return a rule's weights as probabilities; raises `ConfigError` for invalid ones or all 0."""
     weights = rule_weights(place, partial(rule, policy, past), len(past), "past versions", least=1)
     return weights / weights.sum()
 
@@ -218,9 +220,10 @@ def _asked(place: str, rule: Rule, policy: VersionStats, past: Sequence[VersionS
 def rule_weights(
     place: str, rule: Callable[[], Any], count: int, kind: str, *, least: int = 0
 ) -> Floats:
-    """Return the weights of a user's rule for things of a kind, at least so many of them not 0.
+    """Return the weights that a rule gives `count` things of a kind.
 
-    Raises `ConfigError` that begins with `place` for what the rule raises or returns otherwise.
+    Raises `ConfigError` that begins with `place` if the rule raises, does not return `count` finite
+    weights from 0 on, or returns fewer than `least` weights above 0.
     """
 
     def refuse(error: BaseException) -> NoReturn:
@@ -238,35 +241,35 @@ def rule_weights(
 
 
 def check_probabilities(probabilities: Sequence[float], past: Sequence[str]) -> None:
-    """Raise `ValueError` where these are not of these versions; without any all are alike."""
+    """Raise `ValueError` unless `probabilities` is empty or has one for each version, not all 0."""
     if probabilities and (len(probabilities) != len(past) or not any(probabilities)):
         raise ValueError("probabilities of other versions than are met")
 
 
 Met = dict[str, tuple[int, float]]
-"""How often each was drawn, and how often by the rules: {"main@3": (12, 10.5)}"""
+"""Actual draws and draws expected by the rules, by name: {"main@3": (12, 10.5)}"""
 
 
 class Frequencies:
-    """How often each of several names was drawn, beside what the rules' probabilities add up to."""
+    """Counts of draws by name, with the counts that the rules' probabilities predict."""
 
     def __init__(self) -> None:
         self._met: Met = {}
-        self._drawn: Counter[str] = Counter()  # since the last sum
+        self._drawn: Counter[str] = Counter()  # not in `_met` yet
         self._names: Sequence[str] = ()
         self._probabilities: Sequence[float] = ()
 
     def begin(self, names: Sequence[str], probabilities: Sequence[float]) -> None:
-        """Count draws by these probabilities from here on; without them all are alike."""
+        """Count draws by these probabilities from now on; without any, all are equally likely."""
         self.take()
         self._names, self._probabilities = names, probabilities
 
     def add(self, name: str) -> None:
-        """Count one that was drawn."""
+        """Count a draw."""
         self._drawn[name] += 1
 
     def take(self) -> Met:
-        """All that was counted so far."""
+        """Return all counts so far."""
         if total := self._drawn.total():
             probabilities = self._probabilities or [1 / len(self._names)] * len(self._names)
             for name, probability in zip(self._names, probabilities, strict=True):
@@ -276,6 +279,6 @@ class Frequencies:
         return dict(self._met)
 
     def restore(self, met: Met) -> None:
-        """Go on from what `take` returned."""
+        """Continue from what `take` returned."""
         self._met = dict(met)
         self._drawn.clear()

@@ -1,4 +1,4 @@
-"""Who won how often against whom, and of that versions against versions before them."""
+"""Results by pair of players, and of versions against their own past."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ Tallies = dict[tuple[str, str], Tally]
 
 
 def tallies(games: Iterable[Ranking]) -> Tallies:
-    """Each player's results against each other; one of several sides has their mean place.
+    """Return each player's results against each other player, by mean rank if it has several sides.
 
-    A forfeit is a loss. A game with a single player in it compares nobody.
+    A forfeit is a loss. Games with a single player are left out.
     """
     wins: Counter[tuple[str, str]] = Counter()
     draws: Counter[tuple[str, str]] = Counter()
@@ -34,19 +34,19 @@ def tallies(games: Iterable[Ranking]) -> Tallies:
 
 
 class PastState(BaseModel):
-    """Results of a policy's versions, by name, against each version of it before them."""
+    """Results of a policy's versions, by name, against each of its earlier versions."""
 
     results: dict[str, dict[str, Tally]]
 
 
 class PastResults:
-    """Results of the newest versions against their past; no order of games matters."""
+    """Results of the newest versions against their past, independent of the order of games."""
 
     def __init__(self) -> None:
         self._results: dict[str, dict[str, Tally]] = {}
 
     def record(self, games: Iterable[GameResult | PlayedGame]) -> None:
-        """Take in rated games, of which most are of other players or of a version with itself."""
+        """Add rated games; only those between versions of one policy count."""
         met = [ranking(game) for game in games if _has_two_versions(game.spec)]
         if not met:
             return
@@ -57,7 +57,7 @@ class PastResults:
         self._forget()
 
     def _forget(self) -> None:
-        """Leave out versions that no longer are of the newest, and never will be again."""
+        """Drop versions that are no longer among the newest, and never will be again."""
         versions = {name: PlayerId.parse(name) for name in self._results}
         for policy in {player.label for player in versions.values()}:
             own = {n: p.version or 0 for n, p in versions.items() if p.label == policy}
@@ -66,12 +66,12 @@ class PastResults:
                 del self._results[name]
 
     def least(self) -> dict[str, Least]:
-        """By policy, what `least_against_past` says of all games so far."""
+        """Return `least_against_past` of all games so far, by policy."""
         found = {(a, b): tally for a, held in self._results.items() for b, tally in held.items()}
         return least_against_past(found)
 
     def state(self) -> PastState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         return PastState(results=self._results)
 
     def restore(self, state: PastState) -> None:

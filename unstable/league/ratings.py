@@ -1,9 +1,9 @@
-"""The registry: who is who, who is current, and how strong everyone is.
+"""Registry of players: their versions, ratings and results.
 
-TrueSkill (Herbrich, Minka and Graepel, 2006, doi:10.7551/mitpress/7503.003.0076) through the
-`trueskill` package. One scripted opponent is the anchor: its rating never moves, so that the scale
-does not drift. Nobody is rated against itself; a forfeit is a loss, and counted apart. How often
-equal players draw is measured, env by env.
+Ratings are TrueSkill's (Herbrich, Minka and Graepel, 2006, doi:10.7551/mitpress/7503.003.0076), by
+the `trueskill` package. One scripted opponent is the anchor: its rating is fixed, so that the scale
+does not drift. Nobody is rated against itself; a forfeit is a loss, and counted separately. The
+draw rate of equal players is measured for each env.
 """
 
 from collections import Counter
@@ -20,38 +20,38 @@ from unstable.league.skills import ENVIRONMENT, Match, Skill, Skills
 from unstable.types import BASE, GameResult, GameSpec, PlayedGame, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
-"""What an env's draws begin with, as if so many games had been played."""
+"""Games, and draws among them, that an env's draw rate starts with."""
 MOST_DRAWS = 0.95
-"""The highest draw probability: nearer to 1 a win says more than TrueSkill can calculate with."""
+"""Highest draw probability; closer to 1, a win is too surprising for TrueSkill's arithmetic."""
 PAYOFF_DECAY = 0.9
-"""Share of the games of a pay-off that still counts a version later: the policy has changed."""
+"""Factor by which a payoff's games decay with each version, since the policy has changed."""
 ANCHOR_SIGMA = 0.01
-"""TrueSkill cannot rate against a sigma of 0."""
+"""Sigma of the anchor; TrueSkill cannot rate against a sigma of 0."""
 
 
 Event = Literal["added", "evaluated", "played"]
-"""A version was added, its evaluation was rated, or a round of synchronous play was over."""
+"""Kind of mark: a version was added, its evaluation was rated, or a synchronous round ended."""
 
 
 class RegistryState(BaseModel):
-    """Ratings (mu, sigma) and counts of results, by player."""
+    """State of the registry for a resume: ratings (mu, sigma) and counts of results, by player."""
 
     ratings: dict[str, tuple[float, float]]
     results: dict[str, dict[str, int]]
     draws: dict[str, tuple[int, int]]
-    """Sides that were next to each other at a game's end, and how many of them drew, by env."""
+    """Pairs of adjacent sides in the order of outcomes, and how many of them drew, by env."""
     equals: dict[str, tuple[int, int]] = {}
-    """Such sides in games of a player with itself, which are not among those."""
+    """Pairs and draws in games of a player against itself, which `draws` does not include."""
     trained: NonNegativeInt
-    """Training games taken in."""
+    """Number of training games recorded."""
     marks: list[tuple[Event, NonNegativeInt, NonNegativeInt]]
-    """What came between them, in order: of which version, and after how many training games."""
+    """Events between training games, in order: kind, version, training games before the event."""
     past: dict[str, list[str]]
-    """Versions that a policy's current one meets."""
+    """Past versions that a policy's current version meets."""
     probabilities: dict[str, list[Probability]]
-    """How likely each of them is met, by policy; empty where all alike."""
+    """Probability of each past version, by policy; empty if all are equally likely."""
     payoffs: dict[str, tuple[float, float]]
-    """What a past version's policy won of its newer games against it, and how many they are."""
+    """Wins of newer versions against a past version of their policy, and games, both decayed."""
 
     @model_validator(mode="after")
     def _each_has_a_probability(self) -> Self:
@@ -71,10 +71,10 @@ class Registry:
         matchmaker: Matchmaker | None = None,
         draws: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`fixed` are the opponents that never change, `anchor` the one with a pinned rating.
+        """Register the `fixed` opponents, which never change; `anchor` has a pinned rating.
 
-        `draws` is how often equals draw, by env, where a fit of all games has told it. Without a
-        `matchmaker` the newest `pool_size` versions are met, all alike.
+        `draws` is the draw rate of equal players by env, if a fit of all games has measured it.
+        Without a `matchmaker` the newest `pool_size` versions are opponents, all equally likely.
         """
         self._pool_size = pool_size
         self._matchmaker = matchmaker
@@ -99,9 +99,10 @@ class Registry:
         self._skills.put(player.name, mu, sigma, pinned=player == self._anchor)
 
     def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
-        """Enter a policy's new version, which no game names before it is `announce`d.
+        """Register a policy's new version, which games may name once it is announced.
 
-        It is rated like `inherits_from`, or else its policy's version before it, but less surely.
+        It starts with the rating of `inherits_from`, or else of the policy's previous version, with
+        a sigma of at least half the initial one.
         """
         before = self._versions.setdefault(version.label, [])
         source = inherits_from or (before[-1] if before else version)
@@ -111,7 +112,7 @@ class Registry:
         self._mark("added", version)
 
     def announce(self, version: PlayerId) -> None:
-        """Make a version that was added the current one of its policy, and choose whom it meets."""
+        """Make an added version its policy's current one, and choose the past versions it meets."""
         policy = version.label
         self._current[policy] = version
         added, before = self._versions.get(policy, []), self._past.get(policy, [])
@@ -137,7 +138,7 @@ class Registry:
         ]
 
     def _fade(self, policy: str) -> None:
-        """Let pay-offs against the versions that are met count less, and forget the others."""
+        """Decay payoffs against past versions that are still met, and drop those against others."""
         kept = set(self._past[policy])
         self._payoffs = {
             player: (won * PAYOFF_DECAY, games * PAYOFF_DECAY) if player in kept else (won, games)
@@ -146,23 +147,23 @@ class Registry:
         }
 
     def current(self, policy: str) -> PlayerId:
-        """A policy's current version; 0 before any was announced."""
+        """Return a policy's current version; version 0 if none was announced."""
         return self._current.get(policy, PlayerId.policy(0, policy))
 
     def past(self, policy: str) -> list[PlayerId]:
-        """A policy's versions before the current one that it meets: the newest and pinned ones."""
+        """Return the past versions that a policy's current one meets, newest and pinned ones."""
         return self._past.get(policy, [])
 
     def probabilities(self, policy: str) -> list[float]:
-        """How likely each of them is met until the next is announced; empty where all alike."""
+        """Return the probability of each of `past(policy)`; [] if all are equally likely."""
         return self._probabilities.get(policy, [])
 
     def record(self, games: Iterable[GameResult | PlayedGame]) -> None:
-        """Count and rate finished games, one after the other, each once for each player in it.
+        """Count and rate finished games in order, each once for each player in it.
 
-        Left out are games of a player with itself, which compare nobody, and those with an opening,
-        whose first moves others made. A player that held several sides enters with their mean; a
-        team is one side, and its player one skill, however many seats it has.
+        Games of a player against itself, and games with an opening, whose first moves others made,
+        are not rated. A player with several sides enters with their mean outcome; a team is one
+        side, and its player has one skill regardless of the number of seats.
         """
         matches: list[Match] = []
         for game in games:
@@ -173,7 +174,7 @@ class Registry:
             self._skills.rate(matches)
 
     def _match(self, result: GameResult | PlayedGame) -> Match | None:
-        """What is rated of a game, which is counted; None where nobody meets another one."""
+        """Count a game's draws and results and return its match; None if it has a single player."""
         draw_probability, ranked = self.draw_probability(result.spec.env), result.ranked_outcomes
         self._count_draws(result.spec, ranked)
         held: dict[PlayerId, list[Side]] = {}
@@ -192,7 +193,7 @@ class Registry:
         return Match(names, tuple(scores.values()), draw_probability)
 
     def _pay(self, scores: dict[PlayerId, float]) -> None:
-        """Count what the newest of a policy's versions in a game won against each older one."""
+        """Count the wins of a game's newest version against each older version of its policy."""
         newest = max(scores, key=_age)
         for player, its in scores.items():
             if player.label == newest.label and player.version != newest.version:
@@ -201,7 +202,7 @@ class Registry:
                 self._payoffs[player] = won + (own > its) + 0.5 * (own == its), games + 1
 
     def _count(self, spec: GameSpec) -> None:
-        """Keep the order in which kinds of games came, so that files can tell it."""
+        """Count a training game, or mark an evaluation, so that files keep the order of both."""
         if spec.purpose == "train":
             self._trained += 1
             return
@@ -211,7 +212,7 @@ class Registry:
             self._mark("evaluated", max(versions, key=lambda player: player.version or 0))
 
     def end_round(self, policy: str) -> None:
-        """The training games since the last round came in the order of their numbers."""
+        """Mark the end of a round whose training games were recorded in the order of their ids."""
         self._mark("played", self.current(policy))
 
     def _mark(self, what: Event, version: PlayerId) -> None:
@@ -221,10 +222,11 @@ class Registry:
             self._marks.append(mark)
 
     def draw_probability(self, env: str) -> float:
-        """How often equals draw: their share in the games of players with themselves.
+        """Return the probability that equal players draw, at most `MOST_DRAWS`.
 
-        Ten games' weight has what a fit says of equals, or else the share in all other games, of
-        unequals too, who draw less often.
+        It is their share of draws in games of players against themselves. The prior, with the
+        weight of `PRIOR_GAMES` games, is the draw rate by the fit, or else the share of draws in
+        all other games, whose players are unequal and draw less often.
         """
         met, drawn = self._draws.get(env, (0, 0))
         others = self._fitted.get(env) or (PRIOR_DRAWS + drawn) / (PRIOR_GAMES + met)
@@ -232,7 +234,7 @@ class Registry:
         return min(MOST_DRAWS, (PRIOR_GAMES * others + drawn) / (PRIOR_GAMES + met))
 
     def _count_draws(self, spec: GameSpec, ranked: Sequence[float]) -> None:
-        """Count neighbours in the order of the sides' outcomes, as TrueSkill compares them."""
+        """Count sides adjacent in outcome, which TrueSkill compares, and their draws."""
         ordered = sorted([ranked[side[0]] for side in spec.sides])
         itself = len({seat.player for seat in spec.seats}) == 1
         counts = self._equals if itself else self._draws
@@ -241,7 +243,7 @@ class Registry:
         counts[spec.env] = met + len(ordered) - 1, drawn
 
     def ratings(self) -> list[Rating]:
-        """Everybody who has played and the current versions, strongest first."""
+        """Return the ratings of players with games and of current versions, strongest first."""
         present = {*self._results, *self._current.values()}
         skills = self._skills.all()
         rows = [self._rating(player, *skills[player.name]) for player in present]
@@ -261,7 +263,7 @@ class Registry:
         )
 
     def state(self) -> RegistryState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         results = {each.name: dict(counts) for each, counts in self._results.items()}
         return RegistryState(
             ratings=self._skills.all(),
@@ -276,7 +278,7 @@ class Registry:
         )
 
     def restore(self, state: RegistryState) -> None:
-        """Continue from what `state` returned; each policy's newest version becomes the current."""
+        """Continue from what `state` returned; each policy's newest version becomes current."""
         for name, (mu, sigma) in state.ratings.items():
             self._put(PlayerId.parse(name), mu, sigma)
         self._results = {
@@ -296,5 +298,5 @@ class Registry:
 
 
 def _age(player: PlayerId) -> int:
-    """A number by which versions come in order, after all who have none."""
+    """Return a key that sorts versions by age, after players without one."""
     return -1 if player.version is None else player.version

@@ -1,7 +1,7 @@
-"""The guard's rules: what the history of a metric says, as pure functions.
+"""Rules of the collapse guard: pure functions of a metric's history.
 
-Three updates speak together, so that one alone is never an alarm. A level refers to the run's own,
-its first one or its least, so that a threshold is not a matter of the model or the game.
+A rule takes three updates together, so that a single one is never an alarm. Levels are relative to
+the run's own first or least level, so that a threshold does not depend on model or game.
 """
 
 import math
@@ -18,8 +18,8 @@ from unstable.types.metrics import VersusKey
 THRESHOLDS: dict[Rule, float] = {
     "entropy": 0.1,
     "entropy_fall": 0.5,
-    "kl_sampling": 0.1,  # nats a turn
-    "kl_reference": 3.0,  # nats a turn
+    "kl_sampling": 0.1,  # nats per turn
+    "kl_reference": 3.0,  # nats per turn
     "length": 1.5,
     "truncation": 0.05,
     "forfeits": 0.1,
@@ -27,25 +27,25 @@ THRESHOLDS: dict[Rule, float] = {
     "tied": 0.95,
     "score": 3.0,  # standard errors
 }
-"""Threshold of each rule, unless the config has another; docs/guard.md says what and why."""
+"""Default threshold of each rule; docs/guard.md explains them."""
 EVALUATIONS = 3
-"""Evaluations in a row whose mean is a score."""
+"""Number of consecutive evaluations whose mean is a score."""
 START = 5
-"""Updates that a level refers to: the first ones, or those in a row that have the least."""
+"""Updates of a reference level: the first ones, or the consecutive ones with the least mean."""
 RECENT = 3
-"""Newest updates that a rule looks at."""
+"""Number of newest updates that a rule inspects."""
 REACH = 10
-"""Updates within which a fall is sudden."""
+"""Number of updates within which a fall is sudden."""
 NOISE = 5.0
-"""Standard deviations of an update's share that a rise has to exceed, besides its threshold."""
+"""Standard deviations of an update's share that a rise must exceed, beyond its threshold."""
 SHORT = 8
-"""Tokens of an answer that count in a KL of a turn, at most."""
+"""Most tokens of an answer that count in the KL of a turn."""
 
 Row = Mapping[str, float | None]
 
 
 class FigurePoint(NamedTuple):
-    """A figure of one update, and how many things it is the mean of."""
+    """Figure of one update, and the number of observations in its mean."""
 
     version: int
     value: float
@@ -53,7 +53,7 @@ class FigurePoint(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """A broken rule: by which figure, against what, and since which version."""
+    """Broken rule: its figure, the threshold, and the version since which it is broken."""
 
     figure: float
     threshold: float
@@ -62,14 +62,14 @@ class RuleFinding(NamedTuple):
 
 @dataclass(slots=True)
 class MetricHistory:
-    """A metric over the updates, as far back as rules look."""
+    """History of a metric over the updates, as far back as rules look."""
 
     start: list[FigurePoint] = field(default_factory=list)  # the first START
     recent: list[FigurePoint] = field(default_factory=list)  # the newest ones
-    least: FigurePoint | None = None  # mean of those START in a row that have the least
+    least: FigurePoint | None = None  # least mean of START consecutive updates
 
     def add(self, point: FigurePoint) -> None:
-        """Take in the next update's."""
+        """Add the next update's figure."""
         self.recent = [*self.recent, point][-REACH - RECENT :]
         if len(self.start) < START:
             self.start.append(point)
@@ -80,18 +80,18 @@ class MetricHistory:
 
     @property
     def last(self) -> list[FigurePoint]:
-        """The newest RECENT."""
+        """Figures of the newest RECENT updates."""
         return self.recent[-RECENT:]
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a level to refer to."""
+        """True if there is a reference level."""
         return self.least is not None
 
     def finding(
         self, figure: float, threshold: float, within: Callable[[float, float], bool]
     ) -> RuleFinding | None:
-        """A figure that is not within the threshold, and since which version no value is."""
+        """Return a finding on `figure`; None if it is within the threshold."""
         if within(figure, threshold):
             return None
         version = self.recent[-1].version
@@ -104,13 +104,13 @@ class MetricHistory:
 
 @dataclass(slots=True)
 class VersionScores:
-    """How versions scored against one opponent."""
+    """Scores of the versions against one opponent."""
 
     recent: list[FigurePoint] = field(default_factory=list)  # the newest evaluations
-    best: FigurePoint | None = None  # mean of those in a row that have the greatest
+    best: FigurePoint | None = None  # greatest mean of EVALUATIONS consecutive ones
 
     def add(self, point: FigurePoint) -> None:
-        """Take in the next evaluation's; EVALUATIONS in a row are one mean."""
+        """Add the next evaluation's score; EVALUATIONS consecutive ones have one mean."""
         self.recent = [*self.recent, point][-EVALUATIONS:]
         if len(self.recent) == EVALUATIONS:
             mean = pooled(self.recent)
@@ -118,9 +118,9 @@ class VersionScores:
                 self.best = mean
 
     def worse(self, errors: float) -> RuleFinding | None:
-        """The newest mean is below the best by so many standard errors of each.
+        """Return a finding if the newest mean is below the best by `errors` standard errors each.
 
-        The best of many is partly luck: two would not be much.
+        The best of many means is partly luck, so that two standard errors would be too few.
         """
         if self.best is None or len(self.recent) < EVALUATIONS:
             return None
@@ -133,19 +133,19 @@ class VersionScores:
 
 
 def pooled(points: Sequence[FigurePoint]) -> FigurePoint:
-    """Their mean over all that was counted."""
+    """Return the mean of points weighted by their sizes, with the version of the last."""
     size = sum(point.size for point in points)
     total = sum(point.value * point.size for point in points)
     return FigurePoint(points[-1].version, total / size, size)
 
 
 def level(points: Iterable[FigurePoint]) -> float:
-    """Their median."""
+    """Return the median of the values."""
     return median(point.value for point in points)
 
 
 def below_start(history: MetricHistory, share: float) -> RuleFinding | None:
-    """The newest values are all below a share of what they were at the start."""
+    """Return a finding if the newest values are all below a share of the level at the start."""
     if not history.is_known:
         return None
     figure = max(point.value for point in history.last)
@@ -153,24 +153,24 @@ def below_start(history: MetricHistory, share: float) -> RuleFinding | None:
 
 
 def fallen(history: MetricHistory, share: float) -> RuleFinding | None:
-    """The level is below a share of what it was REACH updates before."""
+    """Return a finding if the level is below a share of the level REACH updates before."""
     if len(history.recent) < REACH + RECENT:
         return None
     return history.finding(level(history.last), share * level(history.recent[:RECENT]), ge)
 
 
 def grown(history: MetricHistory, times: float) -> RuleFinding | None:
-    """The level is above so many times the least."""
+    """Return a finding if the level is above `times` the least level."""
     if history.least is None:
         return None
     return history.finding(level(history.last), times * history.least.value, le)
 
 
 def risen(history: MetricHistory, by: float) -> RuleFinding | None:
-    """A share is above the least by a threshold, and by more than chance explains.
+    """Return a finding if a share exceeds its least by more than `by`, and by more than chance.
 
-    Chance is the spread of one update's share if the truth is the upper end of the least's 95 %
-    interval.
+    Chance is NOISE times the standard deviation of one update's share, if the true share is the
+    upper end of the least one's 95 % interval.
     """
     if history.least is None:
         return None
@@ -181,17 +181,17 @@ def risen(history: MetricHistory, by: float) -> RuleFinding | None:
 
 
 def above(history: MetricHistory, limit: float) -> RuleFinding | None:
-    """The newest values are all above a limit."""
+    """Return a finding if the newest values are all above a limit."""
     if len(history.last) < RECENT:
         return None
     return history.finding(min(point.value for point in history.last), limit, le)
 
 
 class MetricRule(NamedTuple):
-    """A rule and the metric that it is for."""
+    """Rule and the metric that it applies to."""
 
     name: Rule
-    figure: str  # what its name begins with
+    figure: str  # prefix of the metric's name
     finding: Callable[[MetricHistory, float], RuleFinding | None]
 
 
@@ -216,10 +216,10 @@ RULES = [
 
 
 def figures(row: Row, version: int) -> dict[str, FigurePoint]:
-    """What rules look at in an update's row, by the metric that it is made of.
+    """Return the figures of an update's row that rules inspect, by metric.
 
-    Names are those of docs/metrics.md; what a row lacks is left out. A KL of a turn counts SHORT
-    tokens at most: engine and learner differ a little at every token of a long answer.
+    Names are those of docs/metrics.md; missing metrics are left out. The KL of a turn counts at
+    most SHORT tokens, since engine and learner differ slightly at every token of a long answer.
     """
     known = {name: value for name, value in row.items() if value is not None}
     found = _shares(known)
@@ -233,7 +233,7 @@ def figures(row: Row, version: int) -> dict[str, FigurePoint]:
 
 
 def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Shares by name, each with what it is a share of."""
+    """Return shares by metric, each with the number that it is a share of."""
     found: dict[str, tuple[float, float]] = {}
     if TRUNCATION in row and row.get("learn/samples"):
         found[TRUNCATION] = (row[TRUNCATION], row["learn/samples"])
@@ -246,5 +246,5 @@ def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:
         lost = sum(n * row.get(key.name("forfeit"), 0.0) for key, n in results.items())
         found[FORFEITS] = (lost / total, total)
     if mirrors := row.get(MIRROR.name("games")):
-        found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # both seats draw a game
+        found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # a drawn game counts for both seats
     return found

@@ -1,13 +1,13 @@
-"""The schedule: who plays what next. Draws games, opponents and seats from its own random state.
+"""Schedule of training games: draws games, opponents and seats from its own random state.
 
 A group is handed out whole: its games have the same env, seed, seats and players, and differ by
 what is sampled. Players are drawn for sides: a team's seats have one player.
 
-Groups are dealt to actors so that games with the same adapters share an engine: one that mixes few
-adapters in a forward pass is faster and evicts none. Every past version has a home among the
-actors; an actor looks a few groups ahead and takes one that is at home with it, or at home nowhere,
-before any other. None is passed over more often than groups are drawn ahead. With one actor groups
-are dealt as they are drawn.
+Groups are dealt to actors so that games with the same adapters share an engine: an engine that
+mixes few adapters in a forward pass is faster and evicts none. Every past version has a home among
+the actors; an actor looks a few groups ahead and prefers the first group with this home, or with
+none. No group is passed over more often than groups are drawn ahead. With one actor, groups are
+dealt in the order in which they are drawn.
 """
 
 import random
@@ -32,15 +32,15 @@ from unstable.types import BASE, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
 AHEAD_PER_ACTOR = 2
-"""Groups that are drawn ahead, so that there is a choice."""
+"""Groups drawn ahead for each actor, so that there is a choice."""
 Thing = TypeVar("Thing")
 
 
 class Schedule:
-    """An endless series of training games; the same seed gives the same series.
+    """Endless series of training games, determined by the config and its seed.
 
-    `shares` are those of the kinds of opponents, and `envs` the probabilities of the games that can
-    be drawn; both are the config's until they are changed.
+    `shares` are the shares of the kinds of opponents, and `envs` the probabilities of the envs;
+    both are the config's until they are changed.
     """
 
     def __init__(self, config: RunConfig, num_actors: int = 1) -> None:
@@ -51,7 +51,7 @@ class Schedule:
         self._random = random.Random(derive_seed(config.seed, "schedule"))
         self.envs: list[float] = []
         self._weights = [game.weight for game in config.games]
-        self._env_weights = list(accumulate(self._weights))  # of the envs that are drawn now
+        self._env_weights = list(accumulate(self._weights))  # current weights, cumulative
         self._next_game = 0
         self._next_group = 0
         self._stretches: list[tuple[Stretch, SeriesPlace]] = []
@@ -59,18 +59,18 @@ class Schedule:
         self._stretch_ends = 0
         self._frequencies = Frequencies()
         self._env_frequencies = Frequencies()
-        self._probabilities: list[float] = []  # of the past versions that are met now
+        self._probabilities: list[float] = []  # of the current past versions
         self._most_in_group = 1 + config.group_size
         adapters = [each for each in self._fixed if each.adapter_folder is not None]
         self._adapters = {PlayerId(each.key) for each in adapters}
         self.resize(num_actors)
-        self._ahead: deque[list[GameSpec]] = deque()  # groups that are drawn and not dealt
-        self._left: deque[list[GameSpec]] = deque()  # of groups that were dealt by a former run
-        self._policy: PlayerId | None = None  # that the groups ahead train
-        self._passed_over = 0  # the oldest of them, how often
+        self._ahead: deque[list[GameSpec]] = deque()  # groups drawn but not dealt
+        self._left: deque[list[GameSpec]] = deque()  # groups dealt before a resume
+        self._policy: PlayerId | None = None  # trained by the groups ahead
+        self._passed_over = 0  # times that the oldest group ahead was skipped
 
     def resize(self, num_actors: int) -> None:
-        """Deal to so many actors from now on."""
+        """Deal to `num_actors` actors from now on."""
         self._num_actors = num_actors
         self._most_ahead = AHEAD_PER_ACTOR * num_actors if num_actors > 1 else 1
 
@@ -81,7 +81,7 @@ class Schedule:
         past: Sequence[PlayerId],
         probabilities: Sequence[float] = (),
     ) -> list[GameSpec]:
-        """The group that `actor` plays next, to train `policy`; see `draw_group`."""
+        """Return the group that `actor` plays next, to train `policy`; see `draw_group`."""
         if self._left:
             return self._left.popleft()
         if policy != self._policy:  # groups drawn for the version before would only be staler
@@ -99,12 +99,12 @@ class Schedule:
     def draw_group(
         self, policy: PlayerId, past: Sequence[PlayerId], probabilities: Sequence[float] = ()
     ) -> list[GameSpec]:
-        """The next group of the series, to train `policy`; opponents are the config's and `past`.
+        """Draw the next group to train `policy`, against itself, `past` or the config's opponents.
 
-        Of `past` each is as likely as `probabilities` says, without them as any other.
-        One kind of opponent (self, past, fixed) is drawn for a group, one opponent of that kind for
-        each other side. Against itself the policy is trained in every seat, else in those of one
-        side; in a game that branches always in one seat, since a fork is before a turn of one.
+        `probabilities` are those of the versions in `past`; without them all are equally likely.
+        One kind of opponent (self, past, fixed) is drawn for a group, and one opponent of that kind
+        for each other side. Against itself the policy is trained in every seat, otherwise in those
+        of one side; games that branch train one seat, since a fork precedes the turn of one seat.
         """
         self._mark(policy, past, list(probabilities))
         size, branches = self._config.group_size, self._config.groups.by == "branch"
@@ -117,7 +117,7 @@ class Schedule:
         return [first, *(replace(first, game_id=first.game_id + k, member=k) for k in others)]
 
     def _mark(self, policy: PlayerId, past: Sequence[PlayerId], probabilities: list[float]) -> None:
-        """Begin a stretch where games are drawn in another way from here on."""
+        """Begin a stretch if games are drawn differently from now on."""
         way = (policy, past, probabilities, self.shares, self._fixed, self.envs)
         if way == self._drawn_with and self._next_game < self._stretch_ends:
             return
@@ -141,9 +141,9 @@ class Schedule:
         self._stretches.append((stretch, self._place()))
 
     def forget(self, before: int | None) -> None:
-        """No game before this one will be drawn again; None: none that was drawn so far will.
+        """Drop what is needed to draw games before `before` again; None drops all games so far.
 
-        Nor will any that is more than `MOST_AGAIN` games ago.
+        Games more than `MOST_AGAIN` games ago are dropped in any case.
         """
         if before is None:
             self._stretches, self._drawn_with = [], ()
@@ -154,11 +154,11 @@ class Schedule:
 
     @property
     def oldest_again(self) -> int:
-        """The oldest game that is sure to be drawn again where that is wanted."""
+        """Id of the oldest game that can certainly be drawn again."""
         return max(0, self._next_game - MOST_AGAIN)
 
     def drawn_again(self, games: Collection[int]) -> list[GameSpec]:
-        """Games of the series by their ids, the same as when they were drawn."""
+        """Draw games of the series again by their ids, equal to the first time."""
         stretches = [stretch for stretch, _ in self._stretches]
         if not games or not stretches:
             return []
@@ -168,7 +168,7 @@ class Schedule:
     def _again(
         self, since: SeriesPlace, stretches: Sequence[Stretch], end: int
     ) -> Iterator[tuple[Stretch, SeriesPlace, list[GameSpec]]]:
-        """Each stretch, where it began, and its games, none from `end` on."""
+        """Yield each stretch, the place where it began, and its groups begun before `end`."""
         series = Schedule(self._config)
         series._go_to(since)
         ends = [*(stretch.first for stretch in stretches[1:]), end]
@@ -183,11 +183,11 @@ class Schedule:
 
     @property
     def next_game(self) -> int:
-        """The id of the next group's first game."""
+        """Id of the first game of the next group."""
         return self._next_game
 
     def leave_out(self, opponent: str) -> bool:
-        """Draw a fixed opponent no more; whether it was drawn until now. A resume forgets it."""
+        """Stop drawing a fixed opponent; returns whether it was drawn. A resume forgets this."""
         left = [each for each in self._fixed if each.key != opponent]
         was_drawn, self._fixed = len(left) < len(self._fixed), left
         return was_drawn
@@ -225,7 +225,7 @@ class Schedule:
         past: Sequence[PlayerId],
         branches: int,
     ) -> list[SeatSpec]:
-        """Who sits at each seat: the policy at one side, an opponent at each other."""
+        """Return a game's seats: the policy on one side, an opponent on each other side."""
         sides = game.sides
         others = iter([self._opponent(kind, policy, past) for _ in sides[1:]])
         own = sides[self._random.randrange(len(sides))]
@@ -241,7 +241,7 @@ class Schedule:
         return [seats[seat] for seat in range(game.seats)]
 
     def _ensemble(self, policy: PlayerId, past: Sequence[PlayerId]) -> tuple[PlayerId, ...]:
-        """The policy and past versions, evenly from all, that choose what branches begin with."""
+        """Return the policy and evenly spaced past versions, which choose how branches begin."""
         explore = self._config.groups.explore
         if explore.rule == "none":
             return ()
@@ -249,7 +249,7 @@ class Schedule:
         return (*(past[index * len(past) // number] for index in range(number)), policy)
 
     def _opening(self, seed: int) -> int:
-        """First moves that are not the seats' own: by the game's seed, so nothing else changes."""
+        """Return the number of opening moves, derived from `seed` so that no other draw changes."""
         openings = self._config.openings
         if not openings.share:
             return 0
@@ -257,14 +257,14 @@ class Schedule:
         return chance.randint(*openings.moves) if chance.random() < openings.share else 0
 
     def _opener(self, policy: PlayerId) -> SeatSpec:
-        """Who makes the first moves."""
+        """Return the player of the opening moves."""
         start = PlayerId.policy(0, policy.label)
         openers = {"start": start, "random": PlayerId("random"), "base": BASE}
         player = openers[self._config.openings.by]
         return SeatSpec(player=player, temperature=self._config.sampling.temperature)
 
     def _kind(self, past: Sequence[PlayerId]) -> str:
-        """self, past or fixed, by their shares; past has none before there is a past version."""
+        """Draw self, past or fixed by their shares; past and fixed require such an opponent."""
         draw = self.shares
         weights = draw.self, draw.past if past else 0.0, draw.fixed if self._fixed else 0.0
         if not any(weights):
@@ -298,7 +298,7 @@ class Schedule:
         )
 
     def _one_of(self, things: Sequence[Thing], weights: Sequence[float]) -> Thing:
-        """One by its weight; without weights all are as likely."""
+        """Draw a thing by its weight; without weights all are equally likely."""
         if not weights:
             return self._random.choice(things)
         return self._random.choices(things, weights)[0]
@@ -314,7 +314,7 @@ class Schedule:
         self._random.setstate(place.random)
 
     def state(self) -> ScheduleState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         return ScheduleState.model_construct(
             now=self._place(),
             shares=self.shares,
@@ -326,7 +326,7 @@ class Schedule:
         )
 
     def restore(self, state: ScheduleState) -> None:
-        """Continue the series where `state` was taken."""
+        """Continue the series from what `state` returned."""
         self._stretches, self._drawn_with = [], ()
         self._frequencies.restore(state.met)
         self._env_frequencies.restore(state.drawn)
@@ -337,19 +337,19 @@ class Schedule:
         self._go_to(state.now)
 
     def ahead(self, policy: PlayerId) -> list[GameSpec]:
-        """Games drawn to train `policy`, or left of a former run, that are not dealt yet."""
+        """Return the games drawn for `policy`, or left by a former run, that are not dealt yet."""
         drawn = self._ahead if policy == self._policy else ()
         return list(chain(*self._left, *drawn))
 
     def deal_first(self, games: Iterable[GameSpec]) -> None:
-        """Deal what is left of groups that were dealt once, before any other."""
+        """Deal what is left of groups that were dealt before a resume, before any other group."""
         groups: dict[int, list[GameSpec]] = {}
         for spec in sorted(games, key=lambda spec: spec.game_id):
             groups.setdefault(spec.game_id - spec.member, []).append(spec)
         self._left.extend(groups.values())
 
     def _home(self, group: list[GameSpec]) -> int | None:
-        """The actor where the group's opponent is at home; None if any will do."""
+        """Return the actor that is home to the group's opponent; None if any actor will do."""
         for seat in group[0].seats:
             version = seat.player.version
             if version is not None and seat.player != self._policy:

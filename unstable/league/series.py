@@ -1,4 +1,4 @@
-"""Where the series of a run's games is, as values that a resume goes on from."""
+"""Place in a run's series of games, as values that a resume continues from."""
 
 import random
 from typing import Annotated, Self
@@ -9,11 +9,11 @@ from unstable.config import DrawConfig
 from unstable.league.matchmaking import Met, Probability, check_probabilities
 
 LONGEST_STRETCH = 10_000
-"""Games after which another stretch begins, so that few are drawn again for nothing."""
+"""Most games of a stretch; bounds the games that are drawn again without need."""
 MOST_AGAIN = 100_000
-"""Games that a resume may have to draw again, which takes a few seconds."""
+"""Most games that a resume may have to draw again, which takes a few seconds."""
 RandomState = tuple[int, tuple[int, ...], float | None]
-"""As `random.Random.getstate` returns it."""
+"""State that `random.Random.getstate` returns."""
 
 
 def _usable(state: RandomState) -> RandomState:
@@ -25,7 +25,7 @@ def _usable(state: RandomState) -> RandomState:
 
 
 class SeriesPlace(BaseModel):
-    """Where the series of games is."""
+    """Place in the series of games: the next ids and the random state."""
 
     next_game: NonNegativeInt
     next_group: NonNegativeInt
@@ -33,15 +33,15 @@ class SeriesPlace(BaseModel):
 
 
 class Stretch(BaseModel):
-    """Successive games of the series that were drawn alike, and the id of the first of them."""
+    """Successive games of the series that were drawn alike; `first` is the id of the first one."""
 
     first: NonNegativeInt
     policy: str
     past: list[str]
-    probabilities: list[Probability]  # of each of them; empty where all alike
+    probabilities: list[Probability]  # of `past`; empty if all are equally likely
     shares: DrawConfig
-    fixed: list[str]  # opponents that were not left out
-    envs: list[Probability]  # of each of the config's; empty where its weights decide
+    fixed: list[str]  # opponents that could be drawn
+    envs: list[Probability]  # in config order; empty if weights decide
 
     @model_validator(mode="after")
     def _each_has_a_probability(self) -> Self:
@@ -50,9 +50,9 @@ class Stretch(BaseModel):
 
 
 class ScheduleState(BaseModel):
-    """Where the series of games is, and all that it takes to draw the newest ones again.
+    """Place in the series of games, and everything that drawing the newest ones again requires.
 
-    `since` is where the first of `stretches` began.
+    `since` is the place where the first of `stretches` began; None without stretches.
     """
 
     now: SeriesPlace

@@ -1,8 +1,8 @@
-"""Players' skills by TrueSkill, updated match after match.
+"""Skills of players by TrueSkill, updated match after match.
 
 Herbrich, Minka and Graepel 2006, TrueSkill: A Bayesian skill rating system. A match of two has a
-closed form (their section 3), 3 us in place of the 140 that the `trueskill` package takes for the
-general one. Both agree to 3e-5.
+closed form (section 3), which takes 3 us instead of the 140 us of the general algorithm in the
+`trueskill` package. Both agree to 3e-5.
 """
 
 import math
@@ -14,12 +14,12 @@ import trueskill
 
 ENVIRONMENT = trueskill.TrueSkill()
 Skill = tuple[float, float]
-"""A player's mu and sigma."""
-_FAR = 30.0  # deviations, from which on a tail is its asymptote
+"""Mu and sigma of a player."""
+_FAR = 30.0  # standard deviations beyond which a tail equals its asymptote
 
 
 class Match(NamedTuple):
-    """A free-for-all that is over: Match(("main@3", "random"), (1.0, -1.0), 0.1)"""
+    """Finished free-for-all: Match(("main@3", "random"), (1.0, -1.0), 0.1)"""
 
     players: tuple[str, ...]
     scores: tuple[float, ...]
@@ -27,20 +27,20 @@ class Match(NamedTuple):
 
 
 class Skills:
-    """Everybody's skill, by name, in the order in which players were first given one."""
+    """Skills by player name, in the order in which players were added."""
 
     def __init__(self) -> None:
         self._skills: dict[str, Skill] = {}
         self._pinned: set[str] = set()
 
     def put(self, player: str, mu: float, sigma: float, *, pinned: bool = False) -> None:
-        """Give a player this skill; a pinned one keeps it."""
+        """Set a player's skill; matches never change a pinned one."""
         self._skills[player] = mu, sigma
         if pinned:
             self._pinned.add(player)
 
     def rate(self, matches: Sequence[Match]) -> None:
-        """Take in matches, one after the other."""
+        """Update the skills by matches, one after the other."""
         for players, scores, draw_probability in matches:
             before = [self._skills[player] for player in players]
             rate = _of_two if len(players) == 2 else _of_many
@@ -49,7 +49,7 @@ class Skills:
                     self._skills[player] = skill
 
     def all(self) -> dict[str, Skill]:
-        """Everybody's skill by now."""
+        """Return the current skill of every player."""
         return dict(self._skills)
 
 
@@ -83,14 +83,14 @@ def _of_two(
 
 
 def _won(lead: float, margin: float) -> tuple[float, float]:
-    """Mean and lost variance of a lead that is above the margin, as v and w of the paper."""
+    """Return mean and lost variance of a lead above the margin: v and w of the paper."""
     beyond = lead - margin
     v = -beyond if beyond < -_FAR else _density(beyond) / _below(beyond)
     return v, 1.0 if beyond < -_FAR else v * (v + beyond)
 
 
 def _drawn(lead: float, margin: float) -> tuple[float, float]:
-    """Mean and lost variance of a lead within the margin, either way."""
+    """Return mean and lost variance of a lead within the margin, either way: v and w for a draw."""
     low, high = -margin - abs(lead), margin - abs(lead)
     if high < -_FAR:
         return math.copysign(high, -lead), 1.0
@@ -105,5 +105,5 @@ def _density(x: float) -> float:
 
 
 def _below(x: float) -> float:
-    """The standard normal's distribution function, exact in its lower tail."""
+    """Return the standard normal distribution function, accurate in its lower tail."""
     return math.erfc(-x / math.sqrt(2)) / 2

@@ -1,4 +1,4 @@
-"""A run as data: its metrics, games and turns as frames of pandas or polars."""
+"""Run as data: metrics, games and turns as pandas or polars frames."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -25,22 +25,22 @@ GAME_COLUMNS = (
     *("opening", "players", "payoffs", "stakes", "outcomes", "forfeit", "raised", "truncated"),
     *("reason", "seconds"),
 )
-"""Of the frame of games, which are keyed by `purpose`, `version` and `game`."""
+"""Columns of the frame of games, whose key is `purpose`, `version` and `game`."""
 TURN_COLUMNS = (
     *("seat", "index", "player", "observation", "text", "action", "formatted", "invalid"),
     *("seconds", "cut_characters", "votes", "temperature", "finish_reason", "version"),
     *("prompt_cut", "prompt_ids", "token_ids", "logprobs", "top_logprobs"),
 )
-"""Of the frame of turns, as files have them; `TURN_KEYS` stand before them, and what follows from
-other values (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) behind them."""
+"""Columns of the frame of turns that are read from files; `TURN_KEYS` precede them, and derived
+columns (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) follow."""
 TURN_KEYS = ("purpose", "game_version", "game", "env")
 
 
 class RunData:
-    """A run as frames. Each is read when it is first asked for, and kept.
+    """Run as frames, each read at its first use and then kept.
 
-    Columns are explained in docs/metrics.md. `turns` is the large one. What is damaged in the files
-    is left out, with a warning.
+    Columns are explained in docs/metrics.md. `turns` is the large frame. Damaged records in the
+    files are left out, with a warning.
     """
 
     def __init__(self, folder: RunFolder, library: Library) -> None:
@@ -49,21 +49,21 @@ class RunData:
 
     @cached_property
     def metrics(self) -> Any:
-        """A row an update, a column a metric."""
+        """Frame with one row per update and one column per metric."""
         with _warning() as skipped:
             rows = read_rows(self.folder.metrics, skipped)
         return self._frame(rows, dict.fromkeys(name for row in rows for name in row))
 
     @cached_property
     def games(self) -> Any:
-        """A row a recorded game."""
+        """Frame with one row per recorded game."""
         with _warning() as skipped:
             rows = [_game(game) for _, game in scan_games(self.folder, skipped)]
         return self._frame(rows, GAME_COLUMNS)
 
     @cached_property
     def turns(self) -> Any:
-        """A row a turn of a recorded game; ids and log-probabilities are arrays."""
+        """Frame with one row per turn of a recorded game; ids and log-probabilities are arrays."""
         with _warning() as skipped:
             advantages = read_advantages(self.folder, skipped=skipped)
             rows = [
@@ -78,7 +78,7 @@ class RunData:
 
     def _frame(self, rows: list[Row], names: Iterable[str]) -> Any:
         columns = {name: [row.get(name) for row in rows] for name in names}
-        library = import_module(self._library)  # seconds of code, for this alone
+        library = import_module(self._library)  # takes seconds and is needed only here
         if self._library == "polars":
             return library.DataFrame(columns, strict=False)
         return library.DataFrame(columns)
@@ -86,7 +86,7 @@ class RunData:
 
 @contextmanager
 def _warning() -> Iterator[Skipped]:
-    """Collect what is damaged, and warn of it in a line."""
+    """Collect damaged records, and warn of them in one line."""
     skipped = Skipped()
     yield skipped
     if skipped:
@@ -116,7 +116,7 @@ def _turns(
         prompt_ids = [] if sampled is None else sampled.prompt_ids
         row["prompt_ids"] = np.asarray(prompt_ids, dtype=np.int32)
         row["token_ids"] = np.asarray(tokens.token_ids, dtype=np.int32)
-        row["logprobs"] = np.asarray(tokens.logprobs, dtype=np.float64)  # of inserted tokens NaN
+        row["logprobs"] = np.asarray(tokens.logprobs, dtype=np.float64)  # NaN for inserted tokens
         row |= {"purpose": file.purpose, "game_version": game.version}
         row |= {"game": game.spec.game_id, "env": game.spec.env}
         row["outcome"] = game.outcomes[turn.seat]
@@ -130,10 +130,10 @@ def _turns(
 
 
 def read(run: str | Path | RunFolder, frames: Library | None = None) -> RunData:
-    """A run's metrics, games and turns, as frames of pandas or polars, read when asked for.
+    """Return a run's metrics, games and turns as frames of pandas or polars, read on first use.
 
-    `frames` None takes pandas where it is installed, else polars. Raises `ConfigError` for a folder
-    that is no run's, and where neither is installed.
+    `frames` None takes pandas if it is installed, else polars. Raises `ConfigError` for a folder
+    that holds no run, and if neither library is installed.
 
     >>> read("outputs/my-run").metrics["learn/entropy"]  # doctest: +SKIP
     """

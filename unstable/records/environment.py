@@ -1,4 +1,4 @@
-"""What a run ran with: the command that began it, and the versions of packages."""
+"""Environment of a run: the command that began it, and the versions of packages."""
 
 import platform
 import re
@@ -13,7 +13,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def write_environment(folder: RunFolder, command: str | None) -> None:
-    """Write it down, in `environment.json`; `command` None: it was begun from Python."""
+    """Write `environment.json`; `command` is None for a run that was begun from Python."""
     record = EnvironmentRecord(
         command=command,
         python=platform.python_version(),
@@ -24,7 +24,7 @@ def write_environment(folder: RunFolder, command: str | None) -> None:
 
 
 def asked_for() -> list[str]:
-    """List the requirements of our package; none where it is not installed."""
+    """Return the requirements of this package; [] if it is not installed."""
     try:
         return requires(DISTRIBUTION) or []
     except PackageNotFoundError:
@@ -32,7 +32,7 @@ def asked_for() -> list[str]:
 
 
 def installed() -> dict[str, str]:
-    """The versions of our package and of those that it asks for, as far as they are installed."""
+    """Return the versions of this package and of its requirements, if installed, by name."""
     found = {}
     for line in [DISTRIBUTION, *asked_for()]:
         name = _NAME.match(line)

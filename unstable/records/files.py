@@ -1,4 +1,4 @@
-"""Files that are whole or not there, one recipe for each kind, and the format that they name."""
+"""Files that are complete or absent, with one writer for each kind, and the format they name."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ LOCK_WAIT_S = 600.0
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the names in a folder, outlast a power cut."""
+    """Make a file, or the names in a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -38,7 +38,7 @@ def sync(path: Path) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file that outlasts a power cut."""
+    """Write a file that survives a power cut."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -46,9 +46,9 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
-    """Replace the file at once: whoever reads finds the old content or the new one.
+    """Replace a file atomically: a reader finds the old content or the new.
 
-    With `synced` either outlasts a power cut. Its folder has to be there.
+    With `synced` either survives a power cut. The folder must exist.
     """
     draft = path.with_name(f".{path.name}.tmp")
     try:
@@ -57,15 +57,15 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
         else:
             draft.write_bytes(content)
         os.replace(draft, path)
-    except OSError:  # such as a full disk, which the draft need not fill
+    except OSError:  # such as a full disk, which the draft must not fill
         draft.unlink(missing_ok=True)
         raise
 
 
 def check_target(path: Path, field: str) -> None:
-    """Raise `ConfigError` unless a file can be put there, or take the place of a file.
+    """Raise `ConfigError` unless a file can be created at a path or replaced there.
 
-    Nothing is written through a link, nor to a device. `field` is how a message names the path.
+    Links and devices are refused. `field` is the name of the path in messages.
     """
     place = f"{field} = {str(path)!r}"
     if not path.parent.is_dir():
@@ -80,11 +80,11 @@ def check_target(path: Path, field: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A scratch folder that becomes `folder`, with all that was put into it; or nothing does.
+    """Yield a scratch folder that becomes `folder` with all its content, or is discarded on errors.
 
-    With `replace` it takes the place of an older one, or leaves that of another process that was
-    faster; else it raises `FileExistsError` where `folder` is there. Its parent's parent has to be
-    there: a run's folder that was removed must not come back.
+    With `replace` it replaces an older folder, or keeps the folder of a faster process; otherwise
+    it raises `FileExistsError` if `folder` exists. The grandparent must exist: a run's folder that
+    was removed must not reappear.
     """
     folder.parent.mkdir(exist_ok=True)
     outer = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -110,9 +110,9 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_checkpoint(folder: Path) -> Iterator[Path]:
-    """Make the folder of a version like `new_folder`; what a killed process left of it goes.
+    """Yield a scratch folder as `new_folder` does, after removing what a killed process left of it.
 
-    Raises `FileExistsError` rather than write over any.
+    Raises `FileExistsError` if `folder` exists; nothing is overwritten.
     """
     if folder.exists():
         raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
@@ -124,29 +124,29 @@ def new_checkpoint(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def one_process(path: Path) -> Iterator[None]:
-    """Other processes that make the same file or folder wait; `OSError` after ten minutes."""
+    """Exclude other processes that make the file or folder; `OSError` after ten minutes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_WAIT_S):
         yield
 
 
 def json_line(record: Mapping[str, Any] | Struct) -> bytes:
-    """The record, with its format, as one line of strict JSON, all control characters escaped.
+    """Return a record, with its format, as a line of strict JSON with control characters escaped.
 
-    Raises `ValueError` at a number that is not finite.
+    Raises `ValueError` for a number that is not finite.
     """
     return json_lines([record])
 
 
 def json_lines(records: Iterable[Mapping[str, Any] | Struct]) -> bytes:
-    """The lines of `json_line`, one after the other."""
+    """Return the lines of several records, concatenated; see `json_line`."""
     head = b'{"format":%d' % FORMAT
     texts = json_parts(records)
     return b"".join([head + b"," * (len(text) > 2) + text[1:] + b"\n" for text in texts])
 
 
 def plain(value: Any) -> Any:
-    """A record, a player or the like as JSON has it."""
+    """Return a record, a player or a similar value as JSON values."""
     return to_builtins(value, enc_hook=_named)
 
 
@@ -160,16 +160,16 @@ _ENCODER = json_codec.Encoder(enc_hook=_named)
 
 
 def json_parts(values: Iterable[object]) -> list[bytes]:
-    """Parts of one line: strict JSON, all control characters escaped, numbers in one notation.
+    """Return parts of a line: strict JSON, control characters escaped, numbers in one notation.
 
-    Raises `ValueError` at a number that is not finite.
+    Raises `ValueError` for a number that is not finite.
     """
     values = list(values)
     try:
         texts = [_text(value) for value in values]
     except (PydanticSerializationError, UnicodeEncodeError):  # half a character: `json` passes it
         texts = [_json(value) for value in values]
-    # Backwards, which costs a third of `in`; as a number, it is an error.
+    # Backwards, which takes a third of the time of `in`; as a number, it is an error.
     if any(max(map(text.rfind, ("NaN", "Infinity"))) >= 0 for text in texts):
         texts = [_json(value) for value in values]
     if has_secrets():
@@ -180,23 +180,23 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
 def _text(value: object) -> str:
     if isinstance(value, Struct):
         text = _ENCODER.encode(value)
-        if b"null" not in text:  # which may stand for a number that is not finite
+        if b"null" not in text:  # which may represent a number that is not finite
             return text.decode()
     return to_json(value, inf_nan_mode="constants", fallback=plain).decode()
 
 
 def hide_in_line(line: bytes) -> bytes:
-    """A line that another process made, without the keys that this one keeps secret."""
+    """Return a line from another process without the secrets that this process knows."""
     return hide_in_lines([line])[0]
 
 
 def hide_in_lines(lines: list[bytes]) -> list[bytes]:
-    """The same of several."""
+    """Return lines from another process without the secrets that this process knows."""
     return [hide_secrets(line.decode()).encode() for line in lines] if has_secrets() else lines
 
 
 def _shown(text: str) -> str:
-    # Of the control characters that are ASCII JSON has spelled out all but one.
+    # JSON has escaped all ASCII control characters but one.
     return text if text.isascii() and "\x7f" not in text else escape_control(text)
 
 
@@ -208,7 +208,7 @@ def _json(value: object) -> str:
 
 
 def read_small_json(path: Path, most_bytes: int = 2**23) -> dict[str, Any] | None:
-    """The object in a small file; None where there is none that can be read."""
+    """Return the object in a small file; None if the file is missing or not an object."""
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(most_bytes))
@@ -218,9 +218,9 @@ def read_small_json(path: Path, most_bytes: int = 2**23) -> dict[str, Any] | Non
 
 
 class LineFile:
-    """A file of JSON lines that only ever holds whole lines, whatever came of a former write.
+    """File of JSON lines that only holds whole lines, even after an interrupted write.
 
-    Its folder has to be there: one that was removed must not come back without what it held.
+    The folder must exist: a removed folder must not reappear without its content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -235,7 +235,7 @@ class LineFile:
         self.append(json_line(record))
 
     def append(self, lines: bytes) -> None:
-        """Append lines that are JSON, with their ends; raises as `write` does."""
+        """Append JSON lines with their ends; raises `OSError` if not all could be written."""
         if not self._whole:  # the last one could not be written
             self._file.truncate(self._end)
         self._whole = False
@@ -250,14 +250,14 @@ class LineFile:
 
 
 def cut(path: Path, end: int | None = None) -> None:
-    """Shorten a file of lines, if it is there, to `end` bytes, or by half a line at its end."""
+    """Shorten a file of lines, if it exists, to `end` bytes at most, and to whole lines."""
     if path.exists():
         whole = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, whole if end is None else min(whole, end))
 
 
 def whole_size(path: Path, block: int = 2**20) -> int:
-    """Bytes of a file up to the end of its last whole line."""
+    """Return the size of a file in bytes up to the end of its last whole line."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:
@@ -271,20 +271,20 @@ def whole_size(path: Path, block: int = 2**20) -> int:
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any] | Struct]) -> None:
-    """Replace the file at once by JSON lines."""
+    """Replace a file atomically by JSON lines."""
     write_whole(path, json_lines(records))
 
 
 def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    """A run's lines, but for one without its end: it is being written, or the run died in it."""
+    """Yield a run's lines but for one without an end, which is being written or was interrupted."""
     return (line for line in file if line.endswith(b"\n"))
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place, file:line, and the object in it; blank lines are left out.
+    """Yield each line's place, file:line, and the object in it; blank lines are left out.
 
-    For a file that a person gives; a run's own are read by `records.reading`. Raises `ConfigError`
-    for a file that is not there and for a line that is no JSON object or one of another format.
+    For a file that a user gives; `records.reading` reads a run's own files. Raises `ConfigError`
+    for a missing file, and for a line that is not a JSON object or has another format.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a JSONL file")

@@ -1,4 +1,4 @@
-"""Where a run's files go, as a value: whoever reads or writes a run asks here for the path."""
+"""Paths of a run's files, as a value from which readers and writers of a run get them."""
 
 import contextlib
 import os
@@ -17,19 +17,19 @@ from unstable.types import MAIN, PlayerId, Purpose
 
 
 class GameFile(NamedTuple):
-    """A file of recorded games: GameFile("eval", 12, Path("out/games/eval-000012.jsonl"))"""
+    """File of recorded games: GameFile("eval", 12, Path("out/games/eval-000012.jsonl"))"""
 
     purpose: Purpose
-    version: int  # that was current
+    version: int  # current when the games were played
     path: Path
 
 
 _WEIGHTS = ("adapter_", "model.")
-"""What the files of a version's weights begin with."""
+"""Prefixes of the files of a version's weights."""
 
 
 class _File:
-    """A path in a run's folder, as an attribute of it."""
+    """Path in a run's folder, as an attribute of the folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,50 +40,50 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's own folder: RunFolder(Path("out")).checkpoint(12) is out/checkpoints/000012."""
+    """Folder of a run: RunFolder(Path("out")).checkpoint(12) is out/checkpoints/000012."""
 
     root: Path
 
     config = _File("config.yaml")
-    """The resolved config."""
+    """Resolved config."""
     environment = _File("environment.json")
-    """The command that began the run, and the versions of packages that it ran with."""
+    """Command that began the run, and versions of packages."""
     report = _File("report.html")
-    """The run as a page to read."""
+    """Report of the run as an HTML page."""
     tournament = _File("tournament.json")
-    """The design and the results of a tournament."""
+    """Design and results of a tournament."""
     tensorboard = _File("tensorboard")
-    """Events for TensorBoard, where they are asked for."""
+    """Events for TensorBoard, if the config requests them."""
     offline = _File("offline.json")
-    """Which recorded games are trained on, where nothing is played."""
+    """Recorded games that a run without playing trains on."""
     metrics = _File("metrics.jsonl")
-    """A row an update."""
+    """Metrics, one row per update."""
     ratings = _File("ratings.json")
-    """The table of ratings."""
+    """Table of ratings."""
     status = _File("state.json")
-    """What the run is at, replaced once a second while it goes on."""
+    """Current state of the run, replaced once per second while it runs."""
     checkpoints = _File("checkpoints")
-    """A folder for each version."""
+    """Folder with one folder per version."""
     adapter = _File("adapter")
-    """What supervised training ends with."""
+    """Result of supervised training."""
     examples = _File("examples.jsonl")
-    """What supervised fine-tuning trains on."""
+    """Examples of supervised fine-tuning."""
     train = _File("train")
-    """Samples as trained, a file an update."""
+    """Samples as trained, one file per update."""
     best = _File("checkpoints/best")
-    """A link to the folder of the version that was best in evaluation."""
+    """Link to the folder of the version that was best in evaluation."""
     _blocking_games = _File("blocking_games.txt")
 
     def versions_of(self, policy: str) -> Path:
-        """Folder of a policy's versions: `checkpoints/`, or one in it by another's name."""
+        """Return the folder of a policy's versions: `checkpoints/`, or a subfolder for others."""
         return self.checkpoints if policy == MAIN else self.checkpoints / policy
 
     def checkpoint(self, version: int, policy: str = MAIN) -> Path:
-        """Folder of a version: the adapter and, of the newest ones, all that a resume needs."""
+        """Return a version's folder: the adapter and, for the newest, all that a resume needs."""
         return self.versions_of(policy) / f"{version:06d}"
 
     def name_best(self, version: int | None) -> None:
-        """Have `best` lead to a version; None is none."""
+        """Link `best` to a version; None does nothing."""
         if version is None:
             return
         draft = self.checkpoints / ".best.tmp"
@@ -95,16 +95,16 @@ class RunFolder:
 
     @property
     def best_version(self) -> int | None:
-        """The version that `best` leads to, if it is there."""
+        """Version that `best` links to; None if the link or its target is missing."""
         name = self.best.resolve().name if self.best.is_dir() else ""
         return int(name) if name.isdigit() else None
 
     def state(self, version: int) -> Path:
-        """File of the run's state at a version, without the learner's."""
+        """Return the file of the run's state at a version, without the learner's state."""
         return self.checkpoint(version) / "run_state.json"
 
     def versions(self, policy: str = MAIN) -> list[int]:
-        """Versions that have a folder, ascending; older ones may hold the weights alone."""
+        """Return versions that have a folder, ascending; older ones may only hold the weights."""
         place = self.versions_of(policy)
         paths = place.iterdir() if place.is_dir() else ()
         return sorted(int(path.name) for path in paths if path.name.isdigit())
@@ -116,9 +116,9 @@ class RunFolder:
         whole: Set[PlayerId] = frozenset(),
         policy: str = MAIN,
     ) -> None:
-        """Keep a policy's `newest` checkpoints and those in `whole`, and the adapters of others.
+        """Delete a policy's checkpoints except the `newest` ones and those in `whole`.
 
-        The rest is deleted.
+        Only the weights are kept of versions in `adapters`.
         """
         for version in self.versions(policy)[:-newest]:
             player = PlayerId.policy(version, policy)
@@ -135,39 +135,39 @@ class RunFolder:
                     path.unlink()
 
     def export(self, version: int, *, merged: bool) -> Path:
-        """Folder of an exported version, unless a person names one."""
+        """Return the default folder of an exported version."""
         return self.root / "exports" / f"{version:06d}-{'merged' if merged else 'adapter'}"
 
     def samples(self, update: int) -> Path:
-        """The samples as trained in update `update`."""
+        """Return the file of the samples of an update."""
         return self.train / f"{update:06d}.jsonl"
 
     def games(self, purpose: Purpose, version: int) -> Path:
-        """Games that were recorded while `version` was the current one."""
+        """Return the file of games that were recorded while `version` was current."""
         return self.root / "games" / f"{purpose}-{version:06d}.jsonl"
 
     def policies(self, version: int) -> Path:
-        """A measured version's exact policies in small games."""
+        """Return the file of a measured version's exact policies in small games."""
         return self.root / "policies" / f"{version:06d}.json"
 
     def measured(self) -> list[int]:
-        """Versions whose policies are there, ascending."""
+        """Return the versions that have a file of policies, ascending."""
         return sorted(map(_number, (self.root / "policies").glob("[0-9]*.json")))
 
     def relative(self, path: Path) -> str:
-        """A file's place in the folder."""
+        """Return a file's path relative to the folder."""
         return path.relative_to(self.root).as_posix()
 
     def marks(self, version: int) -> dict[str, int]:
-        """Sizes, in bytes, of the files that grow while `version` is current, by name."""
+        """Return sizes in bytes, by name, of the files that grow while `version` is current."""
         growing = (self.metrics, self.games("train", version), self.games("eval", version))
         sizes = {path: path.stat().st_size if path.exists() else 0 for path in growing}
         return {self.relative(path): size for path, size in sizes.items()}
 
     def check_links(self) -> None:
-        """Raise `ConfigError` for a link that leads out of the folder: it would be written through.
+        """Raise `ConfigError` for a link that leads out of the folder: writes would follow it.
 
-        What W&B keeps in it is left out: its links lead to its own cache.
+        W&B's folder is not checked: its links lead to its own cache.
         """
         root = self.root.resolve()
         for place, folders, files in os.walk(self.root):
@@ -181,9 +181,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self, place: str) -> Iterator[None]:
-        """Hold the run against other processes' writes; raises `ConfigError` if another holds it.
+        """Lock the run against writes by other processes; raises `ConfigError` if another holds it.
 
-        `place` is how a message names the folder.
+        `place` is the name of the folder in messages.
         """
         try:
             lock = FileLock(self.root / ".lock").acquire(timeout=0)
@@ -195,11 +195,11 @@ class RunFolder:
             yield
 
     def rewind(self, version: int, marks: Mapping[str, int], aside: Path | None = None) -> None:
-        """Cut files back to `marks`, and take away those of later versions.
+        """Cut files back to `marks`, and remove files of later versions.
 
-        With `aside`, a folder that is not there yet, all of that is kept in it.
-        Of the names in `marks` only those count that `RunFolder.marks` gives: they are read from a
-        file, which may name any other.
+        With `aside`, a folder that does not exist yet, all removed content is moved there. Only the
+        names that `RunFolder.marks` returns count in `marks`: they are read from a file, which may
+        name any other.
         """
         for name in self.marks(version).keys() & marks.keys():
             path, end = self.root / name, marks[name]
@@ -227,7 +227,7 @@ class RunFolder:
             self.best.unlink()
 
     def game_files(self) -> list[GameFile]:
-        """The files of games that are there, by version, evaluation's first."""
+        """Return the existing files of games, by version, evaluation before training."""
         found = []
         for path in self.root.glob("games/*-*.jsonl"):
             purpose, _, version = path.stem.partition("-")
@@ -236,40 +236,40 @@ class RunFolder:
         return sorted(found, key=lambda file: (file.version, file.purpose))
 
     def sample_files(self) -> list[tuple[int, Path]]:
-        """The updates whose samples are there, ascending, each with its file."""
+        """Return pairs of update and existing file of samples, ascending."""
         paths = (path for path in self.train.glob("*.jsonl") if path.stem.isdecimal())
         return sorted((int(path.stem), path) for path in paths)
 
     @property
     def blocking_games(self) -> set[str]:
-        """Names of games that have blocked an actor; they are played in processes of their own."""
+        """Names of games that have blocked an actor; separate processes play such games."""
         path = self._blocking_games
         return set(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else set()
 
     def add_blocking_game(self, name: str) -> None:
-        """Remember one, for actors that are started later."""
+        """Record a game that blocked an actor, for actors that start later."""
         with self._blocking_games.open("a", encoding="utf-8") as file:
             file.write(f"{name}\n")
 
     def endpoint(self, opponent: str) -> Path:
-        """File that counts an endpoint's calls and tokens, if they are capped."""
+        """Return the file that counts an endpoint's calls and tokens, if they are capped."""
         return self.root / "endpoints" / f"{quote(opponent, safe='')}.json"
 
     def answers(self, term: str) -> Path:
-        """File of a reward term's answers, with `cache: run`."""
+        """Return the file of a reward term's answers, with `cache: run`."""
         return self.root / "judged" / f"{quote(term, safe='')}.cache.jsonl"
 
     def judged(self, name: str) -> Path:
-        """File of the rewards of recorded games from terms that were asked again."""
+        """Return the file of rewards that `unstable judge` computed for recorded games."""
         return self.root / "judged" / f"{quote(name, safe='')}.jsonl"
 
     def log(self, component: str) -> Path:
-        """Log file of a component: loop, learner, actor-0, ..."""
+        """Return the log file of a component: loop, learner, actor-0, ..."""
         return self.root / "logs" / f"{component}.log"
 
 
 def existing_run(path: Path) -> RunFolder:
-    """The folder of a run; raises `ConfigError` for one that is none."""
+    """Return the folder of a run; raises `ConfigError` for a folder that holds none."""
     folder = RunFolder(path)
     if not folder.config.is_file():
         raise ConfigError(f"RUN_DIR = {str(path)!r} holds no config.yaml; give a run's folder")
@@ -279,5 +279,5 @@ def existing_run(path: Path) -> RunFolder:
 
 
 def _number(path: Path) -> int:
-    """The version in a file's name."""
+    """Return the version in a file's name."""
     return int(path.stem.rpartition("-")[2])

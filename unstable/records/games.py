@@ -1,4 +1,4 @@
-"""Games on file: a line is `types.RecordedGame` as JSON, without its branches."""
+"""Recorded games: each line is a `types.RecordedGame` as JSON, without its branches."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ from unstable.types import (
 
 
 def game_body(result: GameResult, trajectories: Sequence[Trajectory] = ()) -> bytes:
-    """A finished game's line, but for what only the loop knows: `game_line` puts that before it.
+    """Return a finished game's line without the start that only the loop knows; see `game_line`.
 
-    Made where the game was played; a trained turn takes in its rewards. Raises `ValueError` at a
+    Actors call it; rewards of trained turns are stored in the turns. Raises `ValueError` for a
     number that is not finite.
     """
     for each in trajectories:
@@ -36,9 +36,9 @@ def game_body(result: GameResult, trajectories: Sequence[Trajectory] = ()) -> by
 
 
 def game_line(body: bytes, version: int, actor: int | None) -> bytes:
-    """The line of a game's body. Raises `ValueError` where they make none.
+    """Return the line of a game's body; raises `ValueError` if it does not make one line.
 
-    What this process keeps secret, and the one that made the body does not, is for `hide_in_line`.
+    `hide_in_line` must then remove secrets unknown to the process that made the body.
     """
     by = b"null" if actor is None else b"%d" % actor
     line = b'{"format":%d,"version":%d,"actor":%b,%b\n' % (FORMAT, version, by, body[1:])
@@ -48,7 +48,7 @@ def game_line(body: bytes, version: int, actor: int | None) -> bytes:
 
 
 def read_game(place: str, row: dict[str, Any]) -> RecordedGame:
-    """The game of a line's values; raises `ConfigError`, with its place, for anything else."""
+    """Return the game of a line's values; raises `ConfigError`, with its place, if invalid."""
     if "turns" not in row:
         raise ConfigError(f"{place}: not a recorded game; give games/train-*.jsonl of a run")
     try:
@@ -58,16 +58,16 @@ def read_game(place: str, row: dict[str, Any]) -> RecordedGame:
 
 
 class AnswerTokens(NamedTuple):
-    """All tokens of a recorded answer; those that were inserted have the logprob None."""
+    """All tokens of a recorded answer; inserted tokens have the log-probability None."""
 
     token_ids: list[int]
     logprobs: list[float | None]
-    top_logprobs: TopLogprobs | None  # by token, of inserted ones []; None: not recorded
+    top_logprobs: TopLogprobs | None  # by token, [] if inserted; None: not recorded
     finish_reason: str | None  # of the last completion
 
 
 def answer_tokens(sampled: SampledTokens | None) -> AnswerTokens:
-    """The tokens that were sampled, one segment after another; of None there are none."""
+    """Return the tokens of all segments, concatenated; without any if `sampled` is None."""
     token_ids: list[int] = []
     logprobs: list[float | None] = []
     top_logprobs: TopLogprobs = []
@@ -88,10 +88,10 @@ def answer_tokens(sampled: SampledTokens | None) -> AnswerTokens:
 
 
 def read_games(path: Path, skipped: Skipped, start: int = 0) -> Iterator[RecordedGame]:
-    """The games of a training file from byte `start` on, each with its branches.
+    """Yield the games of a training file from byte `start` on, each with its branches.
 
-    One whose branches are not all there is left out: the run ended as they were written, or they
-    are damaged, and so are branches of a game that is. Raises `ConfigError` for another format.
+    A game with missing branches is left out, as when the run ended during their writing or they are
+    damaged; so are branches of a damaged game. Raises `ConfigError` for another format.
     """
     for _, recorded in placed_games(path, skipped, start):
         yield recorded
@@ -100,16 +100,16 @@ def read_games(path: Path, skipped: Skipped, start: int = 0) -> Iterator[Recorde
 def placed_games(
     path: Path, skipped: Skipped, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, RecordedGame]]:
-    """The same, each with the byte at which it begins, of those that begin before byte `end`.
+    """Yield games as `read_games` does, each with its byte offset, if that is below `end`.
 
-    One is in memory at a time.
+    Only one game is in memory at a time.
     """
     rows = placed_records(path, RecordedGame, skipped, start, end)
     yield from _with_branches(rows, is_branching=_has_branches(path))
 
 
 def read_game_with_branches(path: Path, place: int) -> RecordedGame:
-    """The game that begins at a byte where `placed_games` has found it."""
+    """Return the game at an offset from `placed_games`; `ConfigError` if the file has changed."""
     rows = placed_records(path, RecordedGame, Skipped(), place)
     for at, recorded in _with_branches(rows, is_branching=False):
         if at == place:
@@ -151,5 +151,5 @@ def _with_branches(
 
 
 def sample_lines(batch: Batch, advantages: Sequence[float]) -> bytes:
-    """A batch's samples as lines. Raises `ValueError` at a number that is not finite."""
+    """Return a batch's samples as lines; raises `ValueError` for a number that is not finite."""
     return json_lines(sample_records(batch, advantages))

@@ -1,6 +1,6 @@
-"""What reward terms said of recorded games when they were asked again, as `unstable judge` has it.
+"""Judged rewards: results of reward terms on recorded games, written by `unstable judge`.
 
-`judged/NAME.jsonl` of a run: the terms first, then a line a game, with its branches.
+`judged/NAME.jsonl` of a run has the terms first, then one line per game with its branches.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from unstable.records.shapes import JudgedLine, JudgedRecord
 from unstable.types import Reward, Trajectory
 
 Judgements = dict[tuple[int, int | None, int], dict[str, Reward]]
-"""By game, turn (None: the whole trajectory) and seat: each term's reward."""
+"""Rewards of each term, by game, turn (None: the whole trajectory) and seat."""
 
 
 def terms_record(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig]) -> JudgedLine:
@@ -38,25 +38,25 @@ def judged_record(game: int, trajectories: Iterable[Trajectory]) -> JudgedLine:
 
 
 def read_terms(path: Path) -> list[dict[str, Any]] | None:
-    """The terms that a file is of; None where it is not there or does not say it."""
+    """Return the terms of a file; None if it is missing or has none."""
     first = next(iter(read_records(path, JudgedLine, Skipped())), None)
     return None if first is None else first.terms
 
 
 def judged_games(path: Path) -> set[int]:
-    """The games that a file has, each with its branches."""
+    """Return the ids of the games in a file; each is there with its branches."""
     return {row.game for row in read_records(path, JudgedLine, Skipped()) if row.game is not None}
 
 
 def read_judged(path: Path, skipped: Skipped | None = None) -> Judgements:
-    """All that a file says; damaged lines are left out and counted."""
+    """Return all rewards in a file; damaged lines are left out and counted."""
     rows = read_records(path, JudgedLine, Skipped() if skipped is None else skipped)
     found = (each for row in rows for each in row.judged or ())
     return {(each.game, each.turn, each.seat): each.rewards for each in found}
 
 
 def read_scores(path: Path, term: str, skipped: Skipped) -> dict[tuple[int, int], float]:
-    """A term's values before its weight, by game and seat: the mean over what was judged of it."""
+    """Return a term's raw values by game and seat: the mean over trajectory and judged turns."""
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     for (game, _, seat), rewards in read_judged(path, skipped).items():
         if term in rewards:

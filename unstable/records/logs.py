@@ -1,7 +1,7 @@
-"""Logs: one file for each component, so that what went wrong is found where it happened.
+"""Logs: one file per component, so that an error is found where it happened.
 
-Nothing is logged to the terminal: what a person should know there, the tracker or the CLI prints.
-A file that is full becomes `<component>.log.1`, and the one before it `.2`; what is older goes.
+Nothing is logged to the terminal: the tracker or the CLI prints what a person must know. A full
+file becomes `<component>.log.1`, and the previous one `.2`; older files are deleted.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 LOG_BYTES = 20_000_000
 OLDER_FILES = 2
 NOISE = ("torchao", "torch.utils._pytree")
-"""Loggers that warn as torchao is imported, of its parts for other torches: nothing of a run."""
+"""Loggers that warn while torchao is imported, of parts for other torch versions."""
 _takes_over = False
 
 
 def take_over() -> None:
-    """From now on this process is ours, as the CLI's is: `logging_to` has libraries log there.
+    """Mark this process as the package's own, as the CLI's is: libraries then log to its files.
 
-    An error that nobody catches is shown as all text is: without control characters and keys.
+    Uncaught errors are then printed without control characters and secrets.
     """
     global _takes_over
     _takes_over = True
@@ -42,9 +42,9 @@ def _show_error(*error: Any) -> None:
 
 @contextlib.contextmanager
 def logging_to(folder: RunFolder, component: str) -> Iterator[None]:
-    """Log this package to `logs/<component>.log` meanwhile.
+    """Log this package to `logs/<component>.log` during the block.
 
-    What a caller has set up stays as it is, unless the process is ours.
+    The caller's logging setup is kept, unless `take_over` was called.
     """
     if _takes_over:
         setup_logging(folder, component)
@@ -56,7 +56,7 @@ def logging_to(folder: RunFolder, component: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logging_ours(folder: RunFolder, component: str) -> Iterator[None]:
-    """The same of this package alone, without loading any library."""
+    """Log this package to `logs/<component>.log` during the block, without loading any library."""
     ours = logging.getLogger("unstable")
     handler, before = _handler(folder, component), (ours.level, ours.propagate)
     ours.addHandler(handler)
@@ -71,23 +71,22 @@ def logging_ours(folder: RunFolder, component: str) -> Iterator[None]:
 
 
 class Escaping(logging.Formatter):
-    """Writes control characters out, so that nothing in a log moves a cursor."""
+    """Formatter that escapes control characters, so that nothing in a log moves a cursor."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's lines."""
         return escape_control(super().format(record))
 
 
 class LogFile(RotatingFileHandler):
-    """A log of `LOG_BYTES` at most, and its older files.
+    """Log of at most `LOG_BYTES`, and its older files.
 
-    A full disk, or a folder that is gone, is no reason to write on the terminal.
+    A full disk, or a missing folder, causes no output on the terminal.
     """
 
     def doRollover(self) -> None:
-        """Begin a new file, or go on in the one that another process has begun.
+        """Begin a new file, or continue in the one that another process has begun.
 
-        An evaluation beside its run logs to the same files.
+        An evaluation that is concurrent with its run logs to these files too.
         """
         assert self.stream is not None, "shouldRollover has opened it"
         if os.path.samestat(os.fstat(self.stream.fileno()), os.stat(self.baseFilename)):
@@ -97,14 +96,14 @@ class LogFile(RotatingFileHandler):
             full.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Leave the record out where the file cannot be written; another error is a mistake."""
+        """Drop the record if the file cannot be written; other errors are reported as bugs."""
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
 
 
 def setup_logging(folder: RunFolder, component: str) -> None:
-    """Log a process of our own, libraries' warnings included, to `logs/<component>.log`; once."""
-    # They bring handlers that write to the terminal as they are imported, so they come first.
+    """Log a process of this package, with libraries' warnings, to `logs/<component>.log`; once."""
+    # Importing them installs handlers that write to the terminal, so they come first.
     import torch  # noqa: F401
     import transformers.utils.logging as transformers_logging
 

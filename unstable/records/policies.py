@@ -1,4 +1,4 @@
-"""Exact policies of measured versions in small games, as a run's folder keeps them."""
+"""Exact policies of measured versions in small games, in files of a run's folder."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ from unstable.records.shapes import Policies
 from unstable.types import Shares
 
 MOST_COMPARED = 16
-"""Versions that a newer one is compared with, evenly chosen."""
+"""Most versions that a newer one is compared with, evenly spaced."""
 
 
 def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Shares]) -> None:
-    """Keep a version's policy in each game, a list of probabilities for each decision in order."""
+    """Write a version's policy in each game, a list of probabilities for each decision in order."""
     games = {
         game: [list(shares[at]) for at in range(len(shares))] for game, shares in policies.items()
     }
@@ -23,7 +23,7 @@ def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Share
 
 
 def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str, dict[int, Shares]]:
-    """Read policies of versions before one, by game: the newest and others evenly chosen."""
+    """Return policies of versions before one, by game: the newest and others evenly spaced."""
     known = [version for version in folder.measured() if version < before]
     step = max(1.0, (len(known) - 1) / (MOST_COMPARED - 1))
     chosen = (
@@ -39,7 +39,7 @@ def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str,
 
 
 def read_policy(folder: RunFolder, version: int, skipped: Skipped) -> dict[str, Shares]:
-    """Read a version's policies by game; none where they are lost."""
+    """Return a version's policies by game; {} if they are missing or damaged."""
     record = read_document(folder.policies(version), Policies, skipped)
     games = {} if record is None else record.games
     return {game: dict(enumerate(shares)) for game, shares in games.items()}

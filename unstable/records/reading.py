@@ -1,6 +1,6 @@
-"""Whatever is read back from a run's folder, checked; what is damaged is left out and counted.
+"""Checked reading of a run's files; damaged records are left out and counted.
 
-A record of another format is no damage: it is refused, by `ConfigError`.
+A record of another format is not damaged: it raises `ConfigError`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from unstable.types import PlayerId
 from unstable.types.metrics import MetricKey
 
 WHOLE = "time/total"
-"""Every row has this, but for an evaluation's own."""
+"""Metric in every row except those of evaluations that were concurrent with training."""
 _TAIL_BYTES = 2**22
 _DECODERS: dict[type, "json_codec.Decoder[Any]"] = {}
 _OWN_FORMAT = b'{"format":%d,' % FORMAT
@@ -30,33 +30,33 @@ K = TypeVar("K", bound=MetricKey)
 
 
 class DamagedError(ValueError):
-    """A record that cannot be read; its text says why in a few words."""
+    """Record that cannot be read; the text gives the reason in a few words."""
 
 
 class Skipped:
-    """Counts of damaged records by file, and what was wrong with the first one."""
+    """Counts of damaged records by file, and the error of the first one in each."""
 
     def __init__(self) -> None:
         self._counts: Counter[Path] = Counter()
         self._first: dict[Path, str] = {}
 
     def add(self, path: Path, where: str, error: DamagedError) -> None:
-        """Take in a damaged record; `where` is its place in the file, such as "line 3"."""
+        """Count a damaged record; `where` is its place in the file, such as "line 3"."""
         self._counts[path] += 1
         self._first.setdefault(path, f"{where}: {error}")
 
     def __len__(self) -> int:
-        """Number of damaged records."""
+        """Return the number of damaged records."""
         return self._counts.total()
 
     @property
     def first(self) -> str:
-        """Place of the first damaged record, and what is wrong with it."""
+        """Place and error of the first damaged record; "" if there is none."""
         return next((f"{path}, {why}" for path, why in self._first.items()), "")
 
     @property
     def line(self) -> str:
-        """All of it in a line; empty where nothing was left out."""
+        """Summary of all damaged records in a line; "" if nothing was left out."""
         parts = [
             f"{count} in {path.parent.name}/{path.name} ({self._first[path]})"
             for path, count in self._counts.items()
@@ -73,9 +73,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse_record(content: bytes, kind: type[T], place: str) -> T:
-    """The record in a line or a document; of rows of metrics `kind` is `dict`.
+    """Return the record in a line or a document; `kind` is `dict` for rows of metrics.
 
-    Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
+    Raises `DamagedError` if it is invalid, and `ConfigError` if it has another format.
     """
     if content.startswith(_OWN_FORMAT):
         with contextlib.suppress(MsgspecError, ValueError):
@@ -84,7 +84,7 @@ def parse_record(content: bytes, kind: type[T], place: str) -> T:
                 del record["format"]
             if problem_of(record) is None:
                 return record
-    try:  # for its problem in words, or to read half a character
+    try:  # for an error in words, or to read half a character
         values = _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise DamagedError("not JSON") from None
@@ -98,7 +98,7 @@ def parse_record(content: bytes, kind: type[T], place: str) -> T:
 
 
 def as_record(values: object, kind: type[T]) -> T:
-    """A record of plain values; raises `DamagedError`, which names the field, for what is none."""
+    """Return a record of plain values; raises `DamagedError`, which names the field, if invalid."""
     try:
         record = convert(values, kind, dec_hook=_hook)
     except (ValidationError, RecursionError, AttributeError) as error:  # the last: of a tensor
@@ -111,7 +111,7 @@ def as_record(values: object, kind: type[T]) -> T:
 
 
 def problem_of(record: Any) -> str | None:
-    """Describe the first field of a record that does not fit the others; None where all do."""
+    """Describe the first field of a record that contradicts others; None if there is none."""
     problem: str | None = row_problem(record) if type(record) is dict else record.problem()
     return problem
 
@@ -129,9 +129,9 @@ def _decoder(kind: type[T]) -> "json_codec.Decoder[T]":
 
 
 def read_records(path: Path, kind: type[T], skipped: Skipped, start: int = 0) -> Iterator[T]:
-    """The records of a run's JSONL file from byte `start` on; none where there is no such file.
+    """Yield the records of a run's JSONL file from byte `start` on; nothing if it is missing.
 
-    A line without its end is none: it is being written, or the run died in it. Lines are counted
+    A line without an end is left out: it is being written, or the run died in it. Lines are counted
     from `start` on.
     """
     for _, record in placed_records(path, kind, skipped, start):
@@ -139,7 +139,7 @@ def read_records(path: Path, kind: type[T], skipped: Skipped, start: int = 0) ->
 
 
 def read_list(path: Path, kind: type[T]) -> list[T]:
-    """The records of a JSONL file in which each counts; `ConfigError` at a damaged one."""
+    """Return the records of a JSONL file; raises `ConfigError` for a damaged one."""
     skipped = Skipped()
     found = [*read_records(path, kind, skipped)]
     if skipped:
@@ -150,7 +150,7 @@ def read_list(path: Path, kind: type[T]) -> list[T]:
 def placed_records(
     path: Path, kind: type[T], skipped: Skipped, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, T]]:
-    """The same, each with the byte at which it begins, of those that begin before byte `end`."""
+    """Yield records as `read_records` does, each with its byte offset, if that is below `end`."""
     if not path.is_file():
         return
     place = start
@@ -168,7 +168,7 @@ def placed_records(
 
 
 def read_document(path: Path, kind: type[T], skipped: Skipped) -> T | None:
-    """The record that a file is; None where it is not there or damaged."""
+    """Return the record in a file; None if the file is missing or damaged."""
     if not path.is_file():
         return None
     try:
@@ -179,16 +179,16 @@ def read_document(path: Path, kind: type[T], skipped: Skipped) -> T | None:
 
 
 def read_rows(path: Path, skipped: Skipped | None = None) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`, oldest first; none where there is no such file."""
+    """Return the rows of a `metrics.jsonl`, oldest first; [] if the file is missing."""
     left_out = Skipped() if skipped is None else skipped
     return joined(read_records(path, dict, left_out))
 
 
 def joined(rows: Iterable[Row]) -> list[Row]:
-    """Rows in their order, where an evaluation's own row is a part of its version's.
+    """Return rows in order, with an evaluation's own row merged into its version's.
 
-    An evaluation that went on beside training wrote its row later, without a `time/total`. It is
-    left out where that version's row is not among these.
+    An evaluation that was concurrent with training wrote its row later, without a `time/total`. It
+    is left out if its version's row is not among these.
     """
     found: list[Row] = []
     for row in rows:
@@ -209,7 +209,7 @@ def _is_of(whole: Row, part: Row) -> bool:
 def read_last_rows(
     path: Path, count: int, skipped: Skipped | None = None, most_bytes: int = _TAIL_BYTES
 ) -> list[dict[str, Any]]:
-    """The rows of the last `count` lines that are whole, as far as they lie in `most_bytes`."""
+    """Return the rows of the last `count` whole lines, if they are in the last `most_bytes`."""
     if not path.is_file():
         return []
     left_out = Skipped() if skipped is None else skipped
@@ -233,7 +233,7 @@ def read_last_rows(
 
 
 class Measured(NamedTuple, Generic[K]):
-    """A key's figures in one row: Measured(12, EvalKey("Nim-v0", "random", ...), {"score": 0.8})"""
+    """Key's figures in one row: Measured(12, EvalKey("Nim-v0", "random", ...), {"score": 0.8})"""
 
     version: int
     key: K
@@ -243,7 +243,7 @@ class Measured(NamedTuple, Generic[K]):
 def measured(
     kind: type[K], rows: Iterable[Mapping[str, Any]], figure: str
 ) -> Iterator[Measured[K]]:
-    """Whatever of a kind rows have, oldest first, as far as `figure` has a value there."""
+    """Yield the figures of a kind of key in rows, oldest first, if `figure` has a value there."""
     for row in rows:
         found: dict[K, dict[str, Any]] = {}
         for name, value in row.items():
@@ -255,7 +255,7 @@ def measured(
 
 
 def by_key(found: Iterable[Measured[K]]) -> dict[K, list[Measured[K]]]:
-    """The same by key, in the order in which keys first come."""
+    """Return figures grouped by key, in the order in which keys first occur."""
     series: dict[K, list[Measured[K]]] = {}
     for each in found:
         series.setdefault(each.key, []).append(each)

@@ -1,4 +1,4 @@
-"""A folder of many runs: where each one is, what it printed, and which have failed."""
+"""Folder of many runs: their folders, output and failures."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +12,20 @@ from unstable.records.shapes import FailureRecord, Record
 
 @dataclass(frozen=True, slots=True)
 class RunsFolder:
-    """RunsFolder(Path("outputs/nim")).run("base-seed1") is the run's own folder there."""
+    """Folder of runs: RunsFolder(Path("outputs/nim")).run("base-seed1") is one of the runs."""
 
     root: Path
 
     def run(self, name: str) -> RunFolder:
-        """A run's folder."""
+        """Return a run's folder."""
         return RunFolder(self.root / "runs" / name)
 
     def log(self, name: str) -> Path:
-        """File of a run's output, of all its starts."""
+        """Return the file of a run's output, of all its starts."""
         return self.root / "logs" / f"{name}.log"
 
     def make_folders(self, below: str) -> None:
-        """Make it, with `below` for the runs; raises `ConfigError` where it is or cannot be."""
+        """Create the folder, with `below` for the runs; raises `ConfigError` if that fails."""
         place = f"--out = {str(self.root)!r}"
         try:
             for folder in (self.root, self.root / below, self.root / "logs"):
@@ -42,20 +42,20 @@ class RunsFolder:
         return self.root / "failures.jsonl"
 
     def failures(self) -> dict[str, str]:
-        """The runs that have failed, each with the last line that it has printed."""
+        """Return the runs that failed, each with the last line of its output."""
         return {row.run: row.line for row in read_list(self._failures, FailureRecord)}
 
     def add_failure(self, name: str, line: str) -> None:
-        """Write one down."""
+        """Record a failed run and the last line of its output."""
         append(self._failures, FailureRecord(run=name, line=line))
 
     def forget_failures(self) -> None:
-        """They are tried again."""
+        """Forget all failures, so that the runs are retried."""
         self._failures.unlink(missing_ok=True)
 
 
 def append(path: Path, row: Record) -> None:
-    """Add a line to a file, which may end in half a one."""
-    file = LineFile(path)  # which first takes off half a line
+    """Append a line to a file, after removing half a line at its end."""
+    file = LineFile(path)  # which first removes half a line
     file.write(row)
     file.close()

@@ -1,4 +1,4 @@
-"""Quick passes over a run's largest files, which hold far more than a table or a report needs."""
+"""Fast passes over a run's largest files, which hold far more than a table or a report needs."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ _GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
 
 
 class GameLocation(NamedTuple):
-    """Position of a recorded game: its file, the offset of its line in bytes, and its number."""
+    """Position of a recorded game: its file, the offset of its line in bytes, and its id."""
 
     file: GameFile
     offset: int
@@ -25,7 +25,7 @@ class GameLocation(NamedTuple):
 
 
 class TrainedAdvantage(NamedTuple):
-    """A turn's advantage as it was trained on, and the update that did."""
+    """Advantage that a turn was trained with, and the update that did so."""
 
     update: int
     value: float
@@ -34,9 +34,9 @@ class TrainedAdvantage(NamedTuple):
 def scan_games(
     folder: RunFolder, skipped: Skipped | None = None
 ) -> Iterator[tuple[GameLocation, RecordedGame]]:
-    """Each recorded game without its turns, which are not parsed: a tenth of the time.
+    """Yield each recorded game without its turns, which are not parsed: a tenth of the time.
 
-    What is no recorded game is left out. Raises `ConfigError` for one of another format.
+    Invalid lines are left out. Raises `ConfigError` for a game of another format.
     """
     left_out = Skipped() if skipped is None else skipped
     for file in folder.game_files():
@@ -44,7 +44,7 @@ def scan_games(
 
 
 def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[GameLocation, RecordedGame]]:
-    """The same of one file."""
+    """Yield each recorded game of one file without its turns; see `scan_games`."""
     offset = 0
     with file.path.open("rb") as lines:
         for number, line in enumerate(whole_lines(lines), start=1):
@@ -68,9 +68,9 @@ def _head(line: bytes, place: str) -> RecordedGame:
 
 
 def read_game_at(place: GameLocation) -> RecordedGame:
-    """The whole record of the game there.
+    """Return the whole record of the game at a location.
 
-    Raises `DamagedError` for what is none, and `ConfigError` for one of another format.
+    Raises `DamagedError` if it is invalid, and `ConfigError` if it has another format.
     """
     with place.file.path.open("rb") as lines:
         lines.seek(place.offset)
@@ -81,7 +81,7 @@ def read_game_at(place: GameLocation) -> RecordedGame:
 def read_advantages(
     folder: RunFolder, games: Collection[int] | None = None, skipped: Skipped | None = None
 ) -> dict[tuple[int, int], TrainedAdvantage]:
-    """Read advantages by game and turn; of the given games alone, or of all."""
+    """Return advantages by game and turn, of the given games or of all."""
     found = {}
     left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():
@@ -93,7 +93,7 @@ def read_advantages(
 def _samples(
     path: Path, games: Collection[int] | None, skipped: Skipped
 ) -> Iterator[SampleAdvantage]:
-    """The samples of a file; of some games alone, where a line names its game before it is read."""
+    """Yield a file's samples, of all games or of some, whose ids are found before parsing."""
     if games is None:
         yield from read_records(path, SampleAdvantage, skipped)
         return

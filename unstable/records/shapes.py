@@ -1,4 +1,4 @@
-"""Lines and documents of a run's folder that are no games, declared field by field."""
+"""Lines and documents of a run's folder other than games, declared field by field."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,15 +13,15 @@ from unstable.types.metrics import EvalKey, ExploitKey, MetricKey, RatingKey, Ve
 
 
 class Record(Struct, kw_only=True, omit_defaults=True):
-    """Base of records; fields that one does not name are left alone."""
+    """Base of records; unknown fields are ignored."""
 
     def problem(self) -> str | None:
-        """Describe the first field that does not fit the others; None where all do."""
+        """Describe the first field that contradicts others; None if there is none."""
         return None
 
 
 class SampleAdvantage(Record, kw_only=True):
-    """The part of a trained sample's line that says its advantage."""
+    """Advantage in a trained sample's line, with the sample's game and turn."""
 
     game: Count
     turn: Count
@@ -29,7 +29,7 @@ class SampleAdvantage(Record, kw_only=True):
 
 
 class SampleRecord(SampleAdvantage, kw_only=True):
-    """A sample as an update trained on it, a line of `train/`."""
+    """Sample as an update trained on it, a line of `train/`."""
 
     env: str
     seat: SeatNumber
@@ -45,7 +45,7 @@ class SampleRecord(SampleAdvantage, kw_only=True):
 
 
 def sample_records(batch: Batch, advantages: Sequence[float]) -> list[SampleRecord]:
-    """A batch as it was trained on, a record a sample, in its order."""
+    """Return a batch as trained, one record per sample, in the batch's order."""
     samples = [(owner, sample) for owner in batch.trajectories for sample in owner.samples]
     return [
         SampleRecord(
@@ -69,7 +69,7 @@ def sample_records(batch: Batch, advantages: Sequence[float]) -> list[SampleReco
 
 
 class JudgedRecord(Record, kw_only=True):
-    """Rewards of a trajectory, or of one of its turns, from terms that were asked again."""
+    """Rewards of a trajectory, or of one of its turns, from terms evaluated on recorded games."""
 
     game: Count
     seat: SeatNumber
@@ -78,7 +78,7 @@ class JudgedRecord(Record, kw_only=True):
 
 
 class JudgedLine(Record, kw_only=True):
-    """A line of `judged/`: the terms that were asked again, or what they said of a game."""
+    """Line of `judged/`: the terms of the file, or their rewards of a game."""
 
     terms: list[dict[str, Any]] | None = None
     game: Count | None = None
@@ -91,7 +91,7 @@ class JudgedLine(Record, kw_only=True):
 
 
 class RatingRecord(Record, kw_only=True):
-    """A player's rating and results in `ratings.json`."""
+    """Rating and results of a player in `ratings.json`."""
 
     player: str
     mu: Figure
@@ -104,19 +104,19 @@ class RatingRecord(Record, kw_only=True):
 
 
 class Ratings(Record, kw_only=True):
-    """`ratings.json`."""
+    """Content of `ratings.json`."""
 
     players: list[RatingRecord]
 
 
 class Policies(Record, kw_only=True):
-    """A file of `policies/`: by game, probabilities of legal actions at each decision."""
+    """File of `policies/`: by game, probabilities of legal actions at each decision."""
 
     games: dict[str, list[list[Figure]]]
 
 
 class EnvironmentRecord(Record, kw_only=True):
-    """`environment.json`."""
+    """Content of `environment.json`."""
 
     command: str | None
     python: str = ""
@@ -125,41 +125,41 @@ class EnvironmentRecord(Record, kw_only=True):
 
 
 class FailureRecord(Record, kw_only=True):
-    """A line of `failures.jsonl`."""
+    """Line of `failures.jsonl`."""
 
     run: str
     line: str
 
 
 class OfflineRun(Record, kw_only=True):
-    """A run whose games are trained on, and the bytes that are read of each file."""
+    """Run whose games are trained on, and the number of bytes read of each file."""
 
     run: str
     files: dict[str, Count]
 
 
 class Offline(Record, kw_only=True):
-    """`offline.json`."""
+    """Content of `offline.json`."""
 
     runs: list[OfflineRun]
     pairs: str | None = None
 
 
 class ParameterGroup(Record, kw_only=True):
-    """The parameters of AdamW that share its settings."""
+    """Parameters of AdamW that share its settings."""
 
     params: list[Count]
 
 
 class AdamWState(Record, kw_only=True):
-    """AdamW's own state."""
+    """State of AdamW itself."""
 
     state: dict[int, dict[str, Any]]
     param_groups: Annotated[list[ParameterGroup], Meta(min_length=1)]
 
 
 class OptimizerState(Record, kw_only=True):
-    """The optimizer's state in a checkpoint."""
+    """State of the optimizer in a checkpoint."""
 
     adamw: AdamWState
     steps: Count
@@ -167,7 +167,7 @@ class OptimizerState(Record, kw_only=True):
 
 
 class LearnerState(Record, kw_only=True):
-    """A learner's state, but for what its algorithm keeps and for tensors."""
+    """State of a learner, without its algorithm's state and without tensors."""
 
     version: Count
     bad_updates: Count
@@ -186,11 +186,11 @@ _TOGETHER: tuple[tuple[type[MetricKey], str, tuple[str, ...]], ...] = (
     (VersusKey, "games", ()),
     (WorstKey, "score", ("low", "high", "against", "games", "compared", "left_out")),
 )
-"""Of each kind of key: where the first figure has a value, the others have one too."""
+"""Figures of each kind of key that must have a value if the first one has."""
 
 
 def row_problem(row: dict[str, Any]) -> str | None:
-    """Describe the first value of a row of `metrics.jsonl` that is none; None where all are."""
+    """Describe the first invalid value of a row of `metrics.jsonl`; None if all are valid."""
     version = row.get("version")
     if type(version) is not int or not 0 <= version < 2**53:
         return f"version: {shown(version)} is no version"
@@ -206,13 +206,13 @@ def row_problem(row: dict[str, Any]) -> str | None:
 
 
 def is_figure(value: Any) -> bool:
-    """Return whether it is a number that a run may come to, or a truth value."""
+    """Return whether a value is a number within the range of metrics, or a bool."""
     return isinstance(value, int | float) and abs(value) < MOST
 
 
 @lru_cache(maxsize=64)
 def _groups(names: tuple[str, ...]) -> list[tuple[str, list[str]]]:
-    """The names among these that bring others with them, with those."""
+    """Return the names among these that require others, each with the names it requires."""
     found = []
     for name in names:
         for kind, first, others in _TOGETHER:

@@ -1,4 +1,4 @@
-"""The results of a run as one value, read by everything that shows a run."""
+"""Results of a run as one value, which everything that shows a run reads."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,16 @@ Series = Mapping[K, Sequence[Measured[K]]]
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """RunSummary.of(rows).evaluations[EvalKey("Nim-v0", "random", "greedy")][-1].figures["score"]
+    """Results of a run.
 
-    A run that goes on has a new value after each row (`plus`), so that threads may read the last.
+    RunSummary.of(rows).evaluations[EvalKey("Nim-v0", "random", "greedy")][-1].figures["score"]
+
+    A running run gets a new value after each row (`plus`), so that threads may read the last one.
     """
 
     rows: Sequence[Row] = ()
     totals: Counter[str] = field(default_factory=Counter)
-    """By metric; for training games against an opponent the numbers of all, won, lost ones."""
+    """Sums by metric, and numbers of training games, wins and losses against each opponent."""
     evaluations: Series[EvalKey] = field(default_factory=dict)
     exploitability: Series[ExploitKey] = field(default_factory=dict)
     worst: Mapping[WorstKey, Measured[WorstKey]] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, rows: Sequence[Row], ratings: Sequence[Rating] = ()) -> "RunSummary":
-        """Summarize rows, oldest first."""
+        """Return the summary of rows, oldest first."""
         totals = Counter({name: sum(row.get(name) or 0 for row in rows) for name in _TOTALS})
         for _, key, figures in measured(VersusKey, rows, "games"):
             games = figures["games"]
@@ -75,7 +77,7 @@ class RunSummary:
 
     @classmethod
     def read(cls, folder: RunFolder, skipped: Skipped) -> "RunSummary":
-        """Summarize the files of a run."""
+        """Return the summary of a run's files."""
         found = read_document(folder.ratings, Ratings, skipped)
         figures = [each.name for each in fields(Rating) if each.name != "player"]
         ratings = [
@@ -88,7 +90,7 @@ class RunSummary:
         return cls.of(read_rows(folder.metrics, skipped), ratings)
 
     def plus(self, row: Row, most_rows: int) -> "RunSummary":
-        """Add a row. The newest `most_rows` rows are kept, of older ones only what they say."""
+        """Return the summary with a row added; only the newest `most_rows` rows are kept."""
         new = RunSummary.of([row])
         totals = Counter(self.totals)
         totals.update(new.totals)  # not the sum of the two, which drops what is 0
@@ -104,7 +106,7 @@ class RunSummary:
 
     @property
     def version(self) -> int:
-        """The last version."""
+        """Version of the last row; 0 without rows."""
         return self.rows[-1]["version"] if self.rows else 0
 
     @property
@@ -115,12 +117,12 @@ class RunSummary:
 
     @property
     def newest(self) -> list[Measured[EvalKey]]:
-        """All evaluations, those of the newest version first."""
+        """All evaluations, newest version first."""
         return sorted(chain.from_iterable(self.evaluations.values()), key=lambda e: -e.version)
 
     @property
     def latest(self) -> list[Measured[EvalKey]]:
-        """The last evaluation against each opponent that has a gain, or else the last one."""
+        """Last evaluation against each opponent that has a gain, or else the last one."""
         return [
             next((e for e in reversed(found) if e.figures.get("gain") is not None), found[-1])
             for found in self.evaluations.values()

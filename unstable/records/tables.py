@@ -1,4 +1,4 @@
-"""Tables of a run's results, alike in the terminal, in a report and on a model card."""
+"""Tables of a run's results, identical in the terminal, in a report and on a model card."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from unstable.types.metrics import SUMS, EvalKey, ExploitKey, WorstKey
 TOP_RATINGS = 10
 _PAID = ("payoff", "payoff_gain")
 MOST_VERSIONS = 10
-"""Versions at which a rule's alarms are listed one by one."""
+"""Most versions at which a rule's alarms are listed singly."""
 
 
 class Table(NamedTuple):
-    """A table whose cells are text, row by row."""
+    """Table whose cells are text, row by row."""
 
     title: str
     columns: Sequence[str]
@@ -26,14 +26,14 @@ class Table(NamedTuple):
     marked: Sequence[bool] = ()  # rows that a page marks
 
     def only(self, *columns: str) -> "Table":
-        """Leave other columns out; the table may lack some of these."""
+        """Return the table with these columns only; it may lack some of them."""
         at = [self.columns.index(name) for name in columns if name in self.columns]
         rows = [[row[place] for place in at] for row in self.rows]
         return self._replace(columns=[self.columns[place] for place in at], rows=rows)
 
 
 def merged(tables: Mapping[str, Table]) -> Table:
-    """One table of the same table of several runs, by their names."""
+    """Return several runs' tables of one kind as one table, with the run's name in each row."""
     first, *_ = tables.values()
     columns = list(dict.fromkeys(name for each in tables.values() for name in each.columns))
     rows = []
@@ -58,7 +58,7 @@ def facts(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def newest_score(summary: RunSummary) -> str:
-    """The newest evaluation, against the opponent that is named first; "" for none."""
+    """Return the newest evaluation, against the first opponent on a tie; "" without any."""
     scores = [
         (last.version, f"{fixed(last.figures['score'])} against {against(last)}")
         for *_, last in summary.evaluations.values()
@@ -71,12 +71,12 @@ def newest_score(summary: RunSummary) -> str:
 
 
 def against(found: Measured[EvalKey]) -> str:
-    """The opponent, and how the version answered unless it was sampled at 1."""
+    """Return the opponent, and how the version answered unless it sampled at temperature 1."""
     return text.against(found.key.opponent, found.key.mode)
 
 
 def results(summary: RunSummary) -> Table:
-    """The policy's training games by opponent; rows add up where games have two sides."""
+    """Return the policy's training games by opponent; rows add up if games have two sides."""
     rows = []
     for key in summary.opponents:
         games, *counts = (summary.totals[key.name(name)] for name in ("games", *RESULTS))
@@ -89,7 +89,7 @@ def results(summary: RunSummary) -> Table:
 
 
 def evaluations(summary: RunSummary, found: Sequence[Measured[EvalKey]] | None = None) -> Table:
-    """The first and last evaluation against each opponent; `found` are others than the last."""
+    """Return the first and last evaluation against each opponent; `found` replaces the last."""
     shown = summary.latest if found is None else found
     pays = any(each.figures.get("payoff") is not None for each in shown)
     rows = []
@@ -124,7 +124,7 @@ def _games(figures: Mapping[str, Any]) -> str:
 
 
 def exploitability(summary: RunSummary) -> Table:
-    """The first and last measurement in each game, and what is won from the run's own past."""
+    """Return the first and last measurement in each game, and the least won from the run's past."""
     rows, past = [], []
     for first, *_, last in ((found[0], *found) for found in summary.exploitability.values()):
         shares = percent(last.figures.get("illegal_mass")), number(last.figures.get("decisions"))
@@ -144,12 +144,12 @@ def exploitability(summary: RunSummary) -> Table:
 
 
 def ends(found: Measured[ExploitKey]) -> str:
-    """The bounds of an exploitability."""
+    """Return the bounds of an exploitability as text."""
     return bounds(found.figures["low"], found.figures.get("high", found.figures["low"]), "–")
 
 
 def least_won(found: Measured[ExploitKey]) -> tuple[str, str, str]:
-    """Format the least payoff against earlier versions, its opponent, and how many there were."""
+    """Format the least payoff against earlier versions, its opponent, and their number."""
     low, high, *counts = (
         found.figures.get(f"past_{name}") for name in ("low", "high", "member", "compared")
     )
@@ -158,7 +158,7 @@ def least_won(found: Measured[ExploitKey]) -> tuple[str, str, str]:
 
 
 def guard(summary: RunSummary) -> Table:
-    """Alarms by their rule, and what they led to."""
+    """Return the alarms by rule, and the actions they led to."""
     rows = []
     for name in sorted(summary.guard, key=lambda name: name.startswith("guard/action/")):
         at, (_, kind, rule) = summary.guard[name], name.split("/", 2)
@@ -170,7 +170,7 @@ def guard(summary: RunSummary) -> Table:
 
 
 def ratings(summary: RunSummary) -> Table:
-    """The strongest players."""
+    """Return the strongest players."""
     rows = [
         [
             *(rating.player.name, fixed(rating.mu, 1), fixed(rating.sigma, 1)),
@@ -184,7 +184,7 @@ def ratings(summary: RunSummary) -> Table:
 
 
 def worst(summary: RunSummary) -> Table:
-    """The newest versions' least score against any before them, as last known."""
+    """Return the newest versions' least score against any earlier version, as last measured."""
     rows = [
         [
             *(found.key.policy, _interval(found.figures), worst_opponent(found)),
@@ -202,6 +202,6 @@ def worst(summary: RunSummary) -> Table:
 
 
 def worst_opponent(found: Measured[WorstKey]) -> str:
-    """The version against which the least score was seen."""
+    """Return the version against which the score was least."""
     version = found.figures.get("against")
     return NONE if version is None else PlayerId.policy(round(version), found.key.policy).name

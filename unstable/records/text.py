@@ -1,17 +1,17 @@
-"""Numbers, intervals, durations and Markdown tables as people read them, everywhere alike."""
+"""Numbers, intervals, durations and Markdown tables in one notation for people."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NONE = "–"
-"""What has no value."""
+"""Text for a missing value."""
 TINY = 1e-12
-"""Nearer to 0 than this is rounding, and shown as 0."""
+"""Magnitude below which a number counts as a rounding error, and is shown as 0."""
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, or all of a whole part; a dash for what has no value.
+    """Format a number with three significant digits, or all of its integer part; a dash for None.
 
     >>> [number(x) for x in (None, 3.0, 12345.6, 0.042137, -0.31, -1e-17)]
     ['–', '3', '12,346', '0.0421', '−0.31', '0']
@@ -28,7 +28,7 @@ def _with_minus(text: str) -> str:
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
-    """Format a number with so many digits behind the point, and no sign before 0.
+    """Format a number with `digits` digits after the point, and no sign before 0.
 
     >>> fixed(0.125), fixed(-0.5, 3), fixed(-1e-17, 3), fixed(None)
     ('0.12', '−0.500', '0.000', '–')
@@ -48,14 +48,14 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as whole percent. percent(0.514) is '51 %'"""
+    """Format a share as whole percent: percent(0.514) is '51 %'."""
     return NONE if share is None else f"{100 * share:z.0f} %"
 
 
 def interval(
     value: float | None, low: float | None, high: float | None, form: Callable[[float], str] = fixed
 ) -> str:
-    """A figure with the ends of its interval, if it has one.
+    """Format a figure with the ends of its interval, if it has one.
 
     >>> interval(0.5, 0.25, 0.75), interval(0.5, None, None, signed), interval(None, None, None)
     ('0.50 (0.25 to 0.75)', '+0.50', '–')
@@ -67,7 +67,7 @@ def interval(
 
 
 def mean_interval(figures: Mapping[str, Any] | None, form: Callable[[float], str] = fixed) -> str:
-    """A mean with its interval, as a record has them: `mean`, `low` and `high`.
+    """Format a mean with its interval from a record's `mean`, `low` and `high`.
 
     >>> mean_interval({"mean": 0.5, "low": 0.25, "high": 0.75}), mean_interval(None)
     ('0.50 (0.25 to 0.75)', '–')
@@ -78,13 +78,13 @@ def mean_interval(figures: Mapping[str, Any] | None, form: Callable[[float], str
 
 
 def difference(figures: Mapping[str, Any], name: str) -> str:
-    """A figure that may be negative, with its interval: `name`, `name_low` and `name_high`."""
+    """Format a signed figure with its interval: `name`, `name_low` and `name_high`."""
     value, low, high = (figures.get(f"{name}{end}") for end in ("", "_low", "_high"))
     return interval(value, low, high, signed)
 
 
 def bounds(low: float, high: float, between: str = " to ", digits: int = 3) -> str:
-    """Two ends, or one figure where they are alike as they are shown.
+    """Format two ends, or one figure if they are shown alike.
 
     >>> bounds(0.25, 0.25), bounds(-1e-17, 0.5), bounds(0.25, 0.5, between="–")
     ('0.250', '0.000 to 0.500', '0.250–0.500')
@@ -93,7 +93,7 @@ def bounds(low: float, high: float, between: str = " to ", digits: int = 3) -> s
 
 
 def against(opponent: str, mode: str) -> str:
-    """An opponent, and how the version answered it unless it was sampled at 1.
+    """Return an opponent, and how the version answered it unless it sampled at temperature 1.
 
     >>> against("random", "sampled"), against("random", "greedy")
     ('random', 'random, greedy')
@@ -102,7 +102,7 @@ def against(opponent: str, mode: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as they are read.
+    """Format seconds for people.
 
     >>> duration(41.2), duration(245), duration(3 * 3600 + 125)
     ('41 s', '4 min 05 s', '3 h 02 min')
@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def command_line(*words: object) -> str:
-    """A command as a shell takes it: whatever is printed to be pasted comes of this.
+    """Return a command quoted for a shell; every printed command to paste is made by this.
 
     >>> command_line("unstable", "report", "my runs/one")
     "unstable report 'my runs/one'"
@@ -125,7 +125,7 @@ def command_line(*words: object) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose cells may hold anything."""
+    """Return a Markdown table; cells may hold any text."""
     lines = [columns, ["---"] * len(columns), *rows]
     cells = ([" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -1,5 +1,5 @@
-"""Report: seeing afterwards. A run's folder comes in, one HTML file that needs nothing goes out.
+"""Report: a run's folder comes in, one self-contained HTML file goes out.
 
-It never steers, loads a model or asks a network. What needs a tokenizer or a game's rules (texts of
-prompts, boards, values of moves) it is handed as functions.
+It never steers a run, loads a model or uses a network. Functions passed in provide what needs a
+tokenizer or a game's rules: texts of prompts, boards, values of moves.
 """

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications, which are plain values; colours are the page's."""
+"""Charts as Vega-Lite specifications, which are plain values; the page sets the colors."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -8,20 +8,20 @@ Spec = dict[str, Any]
 Chart = dict[str, Any]
 """Chart: {"title": ..., "caption": ..., "spec": ..., "wide": False}"""
 Points = list[dict[str, Any]]
-"""Points of one curve: {"x": version, "y": value} and, where it has an interval, "low", "high"."""
+"""Points of one curve: {"x": version, "y": value} and, if it has an interval, "low", "high"."""
 MOST_POINTS = 300
-"""Of a curve; more are averaged in equal stretches."""
+"""Most points of a curve; more are averaged in equal stretches."""
 MOST_SERIES = 8
-"""Curves of a chart; no reader keeps more colours apart."""
+"""Most curves of a chart; readers cannot tell more colors apart."""
 HEIGHT = 220
 FEW_POINTS = 40
 NAMED_VERSIONS = 8
 ROW_HEIGHT = 44
-SHORT = 12  # characters of a name, of which three fit beside each other on a phone
+SHORT = 12  # characters of a name; three such names fit side by side on a phone
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """At most so many, each the mean of as many neighbours; its x is the last one's.
+    """Return at most `most` points, each the mean of equally many neighbors, with the last one's x.
 
     >>> thinned([{"x": 0, "y": 1.0}, {"x": 1, "y": 2.0}], most=1)
     [{'x': 1, 'y': 1.5}]
@@ -39,7 +39,7 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
 def _x(values: Points, unit: str = "version") -> Spec:
     axis: Spec = {"tickMinStep": 1, "format": ",d", "grid": False}
     versions = sorted({point["x"] for point in values})
-    if len(versions) <= NAMED_VERSIONS:  # between few of them it would name halves as well
+    if len(versions) <= NAMED_VERSIONS:  # the axis would also label halves between few
         axis["values"] = versions
     scale = {"nice": False, "zero": False}
     return {"field": "x", "type": "quantitative", "title": unit, "axis": axis, "scale": scale}
@@ -84,11 +84,10 @@ def line_chart(
     names: Sequence[str] = (),
     over: str = "version",
 ) -> Chart:
-    """Curves, with bands where they have intervals; at most `MOST_SERIES` of them.
+    """Return a chart of at most `MOST_SERIES` curves, with bands if they have intervals.
 
-    `over` says what their x are.
-
-    Charts with the same `names` give each of them one colour, also where it has no curve.
+    `over` is the title of the x axis. Charts with equal `names` give each of these one color, even
+    if it has no curve.
     """
     shown = dict(list(curves.items())[:MOST_SERIES])
     if len(shown) < len(curves):
@@ -120,7 +119,7 @@ def line_chart(
 def area_chart(
     title: str, unit: str, curves: Mapping[str, Points], caption: str = "", share: bool = False
 ) -> Chart:
-    """Amounts stacked over versions; with `share` they fill the chart."""
+    """Return a chart of amounts stacked over versions; with `share` they fill the chart."""
     y: Spec = {"field": "y", "type": "quantitative", "title": unit, "stack": "zero"}
     if share:
         y |= {"stack": "normalize", "axis": {"format": "%"}}
@@ -142,7 +141,7 @@ def area_chart(
 def heat_map(
     title: str, cells: Sequence[Mapping[str, Any]], names: Sequence[str], caption: str
 ) -> Chart:
-    """Mean outcome of `row` against `column`, with `count`; both are among `names`, in order."""
+    """Return a heat map of mean outcomes, `row` against `column`, both in the order of `names`."""
     columns = [name for name in names if any(cell["column"] == name for cell in cells)]
     rows = [name for name in names if any(cell["row"] == name for cell in cells)]
     axis = {"labelAngle": -30, "orient": "top", "labelLimit": 110, "domain": False, "ticks": False}

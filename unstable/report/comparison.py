@@ -1,4 +1,4 @@
-"""Which of several runs is better, by their last evaluations: game by game where they can be."""
+"""Comparison of runs by their last evaluations, game by game if they played equal games."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from unstable.types.intervals import Interval, difference_interval, mean_interva
 from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
 
 MOST_NAMED = 3
-"""Runs, beside the first, that the headline speaks of one by one."""
+"""Most runs, other than the first, that the headline describes singly."""
 ALONE = "alone"
 CAPTION = (
     "Less the first run's. Where both played the same deals from the same seats, the difference is "
@@ -25,7 +25,7 @@ _Game = tuple[int, tuple[int, ...]]  # its seed, and the seats of the run's vers
 
 
 class MeasureDifference(NamedTuple):
-    """A measure of two runs, and how much better the second one's is: in score, or by a sign."""
+    """Measure of two runs, and the difference of the second from the first."""
 
     what: str
     first: str
@@ -43,7 +43,7 @@ def differences(first: Run, second: Run) -> list[MeasureDifference]:
             _of_scores(first, scores[each.key], second, each)
             for each in second.summary.latest
             if each.key in scores
-            and each.key.opponent != PAST  # another in each run
+            and each.key.opponent != PAST  # differs between runs
             and _is_same(first, second, each.key.env, each.key.opponent)
         ),
         *_exploitabilities(first, second),
@@ -51,7 +51,7 @@ def differences(first: Run, second: Run) -> list[MeasureDifference]:
 
 
 def headline(runs: Sequence[Run]) -> str:
-    """Say which run is better, in a sentence for each that is compared with the first."""
+    """Return sentences on which run is better, one for each comparison with the first run."""
     first, *others = runs
     if len(others) > MOST_NAMED:
         return f"{len(runs)} runs compared"
@@ -60,7 +60,7 @@ def headline(runs: Sequence[Run]) -> str:
 
 
 def difference_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Rows of a table: other run, measure, both figures, difference, games, who won."""
+    """Return rows of a table: other run, measure, both figures, difference, games, better run."""
     first, *others = runs
     return [
         [
@@ -89,7 +89,7 @@ def _said(first: Run, other: Run, found: Sequence[MeasureDifference]) -> str:
 
 
 def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
-    """Return whether the game, and the opponent, of that name are the same in both."""
+    """Return whether the game, and the opponent, of a name are equal in both runs."""
 
     def what(run: Run) -> list[object]:
         games = [game for game in run.config.games if part(game.key) == env]
@@ -100,7 +100,7 @@ def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
 
 
 def identity(game: GameConfig) -> tuple[object, ...]:
-    """What makes games of one name the same."""
+    """Return the settings of a game that must be equal for two games to be comparable."""
     return game.env, game.args, game.seats, game.teams, game.payoffs
 
 
@@ -132,7 +132,7 @@ def _interval(each: Measured[EvalKey]) -> Interval:
 
 
 def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
-    """Scores of an evaluation's games; none where these are not on file."""
+    """Return the scores of an evaluation's games; {} if they were not recorded."""
     path = run.folder.games("eval", found.version)
     scores = {}
     games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
@@ -154,7 +154,7 @@ def _key(result: GameResult, version: int) -> tuple[EvalKey, tuple[int, ...]]:
 
 
 def _exploitabilities(first: Run, second: Run) -> list[MeasureDifference]:
-    """The last ones of the games that both have."""
+    """Compare the last exploitabilities in games that both runs have measured."""
     measured = first.summary.exploitability
     found = []
     for key, (*_, other) in second.summary.exploitability.items():

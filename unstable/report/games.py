@@ -1,4 +1,4 @@
-"""Recorded games as the page steps through them: an index of all, and the games in chunks."""
+"""Recorded games for the page's viewer: an index of all, and the games in chunks."""
 
 import gzip
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +15,13 @@ from unstable.report.survey import GamesSurvey
 from unstable.types import GameResult, Turn
 
 MOST_GAMES = 2000
-"""Of a report, all runs together."""
+"""Most games of a report, over all runs."""
 CHUNK = 25
 """Games that are packed, and unpacked, together."""
 
 
 class TokenTexts(Protocol):
-    """Ids as text, by the run's tokenizer, control tokens included."""
+    """Token ids as text by the run's tokenizer, including control tokens."""
 
     def text(self, ids: Sequence[int]) -> str: ...
 
@@ -30,20 +30,21 @@ class TokenTexts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Knowledge of other rooms on one run's games; either may be missing."""
+    """Knowledge from other rooms about one run's games; either may be None."""
 
     tokens: TokenTexts | None = None
     positions: Callable[[GameResult], list[dict[str, Any]] | None] | None = None
-    """Before each turn of a game, and at its end: `board`, and `action_values` or `mix` if known.
+    """Function that returns a game's positions: one before each turn, and one at the end.
 
-    None where the time for replays is spent.
+    A position has `board`, and `action_values` or `mix` if known. The result is None if the time
+    for replays is spent.
     """
 
 
 def packed_games(
     runs: Sequence[Run], surveys: Sequence[GamesSurvey], sources: Sequence[Sources]
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """The page's index of games, and the chunks in which they lie in its order, gzipped."""
+    """Return the page's index of games, and the gzipped chunks of games in its order."""
     rows: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     waiting: list[dict[str, Any]] = []
@@ -84,7 +85,7 @@ def _pack(games: list[dict[str, Any]]) -> bytes:
 def _games(
     run: Run, places: Sequence[GameLocation], sources: Sources
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each game's line of the index, and all of it."""
+    """Yield the index row of each game, and its whole content."""
     trained = {place.game for place in places if place.file.purpose == "train"}
     advantages = read_advantages(run.folder, trained, run.skipped)
     for place in places:
@@ -98,7 +99,7 @@ def _games(
 
 
 def point_of_view(result: GameResult) -> int:
-    """The seat whose result is shown: the first trained one, or the newest version's, or 0."""
+    """Return the seat whose result is shown: the first trained, the newest version's, or 0."""
     seats = result.spec.seats
     trained = [place for place, seat in enumerate(seats) if seat.trained]
     if trained:
@@ -111,7 +112,7 @@ def _row(place: GameLocation, result: GameResult) -> dict[str, Any]:
     seat = point_of_view(result)
     own = result.spec.seats[seat].player
     others = [s.player for at, s in enumerate(result.spec.seats) if at != seat and s.player != own]
-    if own.version is None and others:  # of no run's policy: a tournament's, or a person's game
+    if own.version is None and others:  # no policy's game: a tournament's, or a person's
         others = [s.player for s in result.spec.seats]
     met = " and ".join(dict.fromkeys(player.name for player in others))
     kinds = {"past versions" if player.version is not None else player.name for player in others}
@@ -175,10 +176,10 @@ def _turn(turn: Turn, advantage: TrainedAdvantage | None, sources: Sources) -> d
 
 
 def chosen(places: Sequence[GameLocation], most: int = MOST_GAMES) -> list[GameLocation]:
-    """At most so many of a run's games, newest version first, its evaluation before its training.
+    """Return at most `most` games of a run, newest version first, evaluation before training.
 
-    Half of them are evaluation games of the first and the last evaluated version, as far as there
-    are so many; the rest is taken at even distances from all others.
+    Up to half of them are evaluation games of the first and the last evaluated version; the rest is
+    evenly spaced over all others.
     """
     picked = list(places) if len(places) <= most else _picked(places, most)
     return sorted(picked, key=lambda place: (-place.file.version, place.file.purpose))
@@ -194,7 +195,7 @@ def _picked(places: Sequence[GameLocation], most: int) -> list[GameLocation]:
 
 
 def spread(items: Sequence[int], most: int) -> list[int]:
-    """At most so many, at even distances, the first and the last among them.
+    """Return at most `most` items, evenly spaced, with the first and the last.
 
     >>> spread(range(9), 3)
     [0, 4, 8]
@@ -207,7 +208,7 @@ def spread(items: Sequence[int], most: int) -> list[int]:
 
 
 def rule(shown: int, total: int) -> str:
-    """The rule in a sentence, for the page."""
+    """Return a sentence on the selection of games, for the page."""
     if shown == total:
         return f"All {total:,} recorded games."
     return (

@@ -1,7 +1,7 @@
-"""One HTML file that needs nothing else: the data as JSON, and the scripts that show it.
+"""Self-contained HTML file: the data as JSON, and the scripts that show it.
 
-Texts of models and games are only ever data. The page's policy lets its own two scripts run, by
-their hashes, and nothing else; they put text into the page as text.
+Texts of models and games are only data. The page's policy allows its own two scripts by their
+hashes, and nothing else; they insert text as text.
 """
 
 import base64
@@ -22,13 +22,13 @@ _HERE = Path(__file__).parent
 _SCRIPTS = ("viewer.js", "page.js")
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 _ESCAPED = re.compile(r"\\[ubfr]")
-"""How JSON writes the control characters that it may not hold, line feeds and tabs aside."""
+"""Escapes that JSON uses for control characters, except line feeds and tabs."""
 
 
 def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], library: str) -> int:
     """Write the page; returns its size in bytes.
 
-    `report` is what the page shows at once, `chunks` what it unpacks as it is asked for, gzipped.
+    `report` is shown at once; `chunks` are gzipped, and unpacked when they are needed.
     """
     own = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     data = {
@@ -55,7 +55,7 @@ def write_page(path: Path, report: Mapping[str, Any], chunks: Sequence[bytes], l
 
 
 def as_data(value: object) -> str:
-    """JSON that no script element can end early: it holds no "<"."""
+    """Return JSON that no script element can end early, since it holds no "<"."""
     return as_json(value).replace("<", "\\u003c")
 
 
@@ -65,7 +65,7 @@ def _chunk(index: int, content: bytes) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """No network, no frames, no forms; the given scripts alone run."""
+    """Return a content security policy: no network, frames or forms, and only the given scripts."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
@@ -75,14 +75,14 @@ def _policy(*scripts: str) -> str:
 
 
 def as_json(value: object) -> str:
-    r"""Strict JSON; control characters in texts are spelled out, as a reader then sees them.
+    r"""Return strict JSON with control characters in texts spelled out, so that readers see them.
 
     >>> as_json({"said": "\x1b[2J"})
     '{"said":"\\\\u001b[2J"}'
     """
     text = _dumped(value)
     if _ESCAPED.search(text) is None and escape_control(text) == text:
-        return text  # which is nearly always so, and to spell out takes ten times as long
+        return text  # nearly always, and spelling out takes ten times as long
     return _dumped(_spelled(value))
 
 
@@ -101,13 +101,13 @@ def _spelled(value: Any) -> Any:
 
 
 def plot_library(cache: Path) -> str:
-    """Its JavaScript, some 900 kB with Vega and its evaluator of expressions without `eval`.
+    """Return the plotting library's JavaScript, some 900 kB with Vega and its interpreter.
 
-    To bundle it takes seconds, so that it is kept in the folder `cache`. BSD-3-Clause.
+    Bundling takes seconds, so the result is kept in the folder `cache`. BSD-3-Clause.
     """
     kept = cache / f"vega-{version('vl-convert-python')}.js"
     if not kept.is_file():
-        import vl_convert  # 80 MB, which only the first report on a machine needs
+        import vl_convert  # 80 MB, needed only by the first report on a machine
 
         write_whole(kept, vl_convert.javascript_bundle(_SNIPPET).encode())
     return kept.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A report of runs, from their folders to one HTML file."""
+"""Report of runs, from their folders to one HTML file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,9 +37,9 @@ def write_report(
 ) -> int:
     """Write the report of the runs in these folders to `out`; returns its size in bytes.
 
-    `library` is the plotting library's JavaScript; `sources` says what else is known of a run's
-    games, `state` how a run ended or what it is at, "" for what nothing is known of; `tell` is
-    given a line on damaged records, which are left out. Raises `ConfigError` for what is no run.
+    `library` is the plotting library's JavaScript; `sources` returns other knowledge of a run's
+    games; `state` returns how a run ended or its current state, "" if unknown; `tell` receives
+    lines on damaged records, which are left out. Raises `ConfigError` for a folder without a run.
     """
     runs = read_runs(roots)
     surveys = [survey(run) for run in runs]
@@ -101,7 +101,7 @@ def settings_section(runs: Sequence[Run]) -> Section:
 
 
 def _packages(runs: Sequence[Run]) -> Table:
-    """Versions of packages, a column a run."""
+    """Return a table of package versions, one column per run."""
     known = [{} if run.environment is None else run.environment.packages for run in runs]
     names = sorted({name for packages in known for name in packages})
     if not names:

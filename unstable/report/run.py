@@ -1,4 +1,4 @@
-"""A run as a report sees it: its config, its rows of metrics and what follows from them."""
+"""Run in a report: its config, its rows of metrics and the values derived from them."""
 
 import os
 import re
@@ -23,9 +23,9 @@ LABEL = 24  # characters of a run's short name
 
 @dataclass(frozen=True)
 class Run:
-    """A run as a report reads it; `name` is one that no other run of the report has.
+    """Run in a report; `name` is unique among the runs of the report.
 
-    A folder of `unstable play` has games and no rows, and so has a run before its first row.
+    A folder of `unstable play` has games and no rows, as does a run before its first row.
     """
 
     name: str
@@ -33,37 +33,37 @@ class Run:
     config: RunConfig
     rows: list[Row]
     environment: EnvironmentRecord | None  # None: it was not written down
-    skipped: Skipped = field(default_factory=Skipped)  # what of its files is damaged, as it is read
-    short: str = ""  # what it is called where there is little room; "": by its name
+    skipped: Skipped = field(default_factory=Skipped)  # damaged records found so far
+    short: str = ""  # label for little room; "" uses the name
 
     @cached_property
     def summary(self) -> RunSummary:
-        """The results of the run."""
+        """Results of the run."""
         return RunSummary.of(self.rows)
 
     @property
     def label(self) -> str:
-        """Its name in charts and tables of several runs: what parts it from the others."""
+        """Name in charts and tables of several runs: the part that differs from other names."""
         return self.short or self.name
 
     @property
     def is_training(self) -> bool:
-        """Return whether it trains or did; it makes room for checkpoints before its first game."""
+        """True if the run trains or did; training makes a folder of checkpoints at its start."""
         return bool(self.rows) or self.folder.checkpoints.is_dir()
 
     @property
     def is_taught(self) -> bool:
-        """Return whether it is one of `unstable sft`, which learns from examples."""
+        """True if the run is one of `unstable sft`, which learns from examples."""
         return any(EPOCH in row for row in self.rows)
 
     @property
     def updates(self) -> list[Row]:
-        """The rows of updates: without the start, whose time and games are not those of one."""
+        """Rows of updates, without the start, whose time and games do not belong to an update."""
         return [row for row in self.rows if row["version"] > 0]
 
 
 def read_runs(roots: Sequence[Path]) -> list[Run]:
-    """The runs of these folders; raises `ConfigError` for one that holds no run."""
+    """Return the runs in these folders; raises `ConfigError` for a folder that holds none."""
     names = names_of([root.expanduser().resolve() for root in roots])
     shorts = labels(names) if len(names) > 1 else [""]
     named = zip(roots, names, shorts, strict=True)
@@ -71,7 +71,7 @@ def read_runs(roots: Sequence[Path]) -> list[Run]:
 
 
 def names_of(roots: Sequence[Path]) -> list[str]:
-    """The folders' names, with as much of the path before them as parts them."""
+    """Return the folders' names, with paths as needed to differ; `ConfigError` on duplicates."""
     for depth in range(1, max(len(root.parts) for root in roots) + 1):
         names = ["/".join(root.parts[-depth:]) for root in roots]
         if len(set(names)) == len(names):
@@ -80,7 +80,7 @@ def names_of(roots: Sequence[Path]) -> list[str]:
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """The names, all different, without the words with which all begin, and all end.
+    """Return the names, all different, without the words that all share at the start or end.
 
     >>> labels(["tiny-Nim-v0-20261123-163000", "tiny-Nim-v0-20261123-171500"])
     ['163000', '171500']
@@ -100,7 +100,7 @@ def labels(names: Sequence[str]) -> list[str]:
 
 
 def _alike(words: Sequence[list[str]], most: int) -> int:
-    """Count the first words that all have, up to `most`, as far as a separator ends them."""
+    """Return the number of first words that all share, at most `most`, up to a separator."""
     shared = list(os.path.commonprefix([each[:most] for each in words]))
     while shared and shared[-1] not in "-_/. ":
         shared.pop()
@@ -120,6 +120,6 @@ def _read(folder: RunFolder, name: str, short: str) -> Run:
 
 
 def against(run: Run, key: EvalKey) -> str:
-    """The opponent in words, with the game where the run has several."""
+    """Return the opponent in words, preceded by the game if the run has several."""
     game = f"{key.env}: " if len(run.config.games) > 1 else ""
     return f"{game}{text.against(key.opponent, key.mode)}"

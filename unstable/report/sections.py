@@ -1,4 +1,4 @@
-"""What a report shows of its runs: charts and tables, in the order of what a reader asks first."""
+"""Charts and tables of a report, in the order of a reader's questions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ PAYOFFS = (
 
 
 def sections(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Section]:
-    """All but the games and the settings; what a run did not measure is left out."""
+    """Return all sections but games and settings; what a run did not measure is left out."""
     found = [
         section(
             *("learning", "How good it became", _learning(runs)),
@@ -56,7 +56,7 @@ def sections(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Sectio
 
 
 def section(name: str, title: str, charts: Sequence[Chart], shown: Sequence[Table]) -> Section:
-    """What the page shows under a title."""
+    """Return the content of a section of the page: charts and tables under a title."""
     found = [table._asdict() for table in shown]
     return {"id": name, "title": title, "charts": [*charts], "tables": found}
 
@@ -69,7 +69,7 @@ def _compared(
     caption: str = "",
     zero: bool = False,
 ) -> list[Chart]:
-    """One chart of a run's curves; of several runs, a chart a curve, over each other."""
+    """Return one chart of a run's curves; for several runs, one chart per curve with all runs."""
     picked = {run.label: pick(run) for run in runs}
     if len(runs) == 1:
         (curves,) = picked.values()
@@ -92,13 +92,13 @@ def _compared(
 
 
 def _curve(rows: Sequence[Row], name: str) -> Points:
-    """A metric over versions, thinned; none where it has no value."""
+    """Return a metric over versions, thinned; [] if it has no value."""
     points = ((row["version"], row.get(name)) for row in rows)
     return thinned([{"x": x, "y": y} for x, y in points if y is not None])
 
 
 def _metrics(names: Mapping[str, str]) -> Callable[[Run], Curves]:
-    """Pick metrics, each by the name that its curve has."""
+    """Return a function that picks metrics from a run, each labeled with its curve's name."""
 
     def pick(run: Run) -> Curves:
         curves = {label: _curve(run.updates, name) for name, label in names.items()}
@@ -227,7 +227,7 @@ def _seconds(run: Run) -> Curves:
 
 
 def _differences(runs: Sequence[Run]) -> list[Table]:
-    """How the other runs' last measures differ from the first one's."""
+    """Return a table of how the other runs' last measures differ from the first run's."""
     rows = difference_rows(runs)
     first = runs[0].label
     columns = ["run", "measure", first, "the other run", "difference", "games", "better"]
@@ -235,12 +235,12 @@ def _differences(runs: Sequence[Run]) -> list[Table]:
 
 
 def _of_each(runs: Sequence[Run], make: Callable[[RunSummary], Table]) -> list[Table]:
-    """One table of the runs' results; none where no run has any."""
+    """Return one table of the runs' results; [] if no run has any."""
     made = {run.label: table for run in runs if (table := make(run.summary)).rows}
     return [tables.merged(made)] if made and len(runs) > 1 else [*made.values()]
 
 
 def _guard(runs: Sequence[Run]) -> list[Table]:
-    """Alarms and actions of the guard, or a line that there were none."""
+    """Return the guard's alarms and actions, or a table that states that there were none."""
     found = _of_each(runs, tables.guard)
     return found or [tables.guard(run.summary) for run in runs if run.rows][:1]

@@ -1,4 +1,4 @@
-"""What was set: a config as its differences from the defaults."""
+"""Settings of a run: a config as its differences from the defaults."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ AUTO = "auto"
 
 
 class ChangedField(NamedTuple):
-    """A field that is not as by default: Difference("learner.epochs", 2, 1)"""
+    """Field that differs from its default: ChangedField("learner.epochs", 2, 1)"""
 
     path: str
     value: Any
@@ -22,7 +22,7 @@ class ChangedField(NamedTuple):
 
 
 def differences(config: RunConfig) -> list[ChangedField]:
-    """All of a config's; what an algorithm or opponent sets is held against its own defaults."""
+    """Return all fields that differ from their defaults, which depend on algorithm and opponent."""
     return list(_differences(config, type(config)(), ""))
 
 
@@ -48,7 +48,7 @@ def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[C
 
 
 def config_tables(runs: Sequence[Run]) -> list[Table]:
-    """What was chosen, and what was worked out from "auto", a column a run."""
+    """Return tables of chosen fields and of fields derived from "auto", one column per run."""
     found = [{each.path: each for each in differences(run.config)} for run in runs]
     fields = {
         path: [
@@ -73,7 +73,7 @@ def config_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def _as_by_default(config: RunConfig, path: str) -> ChangedField | None:
-    """The field of a config that does not differ there; None where it has no such field."""
+    """Return a field that has its default value; None if the config has no such field."""
     value: Any = config
     for name in path.split("."):
         if isinstance(value, BaseModel) and name in type(value).model_fields:
@@ -86,7 +86,7 @@ def _as_by_default(config: RunConfig, path: str) -> ChangedField | None:
 
 
 def _cells(row: Sequence[ChangedField | None]) -> list[str]:
-    """A value a run, and the default: all of them where the runs' algorithms have their own."""
+    """Return one value per run, and the defaults: all of them if the runs' algorithms differ."""
     values = ["–" if each is None else _shown(each.value) for each in row]
     defaults = dict.fromkeys(_shown(each.default) for each in row if each is not None)
     return [*values, " / ".join(defaults)]
@@ -99,5 +99,5 @@ def _shown(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A section, or what else JSON does not know."""
+    """Return a section, or another value unknown to JSON, as a plain value."""
     return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else str(value)

@@ -1,4 +1,4 @@
-"""One pass over a run's recorded games: who met which player, how it ended, where each game is."""
+"""Single pass over a run's recorded games: pairings, their results, and each game's location."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from unstable.report.run import Run
 from unstable.types import PlayerId, RecordedGame
 
 MOST_GROUPS = 6
-"""Of the policy's versions in the heat-map; more are put together."""
+"""Most groups of the policy's versions in the heat map; more versions share a group."""
 
 
 class Met(NamedTuple):
-    """Results of a player against another: how many, and their outcomes added up."""
+    """Results of a player against another: their number, and the sum of their outcomes."""
 
     results: int
     total: float
@@ -29,7 +29,7 @@ Pairs = dict[tuple[str, str], Met]
 
 @dataclass(slots=True)
 class GamesSurvey:
-    """Finds of a pass over a run's games; `games` counts them and `pairs` has results, by env."""
+    """Findings of a pass over a run's games; `games` and `pairs` have counts and results by env."""
 
     places: list[GameLocation] = field(default_factory=list)
     games: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class GamesSurvey:
 
 
 def survey(run: Run) -> GamesSurvey:
-    """Every recorded game of a run, in the order of versions."""
+    """Return the survey of all recorded games of a run, in the order of versions."""
     found = GamesSurvey()
     for place, game in scan_games(run.folder, run.skipped):
         found.places.append(place)
@@ -47,7 +47,7 @@ def survey(run: Run) -> GamesSurvey:
 
 
 def _add(pairs: Pairs, game: RecordedGame) -> None:
-    """A game's results: each side's against each other side; one player holds a side."""
+    """Add a game's results, of each side against each other side; one player holds a side."""
     seats = game.spec.seats
     for side, other in permutations(game.spec.sides, 2):
         key = (seats[side[0]].player.name, seats[other[0]].player.name)
@@ -57,7 +57,7 @@ def _add(pairs: Pairs, game: RecordedGame) -> None:
 
 
 def payoff_cells(pairs: Mapping[tuple[str, str], Met]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The heat-map's cells, and the players in its order: versions in groups, then the others."""
+    """Return the heat map's cells, and its players in order: groups of versions, then others."""
     names = {name for pair in pairs for name in pair}
     labels = _labels(names)
     merged: Pairs = {}
@@ -79,7 +79,7 @@ def payoff_cells(pairs: Mapping[tuple[str, str], Met]) -> tuple[list[dict[str, A
 
 
 def _labels(names: set[str]) -> dict[str, str]:
-    """Names of players in the heat-map, in its order."""
+    """Return the labels of players in the heat map, in its order."""
     policies: dict[str, list[int]] = {}
     for player in map(PlayerId.parse, sorted(names)):
         if player.version is not None:
@@ -94,7 +94,7 @@ def _labels(names: set[str]) -> dict[str, str]:
 
 
 def _group(version: int, versions: list[int]) -> str:
-    """The version's name, or that of its stretch of versions where there are many."""
+    """Return the version's name, or the name of its range if there are many versions."""
     if len(versions) <= MOST_GROUPS:
         return f"v{version}"
     first, last = versions[0], versions[-1]

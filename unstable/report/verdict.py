@@ -1,4 +1,4 @@
-"""Did it learn? Sentences on what was measured, and nothing that was not."""
+"""Verdict on a run: whether it learned, judged only by what was measured."""
 
 from collections import Counter
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ from unstable.types.intervals import Z, z_of_each
 Kind = Literal["better", "mixed", "same", "worse", "unknown"]
 _GAIN = ("gain", "gain_low", "gain_high")
 MARGIN = 0.1
-"""An exploitability differs from the first where it is off by at least so much of it."""
+"""Relative difference below which two exploitabilities count as equal."""
 
 
 class Verdict(NamedTuple):
@@ -46,7 +46,7 @@ def verdict(run: Run) -> Verdict:
 
 
 def _taught(run: Run) -> Verdict:
-    """Judge a run on examples by the held-out loss, and by the scores by epoch."""
+    """Judge a run on examples by the held-out loss, and list its scores."""
     losses = [row for row in run.rows if row.get(HELD_OUT_LOSS) is not None]
     reasons = []
     for key, found in run.summary.evaluations.items():
@@ -65,7 +65,7 @@ def _taught(run: Run) -> Verdict:
 
 
 def _answer(counts: Counter[int]) -> tuple[Kind, str]:
-    """Sum up how many measures are better (1), worse (-1) and neither (0)."""
+    """Return kind and answer for counts of measures: better (1), worse (-1), neither (0)."""
     total, better, worse = counts.total(), counts[1], counts[-1]
     if better and worse:
         return "mixed", f"Mixed: {better} of {total} measures became better, {worse} worse."
@@ -77,7 +77,7 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
 
 
 def _measured(run: Run) -> str:
-    """Say what was measured once, and where."""
+    """Return a clause on measures that exist at one version only; "" if there are none."""
     once = [
         f"exploitability in {each.key.env} at version {each.version}"
         for found in run.summary.exploitability.values()
@@ -91,7 +91,7 @@ def _measured(run: Run) -> str:
 
 
 def _gains(run: Run) -> list[_VerdictFinding]:
-    """Gains, of which those differ from 0 whose intervals do that hold together in 95 %."""
+    """Return the gains as findings; their signs hold together at 95 %."""
     findings = []
     known = [each for each in run.summary.latest if None not in map(each.figures.get, _GAIN)]
     wider = z_of_each(len(known)) / Z

@@ -1,4 +1,4 @@
-"""Tracking: seeing while a run goes on, in files, W&B and on a dashboard.
+"""Tracking: monitoring of a running run in files, W&B and on a dashboard.
 
-Whatever happens comes in, nothing goes back: what is tracked never steers.
+Everything that happens comes in and nothing goes back: tracking never steers a run.
 """

@@ -1,4 +1,4 @@
-"""What is worth a line as games end: nearly no answer is legal, or most games are cut off."""
+"""Advice during a run: few legal answers, games cut off, or many samples dropped as too old."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from unstable.config import RunConfig, shown
 from unstable.types import Answer, GameResult, PlayedGame, Turn
 
 LOOKED_AT = 64
-"""Answers of the policy in an env, after which the advice is given."""
+"""Answers of the policy in an env after which advice is given."""
 FEW = 0.25
-"""A smaller share of legal answers is worth a line."""
+"""Share of legal answers below which advice is given."""
 
 
 class Illegal:
-    """Counts the first answers of the policy in each env; says once what is wrong with them."""
+    """Counter of the policy's first answers in each env; advises once per env if few are legal."""
 
     def __init__(self, config: RunConfig) -> None:
         self._indices = {game.key: index for index, game in enumerate(config.games)}
@@ -22,11 +22,11 @@ class Illegal:
         self._turns: dict[str, list[Turn]] = {key: [] for key in self._games}
 
     def wants(self, env: str) -> bool:
-        """Return whether the next game of an env is to be taken in."""
+        """Return whether the next game of an env is still counted."""
         return len(self._turns.get(env, ())) < LOOKED_AT and env in self._turns
 
     def add(self, game: GameResult) -> str | None:
-        """Take in a training game; the line, once there is enough to say it of its env."""
+        """Add a training game; return the advice on its env if it is due now, else None."""
         if not self.wants(game.spec.env):
             return None
         turns = self._turns[game.spec.env]
@@ -75,13 +75,13 @@ def _is_policys(turn: Turn) -> bool:
 
 
 CAPPED_GAMES = 16
-"""The last games of an env that are looked at."""
+"""Number of an env's last games that are inspected."""
 CAPPED_SHARE = 0.5
-"""A larger share of them that is cut off is worth a line."""
+"""Share of games cut off above which advice is given."""
 
 
 class Capped:
-    """Watches how the games of each env end; says once for an env that its cap is too low."""
+    """Monitor of how games end; advises once per env if its `max_turns` is too low."""
 
     def __init__(self, config: RunConfig) -> None:
         self._places = {game.key: (n, game.max_turns) for n, game in enumerate(config.games)}
@@ -89,7 +89,7 @@ class Capped:
         self._said: set[str] = set()
 
     def add(self, games: Sequence[GameResult | PlayedGame]) -> str | None:
-        """Take in a game, and its branches; a line for the person at the terminal, if any."""
+        """Add a game and its branches; return the advice on its env if it is due now, else None."""
         env, cut = games[0].spec.env, self._cut[games[0].spec.env]
         cut.extend(game.truncated for game in games)
         if env in self._said or len(cut) < CAPPED_GAMES or sum(cut) <= CAPPED_SHARE * CAPPED_GAMES:
@@ -104,16 +104,16 @@ class Capped:
 
 
 STALE_UPDATES = 5
-"""Updates after which it is looked at what was dropped."""
+"""Updates before dropped samples are inspected."""
 STALE_SHARE = 0.1
-"""More than this share of what is trained on, dropped as too old, is worth a line."""
+"""Share of dropped samples, relative to trained ones, above which advice is given."""
 
 
 class Stale:
-    """Warns once that much is dropped as too old, which over-represents short games.
+    """Monitor that warns once if much is dropped as too old, which over-represents short games.
 
-    A game counts when it ends, and is as old as its oldest turn. In a simulation with as many games
-    of 2 turns as of 8, dropping 25 % leaves 57 % short games, and dropping 48 % leaves 61 %.
+    A game counts when it ends, and is as old as its oldest turn. In a simulation with equally many
+    games of 2 and of 8 turns, dropping 25 % leaves 57 % short games, and dropping 48 % leaves 61 %.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -122,7 +122,7 @@ class Stale:
         self._before: float | None = None
 
     def add(self, row: Mapping[str, float | None]) -> str | None:
-        """Take in an update's row; the line, if it is the one at which it is said."""
+        """Add an update's row; return the warning if it is due, else None."""
         dropped, trained = row.get("buffer/dropped_stale"), row.get("learn/samples")
         if dropped is None or trained is None or self._said:
             return None

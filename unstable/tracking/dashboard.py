@@ -1,4 +1,4 @@
-"""The live dashboard: panes over a `RunView`, drawn by Rich in a thread of its own."""
+"""Live dashboard: panes over a `RunView`, drawn by Rich in a separate thread."""
 
 import io
 import logging
@@ -34,7 +34,7 @@ WIDE = 140
 
 
 def start_dashboard(view: RunView, console: Console) -> Live | None:
-    """The running display, or None where `tracking.dashboard` or the terminal says no."""
+    """Start the live display; None if `tracking.dashboard` or the terminal rules it out."""
     wanted = view.config.tracking.dashboard
     able = console.is_terminal and not console.is_dumb_terminal
     if wanted == "off" or (wanted == "auto" and not able):
@@ -48,7 +48,7 @@ def start_dashboard(view: RunView, console: Console) -> Live | None:
 
 
 def screenshot(view: RunView, width: int = 120, height: int = 40) -> str:
-    """The dashboard as it looks now, as an SVG."""
+    """Return the current dashboard as an SVG."""
     console = Console(
         record=True, width=width, height=height, file=io.StringIO(), force_terminal=True
     )
@@ -57,7 +57,7 @@ def screenshot(view: RunView, width: int = 120, height: int = 40) -> str:
 
 
 class Dashboard:
-    """All panes, laid out by the terminal's size."""
+    """All panes, arranged by the terminal's size."""
 
     def __init__(self, view: RunView) -> None:
         self.view = view
@@ -109,7 +109,7 @@ class Dashboard:
 
 
 class _SizedPane:
-    """A renderable that is drawn for the width and height at hand."""
+    """Renderable that is drawn for the current width and height."""
 
     def __init__(self, draw: Callable[[int, int], RenderableType]) -> None:
         self._draw = draw
@@ -129,7 +129,7 @@ _reported: set[str] = set()
 
 
 def _report(draw: Callable[[int, int], RenderableType], error: BaseException) -> None:
-    """Log a pane's error, once for each kind."""
+    """Log a pane's error, once for each kind of error."""
     kind = f"{draw.__qualname__} {error!r}"
     if kind not in _reported:
         _reported.add(kind)

@@ -1,4 +1,4 @@
-"""The display of a run: a dashboard or lines in the terminal, and `state.json`."""
+"""Display of a run: a dashboard or lines in the terminal, and `state.json`."""
 
 import logging
 import time
@@ -22,13 +22,13 @@ from unstable.types.processes import Waits
 
 logger = logging.getLogger(__name__)
 STILL_S = 20.0
-"""Without a game, an answer or a new phase for so long, a line says what is waited for."""
+"""Seconds without a game, an answer or a new phase after which a line names the open waits."""
 
 
 class Display:
-    """Shows a run's `view`. What cannot be shown is reported once and stops nothing.
+    """Display of a run's `view`. What cannot be shown is reported once and stops nothing.
 
-    `device` is the machine in words, for the dashboard's head.
+    `device` describes the machine, for the dashboard's head.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Display:
         device: str = "",
         usage: Usage = dict,
     ) -> None:
-        """`usage` is asked before `state.json` is written."""
+        """Create the view; `usage` is called before each write of `state.json`."""
         now = time.monotonic()
         self.view = RunView(
             config=config,
@@ -59,24 +59,24 @@ class Display:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Draw what is live, or print lines, during the block, so that no silence is long.
+        """Refresh the dashboard or print lines during the block, so that no silence is long.
 
-        At most `FIRST_S` seconds until the first update, `LATER_S` afterwards. `state.json` is
-        replaced every second.
+        A line comes at the latest after `FIRST_S` seconds until the first update, and after
+        `LATER_S` from then on. `state.json` is replaced every second.
         """
         lines = self._lines.refreshing() if self.live is None else nullcontext()
         with self._status.refreshing(), lines:
             yield
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
-        """Say what the run is at, and how far: `done` of `total`."""
+        """Set the run's phase and its progress: `done` of `total`."""
         same = name == self.view.phase.name
         started = self.view.phase.started if same else time.monotonic()
         self.view.phase = Phase(name, done, total, started)
         self.waits.move()
 
     def advance(self, name: str, by: int) -> None:
-        """Say that a phase has gone on, if the run is at it."""
+        """Advance a phase by `by`, if the run is in it."""
         self.waits.move()
         phase = self.view.phase
         if phase.name == name and phase.total is not None:
@@ -88,11 +88,11 @@ class Display:
 
     @property
     def has_dashboard(self) -> bool:
-        """The dashboard covers the terminal, so no line is printed."""
+        """True if a dashboard covers the terminal, so that no line is printed."""
         return isinstance(self.live, Live)
 
     def say(self, line: str) -> None:
-        """Show a line, where there is no dashboard that shows the same."""
+        """Print a line unless a dashboard shows its content."""
         if not self.has_dashboard:
             self.print(line)
 
@@ -103,21 +103,21 @@ class Display:
             self._lines.say(line)
 
     def warn(self, line: str) -> None:
-        """Show a line that the log keeps too."""
+        """Log a line and show it."""
         logger.warning(line)
         self.print(line)
 
     def finish(
         self, reason: str, ending: Ending, text: Callable[[], RenderableType] | None = None
     ) -> None:
-        """Say that the run is over, and why; print `text`, what came of it."""
+        """Record that the run ended, and why; print `text`, its results."""
         self._status.write(ending, reason)
         if text is not None:
             self.stop()
             self.border("the summary", lambda: self.console.print(text()))
 
     def stop(self) -> None:
-        """Give the terminal back; a second call does nothing."""
+        """Release the terminal; a second call does nothing."""
         if self.live is not None:
             self.border("the dashboard", self.live.stop)
             self.live = None

@@ -1,4 +1,4 @@
-"""Games as they end: into metrics, view and files, and a line for people where one is worth it."""
+"""Finished games: passed to metrics, view and files, with a line of advice if one is due."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class GameLog:
-    """Hands games on to sinks and panes; a line is parsed again only for who wants more."""
+    """Distributor of games to sinks and panes; parses a line again only if one needs a record."""
 
     def __init__(self, config: RunConfig, recording: Recording, display: Display) -> None:
         self._recording, self._display = recording, display
@@ -29,7 +29,7 @@ class GameLog:
     def add(
         self, finished: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int
     ) -> None:
-        """Take in training games that finished while `version` was current, and their tally."""
+        """Add training games that finished while `version` was current, and their tally."""
         self._recording.play.tally.add(tally)
         games = [game for each in finished for game in each.games]
         lines = self._written([game.line for game in games], "train", version, actor)
@@ -44,12 +44,12 @@ class GameLog:
                 self._display.print(line)
 
     def add_again(self, finished: Sequence[PlayedGame], tally: PlayTally) -> None:
-        """Take in training games that are on file, from before the run was resumed."""
+        """Add recorded training games from before the run was resumed."""
         self._recording.play.tally.add(tally)
         self._view.add_games([game for each in finished for game in each.games], None)
 
     def add_evaluated(self, result: GameResult, version: int) -> None:
-        """Take in a game of the evaluation of `version`."""
+        """Add a game of the evaluation of `version`."""
         self._look_at_end(result.games)
 
         def write() -> None:
@@ -58,7 +58,7 @@ class GameLog:
         self._border(GameFiles.name, write)
 
     def add_failure(self, failure: GameFailure) -> None:
-        """Take in a game that raised."""
+        """Count and log a game that raised an error."""
         spec = failure.spec
         self._recording.play.tally.add_count("collect/failures")
         self._view.failures += 1
@@ -82,7 +82,7 @@ class GameLog:
         version: int,
         actor: int | None,
     ) -> list[bytes]:
-        """Write the lines of games that ended together; returns those that there are."""
+        """Write the lines of games that ended together; returns the lines that could be made."""
         lines: list[bytes] = []
         for line in made:
             try:

@@ -1,4 +1,4 @@
-"""What a run is at, in lines, where there is no dashboard: nobody waits in silence."""
+"""Lines with a run's progress in a terminal without a dashboard, so that no silence is long."""
 
 import os
 import sys
@@ -13,19 +13,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from unstable.tracking.text import phase_line
 
 FIRST_S = 5.0
-"""The longest silence until the first update, or where there is none."""
+"""Longest silence in seconds until the first update, or in work without updates."""
 LATER_S = 30.0
-"""The longest silence afterwards."""
+"""Longest silence in seconds after the first update."""
 _LOOK_S = 0.5
 LINE_EVERY_S = 20.0
-"""Between two lines of a training, where there is no bar."""
+"""Seconds between two lines of a training without a progress bar."""
 PATIENCE_S = 10.0
-"""For work of a thread that is under way at the end; what hangs then does not hold the end up."""
+"""Seconds to wait at the end for a thread's unfinished work; work that hangs is abandoned."""
 
 
 @contextmanager
 def repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `work` every so many seconds for the duration of the block, even while that waits."""
+    """Call `work` every `every_s` seconds during the block, even while the block waits."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -42,13 +42,13 @@ def repeated(work: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 class Lines:
-    """Prints lines and, when none has come for a while, what goes on.
+    """Printer of lines that prints the current progress when no line has come for a while.
 
     lines = Lines(print); lines.phase("evaluating", total=64); lines.advance()
     """
 
     def __init__(self, show: Callable[[str], None], at: Callable[[], str] | None = None) -> None:
-        """`at` returns what goes on, in a line; by default what `phase` and `advance` have said."""
+        """Print by `show`; `at` returns progress, by default from `phase` and `advance`."""
         self.patience_s = FIRST_S
         self._show, self._at = show, at or self._phase_line
         self._shown_at = self._began = time.monotonic()
@@ -60,16 +60,16 @@ class Lines:
         self._show(line)
 
     def phase(self, name: str, total: int = 0) -> None:
-        """Say what begins, and how much of it there is, if that is known."""
+        """Begin a phase with `total` steps, 0 if the number is unknown."""
         self._began, self._name, self._done, self._total = time.monotonic(), name, 0, total
 
     def advance(self) -> None:
-        """Say that one more of the total is done."""
+        """Count a step of the phase as done."""
         self._done += 1
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Have a thread print what goes on before `patience_s` seconds are silent."""
+        """Print the progress from a thread before `patience_s` seconds are silent."""
         with repeated(self._keep_up, _LOOK_S):
             yield
 
@@ -83,29 +83,29 @@ class Lines:
 
 
 class RunConsole(Console):
-    """The terminal; when nobody reads it any more, the run goes on in silence."""
+    """Terminal of a run; if nobody reads it any more, the run continues silently."""
 
     def __init__(self) -> None:
         # A file has no width; Rich would take 80 columns for one.
         super().__init__(width=None if sys.stdout.isatty() else 160)
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the process here."""
+        """Silence the console, where Rich would end the process."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar with steps and the time that is left."""
+    """Return a bar with steps and the remaining time."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     return Progress(*columns, TimeRemainingColumn(), console=console)
 
 
 @contextmanager
 def progress(what: str, steps: int, console: Console | None = None) -> Iterator[Callable]:
-    """Show the progress of a piece of training: a bar on a terminal, plain lines elsewhere.
+    """Show the progress of a training: a bar on a terminal, plain lines elsewhere.
 
-    Yields a function that is called once a step, with that step's loss.
+    Yields a function to call once per step, with the loss of the step.
     """
     console = console or Console(stderr=True)
     bar = progress_bar(console)

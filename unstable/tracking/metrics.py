@@ -1,4 +1,4 @@
-"""What the numbers of a row are made of, besides those of games (`play.py`): engines, judgements.
+"""Metrics of engines, evaluations, exploitability and ratings; `play.py` has those of games.
 
 Each name is explained in `docs/metrics.md`.
 """
@@ -13,18 +13,18 @@ from unstable.types.tallies import Least
 
 Row = dict[str, float | None]
 Usage = Callable[[], Mapping[str, float]]
-"""Tells how busy the machine is, by metric name."""
+"""Function that returns the machine's utilization by metric name."""
 
 
 class EngineMetrics:
-    """`collect/engine/*`: how engines' counters, which only grow, moved since the last `take`."""
+    """Metrics `collect/engine/*`: increases of the engines' counters since the last `reset`."""
 
     def __init__(self) -> None:
         self._last: dict[int, Mapping[str, float]] = {}
         self._moved: dict[int, defaultdict[str, float]] = {}
 
     def add(self, actor: int, stats: Mapping[str, float]) -> None:
-        """Take in an actor's counters; a counter that fell is a restarted actor's."""
+        """Add an actor's counters; a counter that fell belongs to a restarted actor."""
         before = self._last.get(actor, {})
         moved = self._moved.setdefault(actor, defaultdict(float))
         for name, value in stats.items():
@@ -33,7 +33,7 @@ class EngineMetrics:
         self._last[actor] = dict(stats)
 
     def values(self, seconds: float, actor: int | None = None) -> Row:
-        """All `collect/engine/*` since the last `reset`, `seconds` ago, of an actor or of all.
+        """Return `collect/engine/*` since the last `reset`, `seconds` ago, of one actor or of all.
 
         {} without an engine.
         """
@@ -67,7 +67,7 @@ class EngineMetrics:
         return row
 
     def reset(self) -> None:
-        """Start anew from the counters as they are."""
+        """Reset all increases to 0."""
         self._moved.clear()
 
 
@@ -76,21 +76,21 @@ def _ratio(part_of: float, whole: float) -> float | None:
 
 
 def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:
-    """The newest version of the policy `MAIN` that has a rating."""
+    """Return the newest version of the policy `MAIN` that has a rating; None if there is none."""
     players = [rating.player for rating in ratings]
     known = [(p.version, p) for p in players if p.version is not None and p.label == MAIN]
     return max(known)[1] if known else None
 
 
 def evaluation_metrics(scores: Iterable[EvalScore]) -> Row:
-    """`eval/<env>/<opponent>/<mode>/*`."""
+    """Return `eval/<env>/<opponent>/<mode>/*`."""
     named = [field.name for field in fields(EvalScore)]
     figures = [name for name in named if name not in ("version", "env", "opponent")]
     return {score.key.name(name): getattr(score, name) for score in scores for name in figures}
 
 
 def exploitability_metrics(found: Exploitability) -> Row:
-    """`exploit/<env>/*`; figures by seat end in the seat's number."""
+    """Return `exploit/<env>/*`; names of figures by seat end in the seat's number."""
     row: Row = {}
     for field in fields(Exploitability):
         name, value = found.key.name(field.name), getattr(found, field.name)
@@ -104,7 +104,7 @@ def exploitability_metrics(found: Exploitability) -> Row:
 
 
 def rating_metrics(ratings: Sequence[Rating]) -> Row:
-    """`rating/<player>/*`: of the newest version, as `policy`, and of players that never change."""
+    """Return `rating/<player>/*` of the newest version, as `policy`, and of unchanging players."""
     current = current_policy(ratings)
     row: Row = {}
     for rating in ratings:
@@ -115,7 +115,7 @@ def rating_metrics(ratings: Sequence[Rating]) -> Row:
 
 
 def worst_metrics(found: Mapping[str, Least]) -> Row:
-    """`worst/<policy>/*`, by policy; `against` is the number of the version."""
+    """Return `worst/<policy>/*`; `against` is the number of the opponent's version."""
     row: Row = {}
     for policy, least in found.items():
         name = WorstKey(policy).name

@@ -1,4 +1,4 @@
-"""The dashboard's panes: each draws a part of a `RunView` for the room that it is given."""
+"""Panes of the dashboard: each draws a part of a `RunView` for a given width and height."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,7 +32,7 @@ SEAT_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def grid(*justify: str) -> Table:
-    """A table without lines whose first column gives way when it is narrow."""
+    """Return a table without lines whose first column shrinks when the table is narrow."""
     table = Table(box=None, pad_edge=False, expand=True, show_header=False, padding=(0, 1, 0, 0))
     for index, side in enumerate(justify):
         table.add_column(
@@ -45,12 +45,12 @@ def grid(*justify: str) -> Table:
 
 
 def _cells(*cells: str, style: str = "") -> list[Text]:
-    """Cells whose brackets are no markup."""
+    """Return cells whose brackets are not parsed as markup."""
     return [Text(cell, style=style) for cell in cells]
 
 
 def _to_come(facts: Mapping[str, str]) -> Table:
-    """Return a pane that says what it will show, by name."""
+    """Return a pane that announces what it will show, by name."""
     table = grid("left", "left")
     table.columns[0].ratio, table.columns[1].ratio = None, 1
     for name, value in facts.items():
@@ -59,7 +59,7 @@ def _to_come(facts: Mapping[str, str]) -> Table:
 
 
 def head(view: RunView) -> RenderableType:
-    """Name, model, games and machine."""
+    """Return a line with games, model, mode, machine and name of the run."""
     config = view.config
     games = ", ".join(game.key for game in config.games)
     parts = [games, config.model.name, config.loop.mode, view.device, view.name]
@@ -74,7 +74,7 @@ def head(view: RunView) -> RenderableType:
 
 
 def brief(view: RunView) -> list[str]:
-    """The run in a few short lines, for a terminal that has no room for panes."""
+    """Return the run in a few short lines, for a terminal without room for panes."""
     left, phase = view.seconds_left(view.clock()), view.phase
     done = f" {number(phase.done)}/{number(phase.total)}" if phase.total else ""
     lines = [
@@ -88,7 +88,7 @@ def brief(view: RunView) -> list[str]:
 
 
 def foot(view: RunView, width: int) -> RenderableType:
-    """Progress of the run and of its phase."""
+    """Return the progress of the run and of its phase."""
     steps, phase = view.config.loop.steps, view.phase
     left = view.seconds_left(view.clock())
     table = Table.grid(padding=(0, 1), expand=True)
@@ -111,7 +111,7 @@ def foot(view: RunView, width: int) -> RenderableType:
 
 
 def last_line(view: RunView, *, has_machine: bool) -> Text | None:
-    """Return the line that a person has to read, alarms first; else the machine's."""
+    """Return the line that a person must read, alarms first; else the machine's, or None."""
     if view.alarm:
         count = f"{view.alarms} alarms, the last: " if view.alarms > 1 else ""
         line = f" {count}{view.alarm}"
@@ -122,14 +122,14 @@ def last_line(view: RunView, *, has_machine: bool) -> Text | None:
 
 
 def machine_line(view: RunView) -> Text:
-    """The machine in one line."""
+    """Return the machine's utilization in one line."""
     busy = [f"{bar.name} {bar.percent:.0f} %" for bar in bars(view) if bar.name != "memory"]
     parts = [*busy, f"memory {number(view.machine['device/process_memory_gb'])} GB"]
     return Text(" " + " · ".join(parts), style="dim")
 
 
 class Bar(NamedTuple):
-    """Use of a part of the machine, in percent, with a text on its memory."""
+    """Utilization of a part of the machine in percent, with a text on its memory."""
 
     name: str
     percent: float
@@ -137,7 +137,7 @@ class Bar(NamedTuple):
 
 
 def bars(view: RunView) -> list[Bar]:
-    """Processor, memory and every GPU; of a GPU that knows no use, how full its memory is."""
+    """Return processor, memory and every GPU, by memory if a GPU's utilization is unknown."""
     row = view.machine
     found = [Bar("processor", row["device/cpu_percent"])] if "device/cpu_percent" in row else []
     if "device/memory_percent" in row:
@@ -153,12 +153,12 @@ def bars(view: RunView) -> list[Bar]:
 
 
 def machine_lines(view: RunView) -> int:
-    """Lines that the machine's pane can fill."""
+    """Return the number of lines that the machine's pane can fill."""
     return len(bars(view)) + len(view.actors)
 
 
 def machine_pane(view: RunView, width: int, height: int) -> RenderableType:
-    """Return bars of processor, memory and GPUs, and a line for each actor."""
+    """Return bars of processor, memory and GPUs, and one line per actor."""
     table = grid("left", "left", "right")
     table.columns[0].ratio, table.columns[1].ratio = None, 1
     actors = sorted(view.actors.items())
@@ -217,7 +217,7 @@ def collection_pane(view: RunView, width: int, height: int) -> RenderableType:
 
 
 def game_pane(view: RunView, width: int, height: int) -> RenderableType:
-    """The last training game: who played, every move, and the board before the last one."""
+    """Return the last training game: its players, every move, and the board before the last one."""
     game = view.newest_game()
     if game is None:
         games = {f"game {at}": each.key for at, each in enumerate(view.config.games, start=1)}
@@ -243,7 +243,7 @@ def game_pane(view: RunView, width: int, height: int) -> RenderableType:
 
 
 def ratings_pane(view: RunView, width: int, height: int) -> RenderableType:
-    """Players by strength; share is that of recent games that had them as the opponent."""
+    """Return players by strength; share is the share of recent games with them as the opponent."""
     if not view.summary.ratings:
         return _to_come({"ratings": "after the first games", **players_to_come(view.config)})
     wide = width >= 46
@@ -267,7 +267,7 @@ def ratings_pane(view: RunView, width: int, height: int) -> RenderableType:
 
 
 def learner_pane(view: RunView, width: int, height: int) -> RenderableType:
-    """The learner's last numbers and how they came about."""
+    """Return the learner's last figures and their curves."""
     last = {name: value for row in view.summary.rows[-2:] for name, value in row.items()}
     rest = sorted(name for name in last if name.startswith("learn/"))
     names = dict.fromkeys([*(name for name in LEARNER_FIRST if name in last), *rest])
@@ -284,7 +284,7 @@ def learner_pane(view: RunView, width: int, height: int) -> RenderableType:
 
 
 def evaluation_pane(view: RunView, width: int, height: int) -> RenderableType:
-    """Exploitability from the first to the newest, and the newest evaluations with intervals."""
+    """Return exploitability, first to last, and the newest evaluations with their intervals."""
     summary, wide = view.summary, width >= 46
     solved = summary.exploitability.values()
     if not summary.evaluations and not solved and not summary.worst:
@@ -314,7 +314,7 @@ def evaluation_pane(view: RunView, width: int, height: int) -> RenderableType:
 
 
 def _score(found: Measured[EvalKey] | Measured[WorstKey]) -> tuple[str, str]:
-    """A score and its interval."""
+    """Return a score and its interval as text."""
     score, low, high = (found.figures[name] for name in ("score", "low", "high"))
     return fixed(score), bounds(low, high, between="–", digits=2)
 
@@ -333,7 +333,7 @@ def players_to_come(config: RunConfig) -> Facts:
 
 
 def learning_to_come(config: RunConfig) -> Facts:
-    """Return the settings of learning that a person asks for first."""
+    """Return the most important settings of learning."""
     learner = config.learner
     return {
         "first figures": "after the first update",
@@ -349,7 +349,7 @@ def _trained(adapter: AnyAdapter) -> Facts:
 
 
 def evaluation_to_come(config: RunConfig) -> Facts:
-    """Return the evaluations that the config asks for."""
+    """Return the evaluations that the config requests."""
     found, given = {}, config.eval
     if given.every:
         found = {

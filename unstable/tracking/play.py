@@ -1,9 +1,9 @@
-"""`collect/*` and `judge/*`: what finished training games say, as sums made where they were played.
+"""Metrics `collect/*` and `judge/*` of finished training games, as sums made by the actors.
 
-An actor tallies its games, and the tracker adds the tallies up: every mean is weighted rightly, and
-no sum depends on how many games came in one message. Each name is explained in `docs/metrics.md`. A
-name that depends on the run (an env, an opponent, a reward term) is there from the first row on, as
-far as the config knows it.
+An actor tallies its games, and the tracker adds the tallies: every mean is weighted correctly, and
+no sum depends on the number of games in a message. Each name is explained in `docs/metrics.md`.
+Names that depend on the run (an env, an opponent, a reward term) are in every row from the first
+on, as far as the config determines them.
 """
 
 import math
@@ -30,17 +30,17 @@ MEANS = [
     *("seconds_per_game", "seconds_per_turn", "seconds_per_character"),
 ]
 ASKED = ["asked", "calls", "hits", "failures", "retried"]
-"""What is counted of a reward term that waits."""
+"""Counts of a reward term that waits for answers."""
 TOKENS = ["prompt_tokens", "reply_tokens"]
-"""What is counted besides of a language model."""
+"""Additional counts of a language model as judge."""
 _OPENED = "opened"
-"""In a tally's counts: games that were not over in their opening."""
+"""Name, in a tally's counts, of the number of games that were not over in their opening."""
 
 
 def opponents(spec: GameSpec) -> list[str]:
-    """List the trained sides' opponents: `alone`, `self`, or `others` and what those are.
+    """List the trained sides' opponents: `alone`, `self`, or `others` with their kinds and names.
 
-    Those are `past`, or `fixed` and the fixed player's name.
+    Kinds and names are `past`, or `fixed` and the fixed player's name.
     """
     policy = {seat.player for seat in spec.seats if seat.trained}
     players = [seat.player for seat in spec.seats if seat.player not in policy]
@@ -54,7 +54,7 @@ def opponents(spec: GameSpec) -> list[str]:
 class PlayTally(NamedTuple):
     """Sums over some games: counts, totals and weights by name, and counts of actions.
 
-    `values` are numbers whose mean is asked for, one by one where their sum would be rounded.
+    `values` are kept singly, since their mean must not depend on the rounding of partial sums.
     """
 
     counts: dict[str, int]
@@ -70,7 +70,7 @@ class PlayTally(NamedTuple):
         return cls({}, {}, {}, {}, {}, {})
 
     def add(self, other: "PlayTally") -> None:
-        """Take in what other games say, which came after these."""
+        """Add the tally of later games."""
         for name, count in other.counts.items():
             self.add_count(name, count)
         for name, total in other.totals.items():
@@ -84,7 +84,7 @@ class PlayTally(NamedTuple):
             self.sequences.setdefault(env, []).extend(sequences)
 
     def add_game(self, result: GameResult, trajectories: Sequence[Trajectory]) -> None:
-        """Take in a finished game and the trajectories made of it."""
+        """Add a finished game and its trajectories."""
         env, trained, own = result.spec.env, result.trained_turns, result.own_turns
         sampled = [turn.answer.sampled for turn in own if turn.answer.sampled is not None]
         self.add_count("collect/games")
@@ -111,7 +111,7 @@ class PlayTally(NamedTuple):
         self.sequences.setdefault(env, []).append(int.from_bytes(number, "little"))
 
     def add_asked(self, asked: TermCalls) -> None:
-        """Take in what reward terms were asked."""
+        """Add the calls of reward terms."""
         for term, counts in asked.counts.items():
             for name, count in counts.items():
                 self.add_count(metric_name("judge", term, name), count)
@@ -161,7 +161,7 @@ class PlayTally(NamedTuple):
         self.add_count("collect/forfeits", result.forfeit is not None)
         self.add_count("collect/draws", "draw" in standings.values())
         for label in against:
-            self._add(versus_name(label, "share"), 1, 0)  # whose weight is that of all games
+            self._add(versus_name(label, "share"), 1, 0)  # `take` divides by all opened games
             for side, standing in standings.items():
                 self.add_count(versus_name(label, "games"))
                 for share in ("win", "draw", "loss"):
@@ -177,9 +177,9 @@ class PlayTally(NamedTuple):
 
 
 class PlayMetrics:
-    """Rows out of what finished training games say; `tally` is that of those since the last `take`.
+    """Rows of metrics from finished training games; `tally` has the games since the last `take`.
 
-    A name stays, as 0 or as None, once it was there.
+    Once a row has a name, all later rows have it, as 0 or None if there is no value.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -210,7 +210,7 @@ class PlayMetrics:
         self.tally = PlayTally.empty()
 
     def take(self, seconds: float) -> Row:
-        """All `collect/*` and `judge/*` of the games since the last call, `seconds` ago."""
+        """Return `collect/*` and `judge/*` of the games since the last call, `seconds` ago."""
         tally, self.tally = self.tally, PlayTally.empty()
         opened = tally.counts.pop(_OPENED, 0)
         shares = {versus_name(label, "share"): opened for label in self._labels}
@@ -241,7 +241,7 @@ class PlayMetrics:
 
 
 def entropy(counts: Mapping[str, int]) -> float | None:
-    """Shannon entropy of the counted values in nats; None if nothing was counted."""
+    """Return the Shannon entropy of counts in nats; None if nothing was counted."""
     total = sum(counts.values())
     if not total:
         return None

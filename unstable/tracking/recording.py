@@ -1,4 +1,4 @@
-"""The recording of a run: rows of metrics, and the sinks that receive them."""
+"""Recording of a run: rows of metrics, and the sinks that receive them."""
 
 import math
 import time
@@ -19,11 +19,11 @@ PHASES = {
     "evaluating": "evaluate",
     "publishing": "publish",
 }
-"""The verb by which a phase's time is logged; of another phase it is the name's first word."""
+"""Verbs under which the time of phases is logged; other phases use the first word of their name."""
 
 
 class TrackerState(BaseModel):
-    """The unfinished row, without the figures of engines and device."""
+    """Unfinished row, without the figures of engines and device."""
 
     row: dict[str, float | bool | None]
     times: dict[str, float]
@@ -32,7 +32,7 @@ class TrackerState(BaseModel):
 
 
 class Recording:
-    """Collects a run's metrics into rows, and hands these and all records to the sinks.
+    """Collector of a run's metrics into rows, which passes rows and records to the sinks.
 
     Raises `ConfigError` if `folder` or a sink cannot be written.
     """
@@ -46,13 +46,13 @@ class Recording:
         former: Sequence[Row],
         usage: Usage = dict,
     ) -> None:
-        """`own` are a user's sinks; `former` are the rows of a run that is gone on with."""
+        """Open the sinks; `own` are custom ones, `former` are the rows of a run that is resumed."""
         self.play = PlayMetrics(config)
         self.engine = EngineMetrics()
         self.usage = usage
         self.row: Row = {}
         self._border = border
-        self._beside: Row = {}  # what an evaluation has so far that other rows do not wait for
+        self._beside: Row = {}  # of a concurrent evaluation
         self._names = dict.fromkeys(former[-1] if former else ())
         self.began = self._spent_until = time.monotonic()
         self._times = dict.fromkeys(PHASES.values(), 0.0)
@@ -70,23 +70,23 @@ class Recording:
         self._border.emit(self.sinks, method, *arguments)
 
     def add(self, metrics: Mapping[str, float | None], beside: bool = False) -> None:
-        """Put metrics into the next row, or into the one of an evaluation that goes on beside."""
+        """Add metrics to the next row, or with `beside` to the row of a concurrent evaluation."""
         (self._beside if beside else self.row).update(metrics)
 
     @property
     def seconds(self) -> float:
-        """Since the last row; never 0, since rates are divided by it."""
+        """Seconds since the last row; never 0, since rates are divided by it."""
         return max(time.monotonic() - self.began, 1e-9)
 
     def spend(self, phase: str) -> None:
-        """Count the time since the last call for a phase."""
+        """Add the time since the last call to a phase."""
         now = time.monotonic()
         verb = PHASES.get(phase, phase.partition(" ")[0].rstrip(":"))
         self._times[verb] = self._times.get(verb, 0.0) + now - self._spent_until
         self._spent_until = now
 
     def end_row(self, version: int) -> Row:
-        """Make a row of all that came since the last; hand it to the sinks."""
+        """Make a row of all metrics since the last one, and pass it to the sinks."""
         seconds = self.seconds
         row: Row = {
             "version": version,
@@ -108,7 +108,7 @@ class Recording:
         return row
 
     def end_beside(self, version: int) -> Row:
-        """Make a row of the metrics of an evaluation that ran beside updates."""
+        """Make a row of the metrics of a concurrent evaluation, and pass it to the sinks."""
         row = _finite({"version": version, "time": time.time(), **self._beside})
         self._beside = {}
         self.emit("row", row)
@@ -133,7 +133,7 @@ class Recording:
 
 
 def _finite(row: Mapping[str, float | None]) -> Row:
-    """A row as JSON holds it, which has no word for what is not finite."""
+    """Return a row with None for values that are not finite, which JSON cannot express."""
     return {
         name: value if value is not None and math.isfinite(value) else None
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Supervised training as a person sees it: a row a step and an epoch, a bar, the results."""
+"""Display of supervised training: one row per step and epoch, a progress bar, the results."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,10 @@ from unstable.types.metrics import EvalKey
 
 
 class SFTTracker:
-    """Writes `metrics.jsonl` and shows how far it is: a bar on a terminal, plain lines elsewhere.
+    """Writer of `metrics.jsonl` and display of progress: a bar on a terminal, else plain lines.
 
-    `epochs` and `steps` are how many there will be at most. A sink that fails is reported once and
-    stops nothing.
+    `epochs` and `steps` are the most there will be. A sink that fails is reported once and stops
+    nothing.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class SFTTracker:
             bar.start()
 
     def finish(self, reason: str, ending: Ending = "ended") -> None:
-        """Take in that the run is over, and why."""
+        """Record that the run ended, and why."""
         self._display.finish(reason, ending)
 
     def phase(self, name: str) -> None:
-        """Say what goes on besides steps."""
+        """Show a phase other than steps."""
         self._show(name, 0, None)
 
     def log_step(self, row: Row) -> None:
-        """Take in an optimizer step."""
+        """Record an optimizer step."""
         self._write(row)
         self._display.be_patient()
         line = f"epoch {row['sft/epoch']} · loss {number(row['learn/loss'])} · step"
         self._show(line, row["version"] or 0, self._steps)
 
     def log_refusals(self, update: Update) -> None:
-        """Take in that a step was not made."""
+        """Report that a step was refused."""
         self.print(refusal_line(update))
 
     def log_epoch(self, row: Row) -> None:
-        """Take in an epoch that was evaluated; the first one is the start."""
+        """Record an epoch that was evaluated; the first one is the start."""
         self._write(row)
         epoch, loss = row["sft/epoch"], number(row["sft/held_out_loss"])
         head = f"epoch {epoch}/{self._epochs}" if epoch else "before training"
@@ -83,7 +83,7 @@ class SFTTracker:
             self.print(f"  {mode}, {env} against {opponent}: {result}")
 
     def close(self) -> None:
-        """Give the terminal back and close every sink."""
+        """Release the terminal and close every sink."""
         self._display.stop()
         self._display.border.emit(self._sinks, "close")
 
@@ -99,7 +99,7 @@ class SFTTracker:
 
 
 def rewind(folder: RunFolder, version: int) -> list[Row]:
-    """Drop the rows of `metrics.jsonl` that came after `version`; returns the others."""
+    """Drop the rows of `metrics.jsonl` after `version`; returns the others."""
     LineFile(folder.metrics).close()  # which cuts off half a line
     rows = [row for row in read_rows(folder.metrics) if row["version"] <= version]
     write_lines(folder.metrics, rows)

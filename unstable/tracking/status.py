@@ -1,6 +1,6 @@
-"""A run's own word on what it does: `state.json`, replaced once a second while it goes on.
+"""Status of a run in `state.json`, replaced once per second while it runs.
 
-`unstable doctor RUN` reads it, and so may anything else that watches a run from outside.
+`unstable doctor RUN` reads it, as may any program that monitors a run from outside.
 """
 
 import time
@@ -16,11 +16,11 @@ from unstable.types.processes import ProcessId, Waits
 
 EVERY_S = 1.0
 Ending = Literal["ended", "interrupted", "failed"]
-"""How a run came to its end, as `state.json` has it; `running` is what it is before."""
+"""Way in which a run ended, as in `state.json`; before, the state is `running`."""
 
 
 def state_of(view: RunView, waits: Waits) -> dict[str, Any]:
-    """Return the content of `state.json`, but for what the dashboard shows."""
+    """Return the content of `state.json`, without the dashboard's."""
     since = time.time() - time.monotonic()
     return {
         "phase": {
@@ -42,9 +42,9 @@ def state_of(view: RunView, waits: Waits) -> dict[str, Any]:
 
 
 class StatusFile:
-    """Writes `state.json`; what cannot be written is reported by `border`, and stops nothing.
+    """Writer of `state.json`; `border` reports what cannot be written, which stops nothing.
 
-    `read` returns what the run is at; the file also names the host, the process and the time.
+    `read` returns the current state; the file also names the host, the process and the time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StatusFile:
 
     @contextmanager
     def refreshing(self) -> Iterator[None]:
-        """Have a thread replace the file every second, also while the loop itself is blocked."""
+        """Replace the file every second from a thread, even while the loop itself is blocked."""
         self._write_running()
         with repeated(self._write_running, EVERY_S):
             yield
@@ -68,10 +68,10 @@ class StatusFile:
         self.write("running")
 
     def write(self, state: str, reason: str = "") -> None:
-        """Replace the file: `state` is running, ended, interrupted or failed, and why."""
+        """Replace the file; `state` is running, ended, interrupted or failed, `reason` says why."""
         self._border("state.json", lambda: self._write(state, reason))
 
     def _write(self, state: str, reason: str) -> None:
         own = {"state": state, "reason": reason, **self._own, "written": time.time()}
-        # Not synced: after a power cut nobody asks what the run was at that second.
+        # Not synced: after a power cut nobody needs the state of that second.
         write_whole(self._path, json_line({**own, **self._read()}), synced=False)

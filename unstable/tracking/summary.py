@@ -1,4 +1,4 @@
-"""The results of a run for a terminal, read from its files: so they hold for a resumed run too."""
+"""Results of a run for a terminal, read from its files so that they cover a resumed run too."""
 
 from rich.console import Group, RenderableType
 
@@ -10,14 +10,14 @@ from unstable.records.text import command_line
 from unstable.tracking.text import Text, table
 
 DONE = "all updates made"
-"""Why a run ends that has nothing left to do."""
+"""Reason for the end of a run that made all its updates."""
 _SHOWN = ("env", "against", "first", "version", "score", "pay-off", "games", "legal moves")
 
 
 def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> RenderableType:
-    """A run's results, evaluations, ratings and files.
+    """Return a run's results, evaluations, ratings and files.
 
-    `reported`: a report is made next, and is one of the files.
+    With `reported`, a report follows and is listed among the files.
     """
     skipped = Skipped()
     found = RunSummary.read(folder, skipped)

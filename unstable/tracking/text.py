@@ -1,4 +1,4 @@
-"""Events of a run as lines that people read, and text for a terminal."""
+"""Events of a run as lines for people, and text for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,19 +16,19 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class Text(rich.text.Text):
-    """Rich's, with control characters spelled out: what players say moves nobody's cursor."""
+    """Rich's text with control characters spelled out, so that no player can move the cursor."""
 
     def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
         super().__init__(escape_control(text), *arguments, **options)
 
     def append(self, text: "str | rich.text.Text", style: Any = None) -> "Text":
-        """Append text in a style; returns itself."""
+        """Append text in a style; returns this object."""
         super().append(escape_control(text) if isinstance(text, str) else text, style)
         return self
 
 
 def table(title: str | None, *columns: str) -> Table:
-    """A table without lines whose first column is words and whose others are numbers."""
+    """Return a table without lines whose first column has words and whose others have numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         made.add_column(column, justify="right" if index else "left", header_style="dim")
@@ -36,9 +36,9 @@ def table(title: str | None, *columns: str) -> Table:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text's lines, broken at spaces where they exceed `width` cells of a terminal.
+    """Return the text's lines, broken at spaces if they exceed `width` terminal cells.
 
-    Control characters are spelled out; white space between words stays.
+    Control characters are spelled out; white space between words is kept.
 
     >>> wrapped("one two\\nthree", 5)
     ['one', 'two', 'three']
@@ -48,9 +48,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """The last `width` values as blocks, from the least to the greatest of them.
+    """Return the last `width` values as blocks, from the least to the greatest of them.
 
-    All alike where they differ by rounding alone.
+    Values that differ only by rounding have equal blocks; None is a space.
 
     >>> sparkline([0.0, None, 1.0, 0.5], width=4)
     '▁ █▄'
@@ -67,9 +67,9 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
 
 
 def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0) -> str:
-    """An update in one line, for a terminal without a dashboard and for logs.
+    """Return an update as one line, for a terminal without a dashboard and for logs.
 
-    `left_s` are the seconds that the rest of the run is likely to take, 0 at its end.
+    `left_s` is the estimated number of seconds of the rest of the run, 0 at its end.
     """
 
     def count(name: str) -> int:
@@ -102,7 +102,7 @@ def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0
 
 
 def phase_line(name: str, done: float, total: float | None, seconds: float) -> str:
-    """Return a phase as a line: its name, how far it is, and since when.
+    """Return a phase as a line: its name, progress and duration.
 
     >>> phase_line("playing", 30, 128, 41.2), phase_line("loading the model", 0, None, 7)
     ('playing 30/128 · 41 s', 'loading the model · 7 s')
@@ -111,7 +111,7 @@ def phase_line(name: str, done: float, total: float | None, seconds: float) -> s
 
 
 def still_line(waits: Sequence[str], seconds: float) -> str:
-    """The end of a line: for how long nothing has moved, and what is waited for.
+    """Return the end of a line: what the run waits for, and for how long nothing has moved.
 
     >>> still_line(["learner: update"], 41.2), still_line([], 41.2)
     (' · waits for learner: update, 41 s', ' · nothing has moved for 41 s')
@@ -132,7 +132,7 @@ def alarm_line(alarm: Alarm) -> str:
 
 
 def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, float]) -> str:
-    """Return the actions that alarms have led to as a line."""
+    """Return the actions that alarms led to as a line."""
     mix = ", ".join(f"{kind} {number(share)}" for kind, share in shares.items())
     words = {
         "opponents": f"opponents are drawn anew: {mix}",
@@ -143,7 +143,7 @@ def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, f
 
 
 def refusal_line(update: Update) -> str:
-    """Return a line on the optimizer steps of an update that were not made, and why."""
+    """Return a line on the refused optimizer steps of an update, with reasons."""
     why = "; ".join(dict.fromkeys(update.refusals))
     count = len(update.refusals)
     steps = f"{count} optimizer steps are" if count > 1 else "an optimizer step is"
@@ -151,7 +151,7 @@ def refusal_line(update: Update) -> str:
 
 
 def memory_line(version: int, halvings: int) -> str:
-    """Return a line on an update in which a GPU was full."""
+    """Return a line on an update that filled a GPU."""
     times = f"{halvings} times" if halvings > 1 else "once"
     return (
         f"update {version}: the learner's GPU was full, and micro-batches were halved {times}; "
@@ -160,7 +160,7 @@ def memory_line(version: int, halvings: int) -> str:
 
 
 def score_line(score: EvalScore) -> str:
-    """An evaluation against one opponent in one line."""
+    """Return an evaluation against one opponent as one line."""
     return (
         f"evaluation of version {score.version} · {score.env} against "
         f"{against(score.opponent, score.key.mode)}: "
@@ -169,7 +169,7 @@ def score_line(score: EvalScore) -> str:
 
 
 def score_text(score: EvalScore) -> str:
-    """The score, its interval, and what it is made of."""
+    """Return the score, its interval, and its components."""
     repeated = f" in {score.distinct} distinct games" if score.distinct < score.games else ""
     voted = ""
     if score.agreement is not None:
@@ -182,14 +182,14 @@ def score_text(score: EvalScore) -> str:
 
 
 def payoff_text(score: EvalScore) -> str:
-    """Return the mean pay-off of a game, if it pays anything but a win or a loss."""
+    """Return the mean payoff of a game; "" if it only has wins and losses."""
     if score.payoff is None:
         return ""
     return f" · pay-off {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
 
 
 def exploitability_line(found: Exploitability, of: str | None = None) -> str:
-    """Return an exploitability as a line; `of` names what is no version."""
+    """Return an exploitability as a line; `of` names a policy that is not a version."""
     prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
     sampled = f" of {found.samples} answers each" if found.samples else ""
     figures, past = bounds(found.low, found.high), ""
@@ -206,14 +206,14 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
 
 
 def held_out_line(metrics: Mapping[str, float | None]) -> str:
-    """The held-out loss of a version, and which has the lowest."""
+    """Return the held-out loss of a version, and which version has the lowest."""
     best = metrics["offline/best"]
     lowest = "" if best is None else f" · the lowest is version {best:g}'s"
     return f"held-out loss {number(metrics['offline/held_out_loss'])}{lowest}"
 
 
 def gain_text(score: EvalScore) -> str:
-    """Return the difference to the first version in the same games, if that is known."""
+    """Return the difference to version 0 in equal games; "" if it is unknown."""
     if score.gain is None:
         return ""
     text = f" · {interval(score.gain, score.gain_low, score.gain_high, signed)} to version 0"
@@ -224,5 +224,5 @@ def gain_text(score: EvalScore) -> str:
 
 
 def needed_text(score: EvalScore) -> str:
-    """Return the number of games that show a difference of 0.05, if more games would show more."""
+    """Return the number of games that show a difference of 0.05; "" if more would not show more."""
     return "" if score.needed is None else f" · a difference of 0.05 needs {score.needed:,} games"

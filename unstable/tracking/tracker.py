@@ -1,4 +1,4 @@
-"""The tracker: takes in everything that happens in a run, has it recorded and displayed."""
+"""Tracker: receives everything that happens in a run, and has it recorded and displayed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -57,10 +57,10 @@ from unstable.types.tallies import Least
 
 
 class Tracker:
-    """Records what a run does in `folder`'s files, on `console` and, if asked for, in W&B.
+    """Record of a run in `folder`'s files, on `console` and, if configured, in W&B.
 
     It is a plain object of the driver's process. Raises `ConfigError` if `folder` or a sink cannot
-    be written at the start; after that a sink's failure is reported once and stops nothing.
+    be written at the start; later a sink's failure is reported once and stops nothing.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Tracker:
         usage: Usage = dict,
         sinks: Sequence[SinkMaker] = (),
     ) -> None:
-        """`device` is the machine in words, for the dashboard's head; `sinks` are a user's own.
+        """Open the sinks and the display; `sinks` are makers of custom sinks.
 
-        `usage` tells how busy the machine is; by default it is not told.
+        `device` describes the machine for the dashboard's head; `usage` returns its utilization.
         """
         self.folder = folder
         self._stale = Stale(config)
@@ -96,9 +96,9 @@ class Tracker:
         self.display.live = start_dashboard(self.view, self.display.console)
 
     def phase(self, name: str, done: float = 0, total: float | None = None) -> None:
-        """Say what the run is at, and how far: `done` of `total`.
+        """Set the run's phase and its progress: `done` of `total`.
 
-        From there "playing" goes on by itself with every sample, "evaluating" with every game.
+        From there "playing" advances by itself with every sample, "evaluating" with every game.
         """
         self.recording.spend(self.view.phase.name)
         self.display.phase(name, done, total)
@@ -106,21 +106,21 @@ class Tracker:
     def add_games(
         self, games: Sequence[PlayedGame], tally: PlayTally, version: int, actor: int = 0
     ) -> None:
-        """Take in training games that finished while `version` was current, and their tally."""
+        """Record training games that finished while `version` was current, and their tally."""
         self.display.advance("playing", sum(each.num_samples for each in games))
         self._games.add(games, tally, version, actor)
 
     def add_eval_episode(self, result: GameResult, version: int) -> None:
-        """Take in a finished game of the evaluation of `version`."""
+        """Record a finished game of the evaluation of `version`."""
         self.display.advance("evaluating", 1)
         self._games.add_evaluated(result, version)
 
     def log(self, metrics: Mapping[str, float | None]) -> None:
-        """Take in metrics that nothing else is to be said of."""
+        """Record metrics without further display."""
         self.recording.add(metrics)
 
     def log_learner(self, update: Update) -> None:
-        """Take in the learner's metrics, under the names that they have, and refused steps."""
+        """Record the learner's metrics, unrenamed; warn of refused steps and of a full GPU."""
         self.log(update.metrics)
         if halvings := int(update.metrics.get("learn/out_of_memory") or 0):
             self.display.warn(memory_line(update.version, halvings))
@@ -128,7 +128,7 @@ class Tracker:
             self.display.warn(refusal_line(update))
 
     def log_samples(self, update: Update) -> None:
-        """Take in the samples as `update` trained on them, where their lines were asked for."""
+        """Record the samples that `update` trained on, if the config requests their lines."""
         lines = update.lines
         if isinstance(lines, Unwritable):
             self.display.border(SampleFiles.name, lines.complain)
@@ -142,9 +142,9 @@ class Tracker:
                 self.recording.emit("samples", update.version, records)
 
     def log_evaluation(self, scores: Sequence[EvalScore], *, beside: bool = False) -> None:
-        """Take in how a version did against each opponent.
+        """Record the scores of a version against each opponent.
 
-        `beside`: other versions have been trained meanwhile, and `end_evaluation` will come.
+        With `beside`, the evaluation ran concurrently with updates, and `end_evaluation` follows.
         """
         self.recording.add(evaluation_metrics(scores), beside)
         if scores:
@@ -153,27 +153,27 @@ class Tracker:
             self.display.say(score_line(score))
 
     def log_exploitability(self, found: Exploitability, *, beside: bool = False) -> None:
-        """Take in how exploitable a version is in a game; `beside` as above."""
+        """Record the exploitability of a version; `beside` as in `log_evaluation`."""
         self.recording.add(exploitability_metrics(found), beside)
         self.display.say(exploitability_line(found))
 
     def log_offline(self, metrics: Mapping[str, float | None]) -> None:
-        """Take in how far a run on recorded games is, and what loss it has on held-out ones."""
+        """Record the progress of a run on recorded games, and its held-out loss if known."""
         self.log(metrics)
         if "offline/held_out_loss" in metrics:
             self.display.say(held_out_line(metrics))
 
     def keep_policies(self, version: int, policies: Mapping[str, Shares]) -> None:
-        """Keep a measured version's policies in small games, to which later ones are compared."""
+        """Save a measured version's policies in small games, for comparison with later versions."""
         if policies and not self.view.config.eval.exploitability.samples:
             self.display.border("policies", write_policies, self.folder, version, policies)
 
     def name_best(self, version: int | None) -> None:
-        """Have `checkpoints/best` lead to a version; None is none."""
+        """Link `checkpoints/best` to a version; None does nothing."""
         self.display.border("checkpoints/best", self.folder.name_best, version)
 
     def log_alarms(self, alarms: Sequence[Alarm]) -> None:
-        """Take in what the guard has found, if anything."""
+        """Record the guard's alarms, if any."""
         before = self.recording.row.get("guard/alarms") or 0
         self.log({"guard/alarms": before + len(alarms)})
         for alarm in alarms:
@@ -185,9 +185,9 @@ class Tracker:
     def log_actions(
         self, actions: Sequence[str], best: int | None, shares: Mapping[str, float]
     ) -> None:
-        """Take in what alarms have led to: `best` is the version that a rollback goes to.
+        """Record the actions that alarms led to; `best` is the version that a rollback returns to.
 
-        `shares` are those of the kinds of opponents from now on.
+        `shares` are the shares of the kinds of opponents from now on.
         """
         self.log({f"guard/draw/{kind}": share for kind, share in shares.items()})
         self.log({f"guard/action/{action}": 1.0 for action in actions})
@@ -197,7 +197,7 @@ class Tracker:
             self.display.warn(action_line(actions, best, shares))
 
     def log_ratings(self, ratings: Sequence[Rating]) -> None:
-        """Take in everybody's rating, as of now."""
+        """Record the current ratings of all players."""
         self.log(rating_metrics(ratings))
         self.view.summary = replace(self.view.summary, ratings=tuple(ratings))
         rows = [
@@ -206,25 +206,25 @@ class Tracker:
         self.recording.emit("ratings", Ratings(players=rows))
 
     def log_worst(self, found: Mapping[str, Least], *, beside: bool = False) -> None:
-        """Take in the least score against its own past, by policy; `beside` as above."""
+        """Record the least score against the past, by policy; `beside` as in `log_evaluation`."""
         self.recording.add(worst_metrics(found), beside)
 
     def log_actor(self, actor: int, stats: Mapping[str, float]) -> None:
-        """Take in an engine's counters, which count from the actor's start."""
+        """Record an engine's counters, which count from the actor's start."""
         engine, seconds = self.recording.engine, self.recording.seconds
         engine.add(actor, stats)
         self.view.engine = engine.values(seconds)
         self.view.actors = {**self.view.actors, actor: engine.values(seconds, actor)}
 
     def log_buffer(self, stats: Mapping[str, float]) -> None:
-        """Take in what the buffer holds and has dropped."""
+        """Record the buffer's content and dropped samples."""
         self.view.buffer = {f"buffer/{name}": value for name, value in stats.items()}
         self.log(self.view.buffer)
 
     def end_update(self, version: int) -> None:
-        """Put all that came since the last call into a row of `metrics.jsonl`.
+        """End a row of `metrics.jsonl` with all metrics since the last call.
 
-        A run whose time is up has two rows of its last version; the second holds what came after.
+        A run out of time has two rows of its last version; the second has later metrics.
         """
         self.recording.spend(self.view.phase.name)
         is_new = version > self.view.version
@@ -239,11 +239,11 @@ class Tracker:
             self.display.say(update_line(row, self.view.config.loop.steps, left_s))
 
     def end_evaluation(self, version: int) -> None:
-        """Put what came `beside` into a row of its own, which readers join to the version's."""
+        """End a row of metrics added `beside`, which readers join to the version's row."""
         self.view.add_row(self.recording.end_beside(version))
 
     def state(self) -> TrackerState:
-        """All that a resume needs."""
+        """Return the state that `restore` takes."""
         self.recording.spend(self.view.phase.name)
         return self.recording.state()
 
@@ -253,19 +253,19 @@ class Tracker:
         self.view.row_started = self.recording.began
 
     def finish(self, reason: str, ending: Ending = "ended") -> None:
-        """Stop the dashboard and print what came out of the run, which ended by `reason`.
+        """Stop the dashboard and print the results of the run, which ended by `reason`.
 
-        Why it failed is on file, for others; whoever calls says it to the person at the terminal.
+        The files record why it failed; the caller reports that to the person at the terminal.
         """
         reported = self.view.config.tracking.report
         short = reason if ending == "ended" else ending
         self.display.finish(reason, ending, partial(summary, self.folder, short, reported=reported))
 
     def end(self, reason: str, report: Path | None) -> None:
-        """Take in that the run is over, and where its report is, if one was made."""
+        """Record that the run ended, and where its report is, if one was made."""
         self.recording.emit("end", reason, report)
 
     def close(self) -> None:
-        """Give the terminal back and close every sink; a second call does nothing."""
+        """Release the terminal and close every sink; a second call does nothing."""
         self.display.stop()
         self.recording.close()

@@ -1,4 +1,4 @@
-"""What is shown while a run goes on, as one value, and the numbers that follow from it."""
+"""Content of a live display as one value, and the figures derived from it."""
 
 import json
 import time
@@ -20,11 +20,11 @@ from unstable.types import GameResult, PlayedGame, PlayerId, RecordedGame
 RECENT_GAMES = 200
 HISTORY = 200
 MOST_MOVES, MOST_CHARACTERS, MOST_BOARD = 200, 200, 8000
-"""Of the last game: moves, characters of each, and of what was seen before the last one."""
+"""Limits of the last game: moves, characters of each, and characters of the last observation."""
 
 
 class Phase(NamedTuple):
-    """A part of a run, and how far it is. Phase("playing", done=40, total=128, started=12.5)"""
+    """Part of a run and its progress: Phase("playing", done=40, total=128, started=12.5)"""
 
     name: str
     done: float
@@ -33,10 +33,10 @@ class Phase(NamedTuple):
 
 
 class RecentGame(NamedTuple):
-    """A finished training game as the panes count it."""
+    """Finished training game as the panes count it."""
 
     opponents: list[str]
-    players: set[PlayerId]  # those that are not trained
+    players: set[PlayerId]  # at seats that are not trained
     standings: list[str]  # of the trained sides
     forfeited: bool  # by a trained side
     moves: int  # of the trained seats
@@ -60,7 +60,7 @@ class RecentGame(NamedTuple):
 
 
 class LastGame(NamedTuple):
-    """A finished game as its pane shows it."""
+    """Finished game as its pane shows it."""
 
     env: str
     sides: list[tuple[list[int], str, float]]  # seats, player, outcome
@@ -70,7 +70,7 @@ class LastGame(NamedTuple):
 
     @classmethod
     def of(cls, result: GameResult, request: str) -> "LastGame":
-        """Return as much of a game as fits any screen; prompts end with `request`."""
+        """Return as much of a game as fits any screen, without `request`, the prompts' end."""
         seats, turns = result.spec.seats, result.turns
         seen = turns[-1].answer.observation.removesuffix(request) if turns else ""
         return cls(
@@ -92,7 +92,7 @@ class LastGame(NamedTuple):
 class RunView:
     """Content of the panes. Another thread reads it: fields are replaced, never changed in place.
 
-    Times are in seconds of its clock.
+    Times are in seconds of `clock`.
     """
 
     config: RunConfig
@@ -103,18 +103,18 @@ class RunView:
     phase: Phase
     clock: Callable[[], float] = time.monotonic
     summary: InstanceOf[RunSummary] = field(default_factory=RunSummary)
-    """Of the rows and ratings so far; it holds the newest HISTORY rows."""
+    """Summary of the rows and ratings so far; it holds the newest HISTORY rows."""
     games: int = 0
     failures: int = 0
     recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
     last_game: LastGame | None = None
-    # In the run's own process the two above are made only when they are looked at, out of these.
+    # In the run's own process the two above are derived from these when they are displayed.
     ended: tuple[tuple[Any, float], ...] = ()  # each a PlayedGame, and when it finished
     last_line: bytes | None = None
     requests: Mapping[str, str] = field(default_factory=dict)  # the end of prompts, by game
     engine: Row = field(default_factory=dict)
-    actors: Mapping[int, Row] = field(default_factory=dict)  # the same of each actor
-    machine: Mapping[str, float] = field(default_factory=dict)  # how busy it is
+    actors: Mapping[int, Row] = field(default_factory=dict)  # `engine` of each actor
+    machine: Mapping[str, float] = field(default_factory=dict)  # its utilization
     buffer: Row = field(default_factory=dict)
     notice: str = ""
     alarm: str = ""  # the newest one of the guard
@@ -122,15 +122,15 @@ class RunView:
 
     @property
     def version(self) -> int:
-        """The newest version that has a row."""
+        """Newest version that has a row."""
         return self.summary.version
 
     def add_row(self, row: Row) -> None:
-        """Take in a row of metrics."""
+        """Add a row of metrics."""
         self.summary = self.summary.plus(row, HISTORY)
 
     def record(self) -> dict[str, Any]:
-        """All but the config and the summary, which have files of their own, as JSON holds it."""
+        """Return JSON values of all but the config and the summary, which have their own files."""
         self.last_game = self.newest_game()
         self.refresh()
         text = _adapter().dump_json(self, exclude=_OWN)
@@ -144,7 +144,7 @@ class RunView:
         summary: RunSummary,
         seconds: Callable[[], float],
     ) -> "RunView":
-        """Return the view that `record` made `seconds` ago; raises `ValueError` for others."""
+        """Return the view that `record` made `seconds` ago; raises `ValueError` if invalid."""
         now = record.get("now") if isinstance(record, Mapping) else None
         if not isinstance(now, float | int):
             raise ValueError("no time in it")
@@ -152,19 +152,19 @@ class RunView:
         return _adapter().validate_python({**record, **own})
 
     def newest_game(self) -> LastGame | None:
-        """The newest training game."""
+        """Return the newest training game; None if there is none."""
         if self.last_line is None:
             return self.last_game
         game = parse_record(self.last_line, RecordedGame, "a line")
         return LastGame.of(game, self.requests.get(game.spec.env, ""))
 
     def refresh(self) -> None:
-        """Bring `recent` up to date."""
+        """Update `recent` from `ended`."""
         if ended := self.ended:
             self.recent = tuple(RecentGame.of(game, finished) for game, finished in ended)
 
     def add_games(self, games: Sequence[PlayedGame], last_line: bytes | None) -> None:
-        """Take in finished training games, and the line of the last one, if that has one."""
+        """Add finished training games, and the line of the last one, if it has one."""
         now = self.clock()
         self.games += len(games)
         newest = [(game, now) for game in games if not game.ended_in_opening]
@@ -183,7 +183,7 @@ class RunView:
         return results
 
     def opponent_shares(self) -> dict[PlayerId, float]:
-        """Share of recent games in which a player was the opponent; the policy is its own."""
+        """Return the share of recent games by opponent; in self-play the opponent is the policy."""
         if not self.recent:
             return {}
         games = Counter(player for played in self.recent for player in played.players)
@@ -193,18 +193,18 @@ class RunView:
         return {player: count / len(self.recent) for player, count in games.items()}
 
     def legal_moves(self) -> float | None:
-        """Share of the policy's recent moves that the env accepted."""
+        """Return the share of the policy's recent moves that were legal; None without moves."""
         moves = sum(played.moves for played in self.recent)
         return sum(played.legal_moves for played in self.recent) / moves if moves else None
 
     def forfeits(self) -> float | None:
-        """Share of recent games that the policy forfeited."""
+        """Return the share of recent games that the policy forfeited; None without games."""
         if not self.recent:
             return None
         return sum(played.forfeited for played in self.recent) / len(self.recent)
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the last update, by the mean of the last eight; None before there is one."""
+        """Return the seconds until the last update, by the mean of the newest 8; None at first."""
         config = self.config.loop
         taken = [row.get("time/total") for row in self.summary.rows if row["version"]]
         times = [seconds for seconds in taken if seconds is not None][-8:]
@@ -218,7 +218,7 @@ class RunView:
 
 
 _OWN = {"config", "summary", "clock", "ended", "last_line", "requests"}
-"""What `record` leaves out."""
+"""Fields that `record` leaves out."""
 
 
 @cache

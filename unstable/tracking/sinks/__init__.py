@@ -1,7 +1,7 @@
-"""Sinks: where records and figures are written, a class each, behind one protocol, `base.Sink`.
+"""Sinks: receivers of records and figures, one class per destination, with one base, `base.Sink`.
 
 Records of games and samples, rows of metrics, scores and ratings come in; nothing comes out. A new
-one is a class and an entry in `open_sinks`; a user's own come from `tracking.sinks` and callbacks.
+sink is a class and an entry in `open_sinks`; custom ones come from `tracking.sinks` and callbacks.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from unstable.tracking.sinks.wandb import WandbRun
 logger = logging.getLogger(__name__)
 SinkMaker = Callable[[RunConfig, RunFolder], Sink]
 Callback = Sink | SinkMaker
-"""A sink, or what makes one of the run's config and folder, such as its class."""
+"""Sink, or a function or class that makes one from the run's config and folder."""
 REMEDY = "give a subclass of unstable.Sink, which is called with (config, folder)"
 
 
 def open_sinks(config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = ()) -> list[Sink]:
-    """The sinks of a run, the files first; `own` are a user's.
+    """Open the sinks of a run, the files first; `own` makes the custom ones.
 
-    Raises `ConfigError` for one that cannot be, and `OSError` for files that cannot be.
+    Raises `ConfigError` if a sink cannot be made, and `OSError` if a file cannot be opened.
     """
     with _closed_again() as opened:
         opened += [
@@ -42,7 +42,7 @@ def open_sinks(config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = 
 def open_watchers(
     config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = ()
 ) -> list[Sink]:
-    """The sinks besides the run's files."""
+    """Open the sinks other than the run's files."""
     with _closed_again() as opened:
         if config.tracking.tensorboard:
             opened.append(TensorBoard(folder))
@@ -71,7 +71,7 @@ def check_sinks(config: RunConfig) -> None:
 
 
 def own_sinks(config: RunConfig, callbacks: Sequence[Callback] = ()) -> list[SinkMaker]:
-    """Return the makers of a user's sinks; raises `ConfigError` for what cannot be called so."""
+    """Return the makers of custom sinks; raises `ConfigError` for one that cannot be called."""
     makers = []
     for index, target in enumerate(config.tracking.sinks):
         field = f"tracking.sinks.{index}"

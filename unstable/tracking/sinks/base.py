@@ -1,4 +1,4 @@
-"""What a sink is, and the border that its failures do not cross."""
+"""Base class of sinks, and the border that contains their failures."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,51 +18,51 @@ Row = Mapping[str, Any]
 
 
 class Sink:
-    """A receiver of records. It must work at the start; later it may fail, and stops nothing.
+    """Receiver of records. It must work at the start; later failures stop nothing.
 
-    A subclass writes what it wants to see; the rest it ignores. It is called in the run's own
-    loop, which waits for it. What it is given belongs to the run: to read, not to change.
+    A subclass overrides the methods whose records it needs. They are called in the run's own loop,
+    which waits for them. Arguments belong to the run: a sink may read but not change them.
     """
 
     name = ""
-    """Its own, where its class's name would not do."""
+    """Name in messages; "" uses the class's name."""
     url: str | None = None
-    """Where a person can watch it."""
+    """Address where a person can view the sink; None if there is none."""
 
     def __init__(self, config: RunConfig | None = None, folder: RunFolder | None = None) -> None:
-        """A run gives both; raise `ConfigError` here for what a person has to mend."""
+        """Open the sink; a run passes both. Raise `ConfigError` for what a user must fix."""
 
     def game(self, version: int, record: RecordedGame) -> None:
-        """Take in a game that ended while `version` was current, as `games/` has it on file."""
+        """Receive a game that ended while `version` was current, as recorded in `games/`."""
 
     def game_line(self, version: int, purpose: Purpose, line: bytes) -> None:
-        """Take in the same as the line that is on file, which costs less."""
+        """Receive a game as its recorded line, which costs less than `game`."""
 
     def game_lines(self, version: int, purpose: Purpose, lines: Sequence[bytes]) -> None:
-        """Take in the lines of games that came together; by default each by `game_line`."""
+        """Receive the lines of games that arrived together; by default pass each to `game_line`."""
         for line in lines:
             self.game_line(version, purpose, line)
 
     def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
-        """Take in the samples as an update trained on them, as `train/` has them on file."""
+        """Receive the samples that an update trained on, as recorded in `train/`."""
 
     def sample_lines(self, update: int, lines: bytes) -> None:
-        """Take in the same as the lines that are on file, which costs less."""
+        """Receive the samples as their recorded lines, which costs less than `samples`."""
 
     def ratings(self, record: Ratings) -> None:
-        """Take in the table of ratings as it is now, as `ratings.json` has it."""
+        """Receive the current table of ratings, as in `ratings.json`."""
 
     def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
-        """Take in how a version did in its evaluation, whose games came before."""
+        """Receive the scores of a version's evaluation, whose games came before."""
 
     def row(self, row: Row) -> None:
-        """Take in the metrics of an update, and of all that came since the last one."""
+        """Receive the metrics of an update, and all others since the last row."""
 
     def end(self, reason: str, report: Path | None) -> None:
-        """Take in that the run is over, and why; `report` is its page, if one was made."""
+        """Receive the reason for the run's end and its report's path, None without a report."""
 
     def close(self) -> None:
-        """Finish; nothing comes after it."""
+        """Close the sink; nothing follows."""
 
 
 def _has_own(sink: Sink, method: str) -> bool:
@@ -70,24 +70,24 @@ def _has_own(sink: Sink, method: str) -> bool:
 
 
 def takes_lines(sink: Sink) -> bool:
-    """Return whether it takes in games as lines."""
+    """Return whether the sink receives games as lines."""
     return _has_own(sink, "game_line") or _has_own(sink, "game_lines")
 
 
 def wants_records(sinks: Iterable[Sink], method: Literal["game", "samples"]) -> bool:
-    """Return whether any of them takes in games, or samples, as records."""
+    """Return whether any of the sinks receives games, or samples, as records."""
     return any(_has_own(sink, method) for sink in sinks)
 
 
 class SinkBorder:
-    """The border that a sink's failure does not cross: logged and reported once for each sink."""
+    """Border that contains sinks' failures: each sink's first one is logged and reported."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._failed: set[str] = set()
 
     def __call__(self, sink: str, write: Callable[P, None], *args: P.args, **kw: P.kwargs) -> None:
-        """Call `write`; it is tried again at the next call even if it fails now."""
+        """Call `write`; a failure does not prevent later calls."""
         with faults_to(partial(self._fail, sink)):
             write(*args, **kw)
 

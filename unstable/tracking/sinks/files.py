@@ -1,4 +1,4 @@
-"""The run folder's own files, a sink each."""
+"""Sinks of the run folder's own files."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from unstable.types import Purpose
 
 
 class GameFiles(Sink):
-    """`games/<purpose>-<version>.jsonl`, a line a game."""
+    """Sink of `games/<purpose>-<version>.jsonl`, one line per game."""
 
     name = "the games' file"
 
@@ -20,7 +20,6 @@ class GameFiles(Sink):
         folder.games("train", 0).parent.mkdir(parents=True, exist_ok=True)
 
     def game_lines(self, version: int, purpose: Purpose, lines: Sequence[bytes]) -> None:
-        """Append lines."""
         opened = self._open.get(purpose)
         if opened is None or opened[0] != version:
             if opened is not None:
@@ -29,13 +28,12 @@ class GameFiles(Sink):
         opened[1].append(b"".join(lines))
 
     def close(self) -> None:
-        """Close what is open."""
         for _, file in self._open.values():
             file.close()
 
 
 class SampleFiles(Sink):
-    """`train/<update>.jsonl`, a line a sample."""
+    """Sink of `train/<update>.jsonl`, one line per sample."""
 
     name = "the samples' file"
 
@@ -44,12 +42,11 @@ class SampleFiles(Sink):
         folder.train.mkdir(parents=True, exist_ok=True)
 
     def sample_lines(self, update: int, lines: bytes) -> None:
-        """Write the update's file."""
         write_whole(self._folder.samples(update), lines)
 
 
 class RatingsFile(Sink):
-    """`ratings.json`, the newest table."""
+    """Sink of `ratings.json`, the newest table."""
 
     name = "the ratings' file"
 
@@ -57,12 +54,11 @@ class RatingsFile(Sink):
         self._path = folder.ratings
 
     def ratings(self, record: Ratings) -> None:
-        """Replace the file."""
         write_whole(self._path, json_line(record))
 
 
 class MetricsFile(Sink):
-    """`metrics.jsonl`, a line an update."""
+    """Sink of `metrics.jsonl`, one line per row."""
 
     name = "the metrics' file"
 
@@ -70,9 +66,7 @@ class MetricsFile(Sink):
         self._file = LineFile(folder.metrics)
 
     def row(self, row: Row) -> None:
-        """Append a line."""
         self._file.write(row)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""TensorBoard."""
+"""Sink that writes to TensorBoard."""
 
 import time
 from importlib.util import find_spec
@@ -13,21 +13,20 @@ from unstable.types.metrics import metric
 
 
 def check_tensorboard() -> None:
-    """Raise `ConfigError` where the package is not installed, or does not work."""
+    """Raise `ConfigError` if the package is not installed or cannot be imported."""
     if find_spec("tensorboard") is None:
         raise ConfigError(
             "tracking.tensorboard = true: the package tensorboard is not installed; run: pip "
             "install tensorboard, or leave tracking.tensorboard out"
         )
-    # One of another time than its protobuf raises.
+    # A version that does not match the installed protobuf raises.
     import_users("tensorboard.summary.writer.event_file_writer", "tracking.tensorboard = true")
 
 
 class TensorBoard(Sink):
-    """Scalars in `tensorboard/` of the run's folder, over the version.
+    """Scalars over versions, in `tensorboard/` of the run's folder.
 
-    A resumed run adds a file of events to them, which begins by withdrawing what came after the
-    version that it goes on from.
+    A resumed run adds a file of events that first purges those after the version it resumes from.
     """
 
     name = "TensorBoard"
@@ -45,7 +44,7 @@ class TensorBoard(Sink):
             self._add(rows[-1]["version"] + 1, session_log=again)
 
     def row(self, row: Row) -> None:
-        """Write what has a value, so that it can be seen at once."""
+        """Write all metrics that have a value, and flush so that they are visible at once."""
         given = {name: value for name, value in row.items() if value is not None}
         version = given.pop("version")
         values = [
@@ -62,7 +61,6 @@ class TensorBoard(Sink):
         return {"summary_description": text} if text else {}
 
     def close(self) -> None:
-        """Close the file."""
         self._writer.close()
 
     def _add(self, version: int, **what: Any) -> None:

@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""Sink that writes to Weights & Biases."""
 
 import threading
 from collections import defaultdict
@@ -18,16 +18,16 @@ from unstable.types import EvalScore, PlayerId, RecordedGame
 GAMES_TABLE = "eval/games"
 MOST_GAMES = 16
 MOST_CHARACTERS = 20_000
-"""Of a game's text; what is beyond is left out."""
+"""Characters of a game's text; the rest is left out."""
 FINISH_S = 60.0
-"""Seconds that a run's end may wait for a server that is slow or gone."""
+"""Seconds that the end of a run waits for a slow or unreachable server."""
 
 
 class WandbRun(Sink):
-    """One Weights & Biases run, which a resumed run continues; raises `ConfigError` at the start.
+    """Run of Weights & Biases, which a resumed run continues; raises `ConfigError` at the start.
 
-    Rows go there, of each evaluation a table of sample games, and at the end the report as an
-    artifact. `WANDB_MODE=offline` keeps it in the run's folder, to be synced by hand.
+    It receives rows, a table of sample games for each evaluation, and at the end the report as an
+    artifact. `WANDB_MODE=offline` keeps all of it in the run's folder, for manual syncing.
     """
 
     name = "Weights & Biases"
@@ -59,11 +59,11 @@ class WandbRun(Sink):
         self._tables: dict[str, Any] = {}
 
     def game(self, version: int, record: RecordedGame) -> None:
-        """Keep a game of an evaluation until that is over."""
+        """Keep a game of an evaluation until the evaluation is over."""
         self._games.add(version, record)
 
     def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
-        """Have sample games in the next row."""
+        """Add sample games to the next row."""
         import wandb
 
         games = [list(game) for game in self._games.take(version)]
@@ -71,37 +71,37 @@ class WandbRun(Sink):
         self._tables = {GAMES_TABLE: table}
 
     def row(self, row: Row) -> None:
-        """Log what has a value."""
+        """Log all metrics that have a value."""
         values = {name: value for name, value in row.items() if value is not None}
         tables, self._tables = self._tables, {}
         self._run.log(values | tables)
 
     def end(self, reason: str, report: Path | None) -> None:
-        """Log the report."""
+        """Log the report as an artifact."""
         import wandb
 
         self._run.summary["reason"] = reason
         if report is not None:
             artifact = wandb.Artifact(f"report-{self._run.id}", type="report")
-            # As it lies there: a copy would outlive the run's folder in the user's own.
+            # Without a copy: one in the user's cache would outlive the run's folder.
             artifact.add_file(str(report), policy="immutable", skip_cache=True)
             self._run.log_artifact(artifact)
 
     def close(self) -> None:
-        """End the run there, and its process; raises `TimeoutError` where that takes too long."""
+        """End the run at W&B and its process; raises `TimeoutError` if that takes too long."""
         problems: list[BaseException] = []
 
         def finish() -> None:
             import wandb
 
             for end in (self._run.finish, wandb.teardown):
-                with faults_to(problems.append):  # of a process that is gone; both are called
+                with faults_to(problems.append):  # such as of a dead process; both are called
                     end()
 
         thread = threading.Thread(target=finish, daemon=True)
         thread.start()
         thread.join(FINISH_S)
-        if thread.is_alive():  # its process has to go, or Python's own end would wait for it
+        if thread.is_alive():  # its process would block Python's exit
             for child in psutil.Process().children():
                 if child.name() == "wandb-core":
                     child.kill()
@@ -112,7 +112,7 @@ class WandbRun(Sink):
 
 
 class SampleGame(NamedTuple):
-    """A game as a row of a table."""
+    """Game as a row of a table."""
 
     version: int
     game: int
@@ -126,21 +126,21 @@ class SampleGame(NamedTuple):
 
 
 class SampleGames:
-    """Chooses of an evaluation at most `MOST_GAMES` games, the same ones at every version.
+    """Selection of at most `MOST_GAMES` games of an evaluation, equal for every version.
 
-    Of each env, opponent and temperature in turn the game of the lowest number that is left.
+    It cycles through envs, opponents and temperatures, each time taking the game of the lowest id.
     """
 
     def __init__(self) -> None:
         self._games: list[SampleGame] = []
 
     def add(self, version: int, record: RecordedGame) -> None:
-        """Take in a recorded game; of training, nothing."""
+        """Add a recorded game; ignores training games."""
         if record.spec.purpose == "eval":
             self._games.append(sample_game(version, record))
 
     def take(self, version: int) -> list[SampleGame]:
-        """The chosen ones of the version's evaluation; all others are forgotten."""
+        """Return the selected games of the version's evaluation, and forget all others."""
         kinds: dict[tuple[str, str, float], list[SampleGame]] = defaultdict(list)
         own = [game for game in self._games if game.version == version]
         for game in sorted(own, key=lambda game: game.game):
@@ -151,7 +151,7 @@ class SampleGames:
 
 
 def sample_game(version: int, record: RecordedGame) -> SampleGame:
-    """A recorded game as a row: seen from the first seat of the version that is evaluated."""
+    """Return a recorded game as a row, seen from the first seat of the evaluated version."""
     players = [seat.player.name for seat in record.spec.seats]
     own = PlayerId.policy(version).name
     seat = players.index(own)
