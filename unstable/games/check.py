@@ -241,13 +241,8 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
         _try(f"{place} questions.{index}.draw", partial(_drawn, question), wanted)
 
 
-<<<<<<< HEAD
-def _drawn(question: Question) -> list[str]:
-    """A question's text and its right answers, of a fixed draw."""
-=======
 def _drawn(question: Question) -> list[str]:
     """Return a question's text and its correct answers, with a fixed seed."""
->>>>>>> h/ds2
     asked, answers = question.draw(random.Random(0))
     return [asked, *answers] if answers else []
 

@@ -49,13 +49,8 @@ class Compact:
 
 
 @dataclass(frozen=True, slots=True)
-<<<<<<< HEAD
-class Question:
-    """A question about the rules of a game, which play never asks: how a small model gets to see.
-=======
 class Question:
     """A question about a game's rules, which does not occur in play; it trains small models.
->>>>>>> h/ds2
 
     Question(brief="Who has three in a row?", draw=lambda rng: ("XXX345O8O", ["X"]))
     """

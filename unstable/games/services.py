@@ -81,13 +81,8 @@ def compact(config: GameConfig, env: Environment) -> Compact | None:
     return found if found is not None and found.fits(env.raw) else None
 
 
-<<<<<<< HEAD
-def game_questions(config: GameConfig) -> tuple[Question, ...]:
-    """Questions about the game's rules; they read positions as the style `compact` puts them."""
-=======
 def game_questions(config: GameConfig) -> tuple[Question, ...]:
     """Return questions about the game's rules, which have the format of the style `compact`."""
->>>>>>> h/ds2
     env = make_environment(config)
     return () if compact(config, env) is None else env.info.questions
 

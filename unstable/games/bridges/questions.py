@@ -22,13 +22,8 @@ _MOST = 64  # maximum number of entries in questions
 _CHANGED = 0.7  # share of questions about a changed entry, among questions about a move's effect
 
 
-<<<<<<< HEAD
-def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:
-    """Questions about the game; those on tensors only where it has them."""
-=======
 def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:
     """Return the questions about a game; questions on tensors only if it has tensors."""
->>>>>>> h/ds2
     asked = QuestionSampler(game, seen, names)
     kinds = [
         Question(f"{name}: the marked action of a position.", asked.named),
