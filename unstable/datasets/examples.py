@@ -128,7 +128,7 @@ _LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as th
 class Lessons(FineTuning):
     """Epochs with new positions each, so that none is memorized.
 
-    A position's examples, its legal moves, are in one batch, so the choice among them adds no noise.
+    A position's examples, its legal moves, are in one batch, so their choice adds no noise.
     `train` has those of the first lesson's positions; later ones have up to four times as many.
     """
 

@@ -57,7 +57,7 @@ class Batches(NamedTuple):
 def fit_batches(
     config: RunConfig, memory: LearnerMemory, limit_bytes: int, longest: int, device: Device
 ) -> Batches:
-    """Return the largest micro-batches that fit, with checkpointing only if they were small without.
+    """Return the largest micro-batches that fit, with checkpointing only if small without it.
 
     `learner.micro_batch_tokens` is set if `micro_batch_size` samples of the `longest` prompt and
     answer might not fit, so that no game can exceed the limit, and on a GPU whenever the number of
