@@ -15,11 +15,10 @@ Divergence = Literal["reverse", "forward", "jsd"]
 
 
 class DecayConfig(Section):
-    """Decay of the weights of KL, entropy and teacher over the updates."""
+    """Decay of kl_loss, kl_reward, entropy and teacher.weight over the updates, from 1."""
 
     rule: Literal["constant", "linear", "power"] = "constant"
-    """decay of kl_loss, kl_reward, entropy and teacher.weight: constant, linear (over the run's
-    updates), or power (times n^-exponent in update n, from 1)"""
+    """decay of KL, entropy and teacher weights: constant, linear, or power (x update^-exponent)"""
     to: Share = Field(0.0, description="share of the weights at the end of the linear rule")
     exponent: PositiveFloat = Field(0.3, description="exponent of the power rule")
 
@@ -38,8 +37,7 @@ class ReferenceConfig(Section):
     every: PositiveInt | None = None
     """updates after which the reference becomes the current policy; null: never"""
     ema: Decay | None = None
-    """after each update the reference is ema x itself + (1 - ema) x the policy; null: it is not
-    averaged"""
+    """per update the reference is ema x itself + (1 - ema) x the policy; null: not averaged"""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -60,13 +58,11 @@ class TeacherConfig(Section):
     """Teacher policy that the trained policy imitates on its own turns."""
 
     adapter: PathText | None = None
-    """folder of the teacher's LoRA, of the same base model and shape; null: no teacher (in distill:
-    the game's expert)"""
+    """folder of the teacher's LoRA, of the same base and shape; null: none (distill: the expert)"""
     weight: PositiveFloat = 1.0
     """weight of the divergence from the teacher in the loss; reward per nat of a move"""
     divergence: Divergence = "reverse"
-    """divergence over the whole vocabulary: reverse: KL(policy || teacher), forward: KL(teacher ||
-    policy), jsd: generalized Jensen-Shannon"""
+    """over the vocabulary: reverse KL(policy || teacher), forward KL(teacher || policy), or jsd"""
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """share of the teacher in the mixture of jsd"""
 
@@ -108,16 +104,13 @@ class AlgorithmConfig(Section):
 
     name: str = Field(description="name of the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = 0.0
-    """weight of the KL to the reference that is subtracted from the reward, per turn, or per
-    trajectory if the algorithm compares trajectories; 0: none"""
+    """weight of the KL penalty on rewards of turns, or of compared trajectories; 0: none"""
     kl_opponents: bool = False
-    """also count the KL of a game's later turns: the seat's own subtracted, the other seat's added
-    (R-NaD); for two-seat zero-sum games; needs kl_reward"""
+    """also penalize the KL of later turns, the other seat's with opposite sign (R-NaD); zero-sum"""
     kl_loss: NonNegativeFloat = 0.0
     """weight of a move's KL to the reference in the loss; reward per nat; 0: none"""
     kl_estimator: Literal["exact", "k3"] = "exact"
-    """KL in the loss: exact: KL(policy || reference) over the vocabulary; k3: of the sampled
-    tokens"""
+    """KL in the loss: exact: KL(policy || reference) over the vocabulary; k3: of sampled tokens"""
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
     entropy: NonNegativeFloat = 0.0
@@ -132,8 +125,7 @@ class AlgorithmConfig(Section):
     top_advantage_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """share of a batch's samples to train on, the largest |advantage| first"""
     old_logprobs: Literal["learner", "engine"] = "learner"
-    """denominator of ratios: learner: the policy before the update, scored in an extra pass;
-    engine: the recorded log-probabilities, at no cost"""
+    """ratios' denominator: learner (policy before the update, rescored) or engine (as recorded)"""
 
     def why_not_offline(self) -> str | None:
         """Return why the algorithm cannot train on recorded games, with the remedy; None if it can.

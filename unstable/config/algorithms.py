@@ -31,12 +31,9 @@ class ClippedConfig(BuiltInConfig):
     clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
     clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
     aggregation: Aggregation = "token"
-    """reduction of the loss over a step: mean over tokens, mean of turns' or trajectories' means,
-    or constant: sum / (samples x sampling.max_tokens)"""
+    """loss: mean over tokens, turns or sequences, or sum / (samples x sampling.max_tokens)"""
     importance: Literal["none", "truncate", "mask", "sequence_mask"] = "truncate"
-    """correction for another behavior policy or engine: none, truncate (at importance_cap), mask
-    (zero outside importance_floor to importance_cap, per token), or sequence_mask (by a sequence's
-    geometric mean)"""
+    """importance weights: none, truncate (to importance_cap), mask (per token), sequence_mask"""
     importance_floor: PositiveFloat = 0.5
     """lower bound of the importance weights that mask and sequence_mask keep"""
 
@@ -89,8 +86,7 @@ class GRPOConfig(SurrogateConfig):
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = "grpo"
     scale: Literal["none", "group", "batch"] = "group"
-    """standard deviation that divides advantages: of the group's rewards, of the batch's rewards in
-    the env, or none"""
+    """divisor of advantages: none, or the deviation of rewards in the group, or the env's batch"""
 
 
 class GSPOConfig(SurrogateConfig):
@@ -118,8 +114,7 @@ class AnyCriticConfig(Section):
     """Fields that all critics share."""
 
     kind: Literal["head", "adapter"] = "head"
-    """head: a linear layer on the policy's last hidden state, without gradient to the policy;
-    adapter: a linear layer on a separate LoRA, at the cost of a second pass"""
+    """head: layer on the policy's detached hidden state; adapter: on its own LoRA (second pass)"""
     learning_rate: PositiveFloat = 1.0e-3
     """AdamW's learning rate of the critic's layer; an adapter has learner.learning_rate"""
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -139,8 +134,7 @@ class ActionCriticConfig(AnyCriticConfig):
     """Critic that estimates the value of each legal move at each turn."""
 
     sarsa_lambda: Share = 0.95
-    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves; 1: unbiased: the
-    return minus that mean, minus the same differences of the seat's later moves"""
+    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves; 1: unbiased"""
     target_lambda: Share = 1.0
     """lambda of Q's targets; 0: one-step, 1: returns"""
 
@@ -154,8 +148,7 @@ class PPOConfig(SurrogateConfig):
     baseline_decay: BaselineDecay = 0.95
     """without a critic: decay of the reward baseline of each (env, seat); 0: no memory"""
     normalize: Normalize = "center"
-    """without a critic: normalization of advantages within env and batch: none, center, or
-    zscore"""
+    """without a critic: normalization of advantages in env and batch: none, center, zscore"""
 
     @model_validator(mode="after")
     def _of_the_baseline(self) -> Self:
@@ -226,8 +219,7 @@ class PairsConfig(BuiltInConfig):
     beta: PositiveFloat = 0.1
     """weight of an answer's log-ratio to the reference, which keeps the policy near it"""
     pairs: Literal["group", "position"] = "group"
-    """answers to compare: group: of a group's trajectories, at the first prompt that they answer
-    differently; position: all answers of the batch to one prompt, by their mean rewards"""
+    """group: a group's first different answers to one prompt; position: all answers to a prompt"""
     margin: NonNegativeFloat = 0.0
     """smallest difference of rewards that makes a pair; 0: any"""
     sft_weight: NonNegativeFloat = 0.0
@@ -282,8 +274,7 @@ class KTOConfig(BuiltInConfig):
     name: Literal["kto"] = "kto"
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
     baseline: Literal["role", "group"] = "role"
-    """mean reward that separates desirable turns (their trajectory earned more) from undesirable
-    ones (less): of the (env, seat) in the batch, or of the group"""
+    """mean reward above which turns are desirable: of the (env, seat) in the batch, or the group"""
     desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
     undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
 

@@ -25,8 +25,7 @@ class CurriculumConfig(Section):
     """Shares of several games: by weight, or also by what each one teaches at present."""
 
     rule: str = "weight"
-    """weight, spread (of rewards), progress (of rewards), or module:function of envs -> a weight
-    for each"""
+    """weight, spread or progress (of rewards), or module:function of envs -> their weights"""
     args: Arguments = Field({}, description="arguments for a rule of your own")
     share: Share = 0.8
     """share of the games that the rule draws; the games' weights draw the others"""
@@ -35,37 +34,30 @@ class CurriculumConfig(Section):
 
 
 class GameConfig(Section):
-    """A game, and its presentation to a model."""
+    """A game: its environment, prompts, limits and payoffs."""
 
     env: str = "TicTacToe-v0"
-    """TextArena id, game of another library (open_spiel:kuhn_poker), package.module:Class of a
-    textarena.Env or an Environment (games/environment.py), driver (an external program plays it),
-    or driver:module:Class (a program that the run starts)"""
+    """TextArena id, LIBRARY:GAME (open_spiel:kuhn_poker), module:Class, or driver[:module:Class]"""
     name: str | None = None
     """unique name in tables and baselines; default: env"""
     args: Arguments = Field({}, description="arguments for the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
     teams: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    """seats that win and lose together, with one player for each team, such as [[0, 1], [2, 3]];
-    default: the game's teams, else each seat for itself"""
+    """teams of seats, one player each, such as [[0, 1], [2, 3]]; default: the game's, else none"""
     seating: str | None = None
-    """module:function(env) -> the env's number of each seat, if a reset deals roles, so that a seat
-    is a role; default: as the game declares"""
+    """module:function(env) -> env number of each seat if resets deal roles; default: the game's"""
     weight: PositiveFloat = 1.0
     """share of the games, relative to the other entries"""
     events: Literal["auto", "all", "none"] = "auto"
-    """past events in prompts: all, none (needs a board), or auto: none in games whose board is
-    known to show everything"""
+    """past events in prompts: all, none (needs a board), or auto (none if the board shows all)"""
     prompt: str = "compact"
-    """prompt style: compact (few tokens; answer if the game has no such form), answer, think, or
-    module:function"""
+    """compact (few tokens; answer if the game has none), answer, think, or module:function"""
     parser: str = "auto"
     """text to action: brackets (last [...]), exact (only [...]), bare (only the content of the
     brackets), plain (either), boxed, raw, module:function, or auto: the style's (answer: plain,
     compact: bare, think: brackets; boxed if the env's actions have no brackets)"""
     action_form: Literal["auto", "brackets", "bare"] = "auto"
-    """form of actions that the env takes: brackets ([3]), bare (3), or auto: found in a trial of
-    the game"""
+    """form of actions for the env: brackets ([3]), bare (3), or auto: found in a trial"""
     max_turns: PositiveInt = 50
     """turns after which a game is cut off and counted as truncated"""
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
@@ -74,19 +66,15 @@ class GameConfig(Section):
     timeout: PositiveFloat = 600.0
     """seconds for a whole game, checked after each turn; then the game fails"""
     isolated: bool = False
-    """play each game, with its bots, in a separate process; a game that has blocked its actor does
-    so from then on"""
+    """separate process for each game and its bots; a game that blocked its actor gets one anyway"""
     legal_moves: str | None = None
     """module:function(env) -> actions, for games that do not list their legal moves"""
     info: str | None = None
-    """module:INFO, a GameInfo (unstable.games): facts about your own game, such as a short form,
-    questions, an expert, a small tree; default: from the catalog of games"""
+    """module:INFO, a GameInfo (unstable.games) on your own game; default: from the catalog"""
     payoffs: str | None = None
-    """module:function(env) -> the payoff of each seat in a finished game; default: as `unstable
-    games` lists (chips in the built-in KuhnPoker and Leduc), else the env's rewards"""
+    """module:function(env) -> payoff of each seat; default: as unstable games lists, or rewards"""
     payoff_scale: PositiveFloat | None = None
-    """divisor of payoffs, which gives outcomes, for the whole run; default: the most that can be
-    won if the game declares it, else 1"""
+    """divisor of payoffs that gives outcomes; default: the most to win if declared, else 1"""
 
     @model_validator(mode="after")
     def _teams_share_the_seats(self) -> Self:

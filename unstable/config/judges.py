@@ -33,16 +33,14 @@ class LLMOracle(Section):
     """A language model that judges, behind an OpenAI-compatible endpoint or in the run's engine."""
 
     engine: PathText | None = None
-    """judge in the run's own engine: base, or the folder of a LoRA adapter of the base; default:
-    the endpoint"""
+    """judge in the run's engine: base, or a folder of its LoRA adapter; default: the endpoint"""
     model: str | None = Field(None, description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
     api_key_env: str = "OPENAI_API_KEY"
     """environment variable that holds the key"""
     extra: Arguments = Field({}, description="further parameters of an endpoint's request")
     mode: Literal["absolute", "pairwise"] = "absolute"
-    """absolute: a number for each play; pairwise: the share of comparisons won, two plays in both
-    orders"""
+    """absolute: a number per play; pairwise: share of comparisons won, two plays in both orders"""
     template: str | None = Field(
         None,
         description=f"prompt of the judge, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
@@ -156,8 +154,7 @@ class JudgeConfig(Section):
     """A judge of turns or whole plays, and the limits of its calls."""
 
     kind: str
-    """llm, reward_model, teacher, or module:function, maybe async, of (result, turn) for a turn or
-    of (result, seat) for a whole trajectory"""
+    """llm, reward_model, teacher, or (async) module:function of (result, turn) or (result, seat)"""
     args: Arguments = Field({}, description="the kind's settings; arguments for a function")
     at_once: PositiveInt = 16
     """concurrent calls, shared among the actors"""
@@ -166,11 +163,9 @@ class JudgeConfig(Section):
     retries: NonNegativeInt | Auto = "auto"
     """retries of a failed call, after growing pauses; auto: 2, for a function 0"""
     on_failure: Literal["drop", "zero", "last"] = "drop"
-    """value after the last retry fails: drop (the game fails too), zero, or last (the last value of
-    the env's seat, initially zero)"""
+    """value on final failure: drop (the game fails), zero, or last (the env seat's last or zero)"""
     cache: Literal["auto", "none", "memory", "run"] | PathText = "auto"
-    """cache of answers by query: none, memory (of each actor), run (also a file in the run's
-    folder), or your own file, which runs may share; auto: memory, for a function none"""
+    """cache of answers: none, memory, run, or a path to share; auto: memory (functions: none)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -257,8 +252,7 @@ class RewardConfig(Section):
     weight: float = Field(1.0, description="factor of the term's raw value")
     args: Arguments = Field({}, description="arguments for the term; a judge has its own")
     judged: Literal["auto", "turn", "seat"] = "auto"
-    """unit that a judge values: turn (auto for a teacher), or seat: its whole trajectory (auto for
-    others); the second argument of a function decides"""
+    """unit of a judge: turn (auto for a teacher) or seat: a whole trajectory (auto for others)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -283,8 +277,7 @@ class BestOfConfig(Section):
     answers: PositiveInt = 1
     """answers sampled for each turn; 1: no choice"""
     judge: str | None = None
-    """name of a judge, or an async module:function, that values each answer as a turn; it sees only
-    the observation and the answer"""
+    """name of a judge, or async module:function, that values an answer, given its observation"""
 
     @model_validator(mode="after")
     def _judged(self) -> Self:

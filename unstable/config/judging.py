@@ -33,8 +33,7 @@ class ExploitabilityConfig(Section):
     games: list[str] = []
     """names of entries of games; []: all games that can be solved exactly"""
     samples: NonNegativeInt = 0
-    """answers sampled for each prompt to estimate the policy of a model that reasons; 0: answers
-    are scored, exactly"""
+    """answers sampled per prompt to estimate a reasoning policy; 0: exact scores"""
     nodes: PositiveInt = 200_000
     """most positions of a game's tree; 200,000 take about a minute and a gigabyte"""
 
@@ -47,17 +46,14 @@ class EvalConfig(Section):
     games: PositiveInt = 16
     """games against each opponent in each env, in pairs that swap seats"""
     temperature: Annotated[list[NonNegativeFloat], ONE_IS_A_LIST] = Field([1.0], min_length=1)
-    """sampling temperatures of the policy, 0: greedy; all games are played at each, and those at
-    the first are rated"""
+    """the policy's sampling temperatures, 0: greedy; all games at each; only the first is rated"""
     constrained: bool = False
     """local models sample only legal moves, which games must list; such games are not rated"""
     votes: PositiveInt = 1
-    """answers that the version samples for each turn; the most frequent action is played; more than
-    1: games are not rated"""
+    """answers sampled for each turn; the most frequent action is played; above 1: unrated"""
     best_of: BestOfConfig = BestOfConfig()
     opponents: Annotated[list[str], ONE_IS_A_LIST] = ["random"]
-    """names of fixed opponents, or random, expert, rules, base; past: versions spread evenly over
-    the pool, which share the number of games"""
+    """names of fixed opponents, random, expert, rules, base, or past (versions across the pool)"""
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
     @model_validator(mode="after")
@@ -90,8 +86,7 @@ class GuardConfig(Section):
     """Collapse guard, which checks each update; docs/guard.md explains it."""
 
     action: Annotated[list[Action], ONE_IS_A_LIST] = ["warn"]
-    """actions of an alarm in addition to its report: warn (none), opponents, learning_rate,
-    rollback, or several of them; []: no guard"""
+    """actions on an alarm: warn (only report), opponents, learning_rate, rollback; []: no guard"""
     patience: PositiveInt = 10
     """updates without an alarm after an action, or without the same alarm after a warning"""
     factor: Fraction = 0.5

@@ -26,8 +26,7 @@ class LearnerConfig(Section):
         ReinforceConfig(), description=f"by name: {', '.join(ALGORITHMS)}, or module:Class"
     )
     state: PathText | None = None
-    """checkpoint of a run whose optimizer, baselines and reference training starts from, in
-    addition to model.init; null: new ones"""
+    """checkpoint whose optimizer, baselines and reference training starts from; null: new ones"""
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -39,11 +38,9 @@ class LearnerConfig(Section):
     warmup_steps: NonNegativeInt = 0
     """optimizer steps over which the learning rate rises"""
     env_weights: Literal["equal", "spread"] = "equal"
-    """weights of several envs' samples: equal, or spread: proportional to the standard deviation of
-    a seat's rewards in the batch, the largest being 1"""
+    """weights of envs' samples: equal, or spread (by deviation of a seat's rewards in the batch)"""
     updates_before: NonNegativeInt = 0
-    """updates before the run's first, if it is part of a longer training; schedules and
-    algorithm.reference.every count them"""
+    """updates before the run's first, in a longer training, for schedules and reference.every"""
     updates_after: NonNegativeInt = 0
     """updates after the run's last, for schedules"""
     batch_size: PositiveInt = 128
@@ -51,17 +48,13 @@ class LearnerConfig(Section):
     steps_per_batch: PositiveInt = Field(1, description="optimizer steps per pass through a batch")
     epochs: PositiveInt = Field(1, description="passes through each batch")
     max_kl: PositiveFloat | None = None
-    """mean KL (k3) of a turn from the policy before the update above which a step is the update's
-    last; null: no limit"""
+    """mean KL (k3) of a turn to the policy before the update that ends it early; null: no limit"""
     ema: Decay | None = None
-    """decay, per update, of a running mean of the LoRA's weights, saved with each version; null:
-    none"""
+    """decay per update of a running mean of the LoRA, saved with each version; null: none"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
-    """samples per forward pass; auto: 16, on a GPU as many as tokens allow; never changes the
-    gradient"""
+    """samples per pass; auto: 16, on a GPU as tokens allow; never changes the gradient"""
     micro_batch_tokens: PositiveInt | None = None
-    """tokens per forward pass, prompts included, on a GPU shared ones once; null: as many as
-    micro_batch_size samples have, if they fit; on a GPU with auto 16384"""
+    """tokens per pass, on a GPU shared ones once; null: by micro_batch_size, GPU and auto: 16384"""
     gradient_checkpointing: Switch = "auto"
     """recompute activations to save memory; auto: only if they do not fit"""
     compile: bool = Field(False, description="torch.compile the model's layers")

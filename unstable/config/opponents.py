@@ -27,8 +27,7 @@ class PastConfig(Section):
     """Rule that chooses a past version as opponent."""
 
     rule: str = "uniform"
-    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> a weight
-    for each"""
+    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> weights"""
     weight: PositiveFloat = 1.0
     """share of the games against past versions, relative to the other rules"""
     args: Arguments = {}
@@ -148,22 +147,18 @@ class OpenAIOpponent(OpponentConfig):
     max_tokens: PositiveInt = 512
     """longest answer, in tokens, hidden reasoning included"""
     extra: Arguments = {}
-    """further parameters of a request, such as {reasoning_effort: low}; null removes one
-    ({temperature: null})"""
+    """further parameters of a request, such as {reasoning_effort: low}; null removes one"""
     seeded: bool = False
-    """send each turn's seed; an endpoint that honors it, such as unstable serve, answers as the
-    same model would in the run"""
+    """send each turn's seed, so that an endpoint such as unstable serve answers reproducibly"""
     timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
     max_retries: NonNegativeInt = 4
-    """retries after a timeout, a lost connection, 429 or 5xx, after growing pauses or as
-    Retry-After says; games.turn_timeout bounds them all"""
+    """retries after timeouts, lost connections, 429 and 5xx; games.turn_timeout bounds them all"""
     max_calls: PositiveInt | None = None
     """most answers in the whole run; then the opponent plays no more"""
     max_total_tokens: PositiveInt | None = None
     """most tokens of prompts and answers in the whole run; then the opponent plays no more"""
     ledger: PathText | None = None
-    """file that counts calls and tokens, which runs may share; default: endpoints/<name>.json in
-    the run's folder"""
+    """file that counts calls and tokens, shareable; default: the run's endpoints/<name>.json"""
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -211,8 +206,7 @@ class OpponentsConfig(Section):
     pool_size: PositiveInt = 32
     """past versions kept as opponents, the newest ones"""
     pinned: list[Literal["best"] | NonNegativeInt] = []
-    """past versions kept in addition, once they are in the pool: numbers, and best: the highest
-    lower bound of the rating (mu - 3 sigma)"""
+    """more past versions to keep, once in the pool: numbers, or best (highest mu - 3 sigma)"""
 
     @property
     def most_past(self) -> int:

