@@ -201,10 +201,7 @@ _UNLIKE_REWARDS = {
     "top_advantage_fraction": "weighs all alike; leave it out",
 }
 _LABEL_SMOOTHING = "share of pairs that are assumed to be mislabeled"
-_LENGTH_WEIGHT = (
-    "cost of each token of an answer (R-DPO's alpha), so that length alone is not preferred; "
-    "0: none"
-)
+_LENGTH_WEIGHT = "cost per token of an answer (R-DPO's alpha), against long answers; 0: none"
 LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 

@@ -163,7 +163,7 @@ class Machine:
 
 
 def together(machines: Sequence[Machine]) -> Machine:
-    """Combine several nodes into one machine: all cores and GPUs, and the minimum of the rest.
+    """Combine several nodes: all cores and GPUs, the least memory, and the driver's packages.
 
     The last is the driver's: the learner's GPUs are the last ones. A single node stays unchanged.
     """

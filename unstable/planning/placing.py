@@ -226,8 +226,8 @@ def _room(
 ) -> tuple[int, int]:
     """Return how many actors a node can serve, and the memory that they share.
 
-    The node leaves half of its cores and memory to a learner that computes there: half of all
-    memory, not of the free memory, since a run must not depend on that.
+    A learner on its CPU leaves half of all memory, not of the free memory, since a run must not
+    depend on that. In async mode a learner of this node leaves half of the cores.
     """
     learns = learner is not None and learner.node == node.node
     half = node.memory_bytes // 2 if learner is not None and learns and not learner.gpus else 0
