@@ -1,7 +1,8 @@
-"""The config: what a run is, as one value. Declares, documents, validates and is dumped.
+"""The config of a run as one value: declaration, documentation, validation and YAML form.
 
-Words come in, a value goes out; "auto" is left to planning, which knows the machine. Each default
-stands here alone. A mistake raises `ConfigError`, one line with field, value and remedy.
+Input is YAML, options and dicts; output is an immutable `RunConfig`. Planning, which knows the
+machine, resolves "auto". Only this room declares defaults. A mistake raises `ConfigError`: one line
+with field, value and remedy.
 """
 
 from unstable.config.algorithm import (

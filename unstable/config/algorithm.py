@@ -1,4 +1,4 @@
-"""What the sections of all algorithms have: what holds a policy near another, and the rest."""
+"""Fields that the sections of all algorithms share, such as KL penalties, teacher and decay."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -8,19 +8,18 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from unstable.config.base import Arguments, PathText, PositiveInt, Section, Share
 
 MovesKept = Literal["none", "legal", "expert"]
-"""What is kept of a position's moves: nothing, the legal ones, or also an expert's mix of them."""
+"""Moves recorded with a position: none, the legal ones, or also an expert's probabilities."""
 Decay = Annotated[float, Field(gt=0, lt=1)]
 Divergence = Literal["reverse", "forward", "jsd"]
-"""KL(policy || other), KL(other || policy), or the generalised Jensen-Shannon divergence."""
+"""KL(policy || other), KL(other || policy), or the generalized Jensen-Shannon divergence."""
 
 
 class DecayConfig(Section):
-    """How the weights of KL and entropy fall, update by update."""
+    """Decay of kl_loss, kl_reward, entropy and teacher.weight over the updates, from 1."""
 
     rule: Literal["constant", "linear", "power"] = "constant"
-    """kl_loss, kl_reward, entropy and teacher.weight stay, fall linearly over the run's updates, or
-    are multiplied by n^-exponent in update n, from 1"""
-    to: Share = Field(0.0, description="share of the weights at which the linear rule ends")
+    """decay of KL, entropy and teacher weights: constant, linear, or power (x update^-exponent)"""
+    to: Share = Field(0.0, description="share of the weights at the end of the linear rule")
     exponent: PositiveFloat = Field(0.3, description="exponent of the power rule")
 
     @model_validator(mode="after")
@@ -33,13 +32,12 @@ class DecayConfig(Section):
 
 
 class ReferenceConfig(Section):
-    """Whether the policy that a KL refers to stays the one that the run began with."""
+    """Updates of the reference policy during training."""
 
     every: PositiveInt | None = None
-    """it becomes the policy after every so many updates; null: never"""
+    """updates after which the reference becomes the current policy; null: never"""
     ema: Decay | None = None
-    """after each update its weights are ema x their own + (1 - ema) x the policy's; null: they are
-    not"""
+    """per update the reference is ema x itself + (1 - ema) x the policy; null: not averaged"""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -51,24 +49,22 @@ class ReferenceConfig(Section):
 
     @property
     def moved(self) -> str:
-        """The field that moves it, with its value; empty where it stays."""
+        """Field that moves the reference, with its value; empty if the reference is fixed."""
         given = {"every": self.every, "ema": self.ema}
         return "".join(f"{name} = {value}" for name, value in given.items() if value is not None)
 
 
 class TeacherConfig(Section):
-    """Another policy that the trained one is to become, on the turns that it plays itself."""
+    """Teacher policy that the trained policy imitates on its own turns."""
 
     adapter: PathText | None = None
-    """folder of a LoRA of the same base model and shape, such as a checkpoint's; null: no teacher,
-    or in distill the game's expert"""
+    """folder of the teacher's LoRA, of the same base and shape; null: none (distill: the expert)"""
     weight: PositiveFloat = 1.0
-    """weight of a move's divergence from the teacher in the loss, in reward a nat"""
+    """weight of the divergence from the teacher in the loss; reward per nat of a move"""
     divergence: Divergence = "reverse"
-    """over all words: reverse: KL(policy || teacher); forward: KL(teacher || policy); jsd: the
-    generalised Jensen-Shannon divergence"""
+    """over the vocabulary: reverse KL(policy || teacher), forward KL(teacher || policy), or jsd"""
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """the teacher's share of the mixture in jsd"""
+    """share of the teacher in the mixture of jsd"""
 
     @model_validator(mode="after")
     def _read_by_divergence(self) -> Self:
@@ -82,92 +78,91 @@ class TeacherConfig(Section):
 
     @property
     def folder(self) -> Path | None:
-        """Of the adapter."""
+        """Folder of the teacher's adapter; None without one."""
         return None if self.adapter is None else Path(self.adapter).expanduser()
 
 
 class AlgorithmConfig(Section):
-    """What all algorithms have."""
+    """Fields that all algorithms share."""
 
     grouped: ClassVar[bool] = False
-    """Whether it compares a group's trajectories, and so learns nothing from groups of one."""
+    """True if the algorithm compares trajectories of a group, so that it learns nothing from groups
+    of one."""
     takes_any_answers: ClassVar[bool] = False
-    """Whether it may learn from answers that were not chosen as the policy samples them."""
+    """True if the algorithm may learn from answers that were chosen otherwise than by sampling."""
     moves: ClassVar[MovesKept] = "none"
-    """What it needs of each turn's position: nothing, its legal moves, or an expert's mix too."""
+    """Moves that each turn's position must record: none, legal ones, or also an expert's
+    probabilities."""
     reads_reference: ClassVar[bool] = False
-    """Whether its own loss has the reference's log-probabilities, whatever KL is asked for."""
+    """True if the algorithm's own loss uses the reference's log-probabilities, even without a KL
+    term."""
     without: ClassVar[dict[str, str]] = {}
-    """Fields of all algorithms that have no meaning in this one, with the reason and the remedy."""
+    """Shared fields that this algorithm refuses, with the reason and the remedy."""
 
     takes_pairs: ClassVar[bool] = False
-    """Whether it learns from pairs of a person's own, which nobody has sampled."""
+    """True if the algorithm learns from a user's pairs of answers, which no policy sampled."""
 
-    name: str = Field(description="the algorithm, or package.module:Class of your own")
+    name: str = Field(description="name of the algorithm, or package.module:Class of your own")
     kl_reward: NonNegativeFloat = 0.0
-    """weight of a turn's KL to the reference, or a trajectory's where these are compared, taken off
-    the reward; 0: none"""
+    """weight of the KL penalty on rewards of turns, or of compared trajectories; 0: none"""
     kl_opponents: bool = False
-    """a turn's reward has the KL of its game's later turns too, taken off for the seat's own and
-    added for the other's (R-NaD); for two seats of which one wins what the other loses; needs
-    kl_reward"""
+    """also penalize the KL of later turns, the other seat's with opposite sign (R-NaD); zero-sum"""
     kl_loss: NonNegativeFloat = 0.0
-    """weight of a move's KL to the reference in the loss, in reward a nat; 0: none"""
+    """weight of a move's KL to the reference in the loss; reward per nat; 0: none"""
     kl_estimator: Literal["exact", "k3"] = "exact"
-    """the loss has KL(now || reference) over all words, or k3 of the sampled ones"""
+    """KL in the loss: exact: KL(policy || reference) over the vocabulary; k3: of sampled tokens"""
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
     entropy: NonNegativeFloat = 0.0
-    """weight of a move's entropy in the loss, in reward a nat; 0: none"""
+    """weight of a move's entropy in the loss; reward per nat; 0: none"""
     decay: DecayConfig = DecayConfig()
     importance_cap: PositiveFloat = 2.0
     """upper bound of a token's importance weight"""
     reward_clip: tuple[float, float] | None = None
     """lowest and highest reward of a turn, before any KL; null: no bounds"""
     truncated_weight: Share = 1.0
-    """weight of the gradient of turns that were cut at sampling.max_tokens; 0: none"""
+    """gradient weight of turns that were cut off at sampling.max_tokens; 0: none"""
     top_advantage_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """share of a batch that is trained on, by the largest |advantage|"""
+    """share of a batch's samples to train on, the largest |advantage| first"""
     old_logprobs: Literal["learner", "engine"] = "learner"
-    """what a ratio refers to: the policy that the update began with, scored in a pass of its own,
-    or what the engine sampled from, at no cost"""
+    """ratios' denominator: learner (policy before the update, rescored) or engine (as recorded)"""
 
     def why_not_offline(self) -> str | None:
-        """Return why it cannot be trained on recorded games, with the remedy; None: it can.
+        """Return why the algorithm cannot train on recorded games, with the remedy; None if it can.
 
-        Their samples may be of any policy, so that whoever weighs one by an advantage has to
-        correct for how much likelier it was to that policy.
+        Any policy may have sampled recorded games, so an algorithm that weights samples by
+        advantages must correct for the difference between the behavior policy and the trained one.
         """
         return None
 
     @property
     def moves_needed(self) -> MovesKept:
-        """`moves`, where that depends on the settings."""
+        """Moves that each turn's position must record with these settings."""
         return self.moves
 
     @property
     def needs_groups(self) -> bool:
-        """Return whether, as it is set, it learns nothing from groups of one."""
+        """True if the algorithm, with these settings, learns nothing from groups of one."""
         return self.grouped
 
     @property
     def uses_kl(self) -> bool:
-        """Return whether a KL is asked for."""
+        """True if the reward or the loss has a KL term."""
         return self.kl_reward > 0 or self.kl_loss > 0
 
     @property
     def uses_reference(self) -> bool:
-        """Return whether the reference is scored: for a KL, or for the algorithm's own loss."""
+        """True if the reference policy is scored, for a KL term or the algorithm's own loss."""
         return self.uses_kl or self.reads_reference
 
     @property
     def uses_exact_kl(self) -> bool:
-        """Return whether the loss has a KL over all words."""
+        """True if the loss has a KL term over the whole vocabulary."""
         return self.kl_loss > 0 and self.kl_estimator == "exact"
 
     @property
     def uses_teacher(self) -> bool:
-        """Return whether there is another policy to learn from."""
+        """True if an adapter is the teacher."""
         return self.teacher.adapter is not None
 
     @model_validator(mode="after")
@@ -203,11 +198,11 @@ class AlgorithmConfig(Section):
 
 
 class BuiltInConfig(AlgorithmConfig):
-    """An algorithm of ours, or a user's class that takes its settings."""
+    """Section of a built-in algorithm, or of a user's class that extends one."""
 
     target: str | None = None
     """package.module:Class of your own that extends the algorithm"""
-    args: Arguments = Field({}, description="whatever your class reads from config.args")
+    args: Arguments = Field({}, description="settings that your class reads from config.args")
 
     @model_validator(mode="after")
     def _args_of_target(self) -> Self:
@@ -220,4 +215,4 @@ class BuiltInConfig(AlgorithmConfig):
 
 
 NO_RATIO = {"old_logprobs": "has no ratio to an old policy; leave it out"}
-"""Why `old_logprobs` does nothing in some of them."""
+"""Reason why `old_logprobs` has no effect in algorithms without a ratio."""

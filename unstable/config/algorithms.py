@@ -1,4 +1,4 @@
-"""The algorithms' sections; docs/algorithms.md says what each one is."""
+"""Sections of the algorithms; docs/algorithms.md explains each one."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -20,25 +20,22 @@ class ReinforceConfig(BuiltInConfig):
     without = NO_RATIO
     name: Literal["reinforce"] = "reinforce"
     baseline_decay: BaselineDecay = 0.95
-    """decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    """decay of the reward baseline of each (env, seat); 0: no memory"""
     normalize: Normalize = "center"
-    """advantages within each env and batch: none, centred, or z-scored"""
+    """normalization of advantages within each env and batch: none, center, or zscore"""
 
 
 class ClippedConfig(BuiltInConfig):
-    """Algorithms that clip the ratio of the policy to the one that the update began with."""
+    """Settings of algorithms that clip the ratio of the policy to the one before the update."""
 
     clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
     clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
     aggregation: Aggregation = "token"
-    """the loss is a mean over the step's tokens, over its turns' means or its trajectories' means,
-    or a sum divided by samples x sampling.max_tokens"""
+    """loss: mean over tokens, turns or sequences, or sum / (samples x sampling.max_tokens)"""
     importance: Literal["none", "truncate", "mask", "sequence_mask"] = "truncate"
-    """correction for what was sampled by another policy or engine: none, weights up to
-    importance_cap, or zero outside importance_floor to importance_cap for a token or, by the
-    geometric mean, for a whole sequence"""
+    """importance weights: none, truncate (to importance_cap), mask (per token), sequence_mask"""
     importance_floor: PositiveFloat = 0.5
-    """lower bound of the importance weights that the masks keep"""
+    """lower bound of the importance weights that mask and sequence_mask keep"""
 
     def why_not_offline(self) -> str | None:
         if self.importance == "none" and self.old_logprobs == "learner":
@@ -60,22 +57,22 @@ class ClippedConfig(BuiltInConfig):
 
 
 class SurrogateConfig(ClippedConfig):
-    """Algorithms with the clipped surrogate loss of PPO."""
+    """Settings of algorithms with PPO's clipped surrogate loss."""
 
     ratio: RatioLevel = "token"
-    """the ratio is each token's, its turn's, or its whole trajectory's"""
+    """unit of a ratio: token, turn, or sequence (a whole trajectory)"""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
-    """ratios above this are clipped where the advantage is negative; null: none"""
+    """upper bound of ratios with a negative advantage; null: none"""
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
-    """Rewards normalised over the batch."""
+    """REINFORCE++: rewards normalized over the batch."""
 
     name: Literal["reinforce++"] = "reinforce++"
 
 
 class RLOOConfig(SurrogateConfig):
-    """Leave-one-out baselines."""
+    """RLOO: leave-one-out baselines."""
 
     grouped: ClassVar[bool] = True
     name: Literal["rloo"] = "rloo"
@@ -84,29 +81,28 @@ class RLOOConfig(SurrogateConfig):
 
 
 class GRPOConfig(SurrogateConfig):
-    """Rewards relative to the group's."""
+    """GRPO: rewards relative to the group's."""
 
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = "grpo"
     scale: Literal["none", "group", "batch"] = "group"
-    """advantages are divided by the deviation of the group's rewards, of the batch's rewards in the
-    env, or not at all"""
+    """divisor of advantages: none, or the deviation of rewards in the group, or the env's batch"""
 
 
 class GSPOConfig(SurrogateConfig):
-    """GRPO with one ratio a sequence."""
+    """GSPO: GRPO with one ratio per sequence."""
 
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = "gspo"
     ratio: Literal["turn", "sequence"] = "sequence"
-    """the ratio is a geometric mean over a turn, or a whole trajectory"""
+    """unit of a ratio, which is a geometric mean: turn, or sequence (a whole trajectory)"""
     clip_low: ClipLow = 3.0e-4
     clip_high: PositiveFloat = 4.0e-4
     aggregation: Aggregation = "sequence"
 
 
 class CISPOConfig(ClippedConfig):
-    """GRPO with a clipped weight."""
+    """CISPO: GRPO with a clipped weight."""
 
     grouped: ClassVar[bool] = True
     name: Literal["cispo"] = "cispo"
@@ -115,46 +111,44 @@ class CISPOConfig(ClippedConfig):
 
 
 class AnyCriticConfig(Section):
-    """What all critics have in common."""
+    """Fields that all critics share."""
 
     kind: Literal["head", "adapter"] = "head"
-    """head: a linear layer on the policy's last hidden state, which gets no gradient from it;
-    adapter: the same on a LoRA of its own, at a second pass's cost"""
+    """head: layer on the policy's detached hidden state; adapter: on its own LoRA (second pass)"""
     learning_rate: PositiveFloat = 1.0e-3
-    """AdamW's rate for the critic's layer; an adapter has learner.learning_rate"""
+    """AdamW's learning rate of the critic's layer; an adapter has learner.learning_rate"""
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """discount from one turn of a seat to its next"""
+    """discount between two consecutive turns of a seat"""
     normalize: Normalize = "zscore"
-    """advantages within each env and batch: none, centred, or z-scored"""
+    """normalization of advantages within each env and batch: none, center, or zscore"""
 
 
 class CriticConfig(AnyCriticConfig):
-    """A value for each turn's observation."""
+    """Critic that estimates the value of each turn's observation."""
 
     gae_lambda: Share = 0.95
-    """lambda of the generalised advantage estimate; 1: returns minus values"""
+    """lambda of generalized advantage estimation (GAE); 1: returns minus values"""
 
 
 class ActionCriticConfig(AnyCriticConfig):
-    """A value for each legal move of each turn's observation."""
+    """Critic that estimates the value of each legal move at each turn."""
 
     sarsa_lambda: Share = 0.95
-    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves, 1: unbiased, the
-    return less that mean and less what the seat's later moves were worth more than theirs"""
+    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves; 1: unbiased"""
     target_lambda: Share = 1.0
-    """lambda of what Q learns; 0: one turn on, 1: returns"""
+    """lambda of Q's targets; 0: one-step, 1: returns"""
 
 
 class PPOConfig(SurrogateConfig):
-    """A critic's advantages, or rewards minus their role's baseline; clipped ratios."""
+    """PPO: a critic's advantages, or rewards minus their role's baseline; clipped ratios."""
 
     name: Literal["ppo"] = "ppo"
     critic: CriticConfig | None = CriticConfig()
-    """null: a baseline for each (env, seat) in its place"""
+    """null: a reward baseline for each (env, seat) instead of a critic"""
     baseline_decay: BaselineDecay = 0.95
-    """without a critic: decay of the reward baseline of each (env, seat); 0 forgets at once"""
+    """without a critic: decay of the reward baseline of each (env, seat); 0: no memory"""
     normalize: Normalize = "center"
-    """without a critic: advantages within each env and batch: none, centred, or z-scored"""
+    """without a critic: normalization of advantages in env and batch: none, center, zscore"""
 
     @model_validator(mode="after")
     def _of_the_baseline(self) -> Self:
@@ -169,7 +163,7 @@ class PPOConfig(SurrogateConfig):
 
 
 class VRPOConfig(SurrogateConfig):
-    """The advantages of a critic of moves, over the legal moves; clipped ratios."""
+    """VRPO: advantages of an action critic over the legal moves; clipped ratios."""
 
     moves: ClassVar[MovesKept] = "legal"
     name: Literal["vrpo"] = "vrpo"
@@ -177,7 +171,7 @@ class VRPOConfig(SurrogateConfig):
 
 
 class A2CConfig(BuiltInConfig):
-    """A critic's advantages, the plain policy gradient."""
+    """A2C: a critic's advantages with the plain policy gradient."""
 
     without = NO_RATIO
     name: Literal["a2c"] = "a2c"
@@ -185,7 +179,7 @@ class A2CConfig(BuiltInConfig):
 
 
 class RFTConfig(BuiltInConfig):
-    """Imitation of the turns of those who won."""
+    """RFT: imitation of the turns of winners."""
 
     takes_any_answers: ClassVar[bool] = True
     without = NO_RATIO | {
@@ -206,16 +200,13 @@ _UNLIKE_REWARDS = {
     "kl_opponents": "takes rewards only to tell the better answer; leave it out",
     "top_advantage_fraction": "weighs all alike; leave it out",
 }
-_LABEL_SMOOTHING = "share of the pairs that are taken to be the wrong way round"
-_LENGTH_WEIGHT = (
-    "what each token of an answer costs it (R-DPO's alpha), so that length alone is not preferred; "
-    "0: nothing"
-)
+_LABEL_SMOOTHING = "share of pairs that are assumed to be mislabeled"
+_LENGTH_WEIGHT = "cost per token of an answer (R-DPO's alpha), against long answers; 0: none"
 LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 
 class PairsConfig(BuiltInConfig):
-    """Algorithms that learn which of two answers to one prompt is the better."""
+    """Settings of algorithms that learn which of two answers to one prompt is better."""
 
     grouped: ClassVar[bool] = True
     takes_any_answers: ClassVar[bool] = True
@@ -223,14 +214,13 @@ class PairsConfig(BuiltInConfig):
     reads_reference: ClassVar[bool] = True
     without = NO_RATIO | _UNLIKE_REWARDS
     beta: PositiveFloat = 0.1
-    """weight of an answer's log-ratio to the reference: what holds it there"""
+    """weight of an answer's log-ratio to the reference, which keeps the policy near it"""
     pairs: Literal["group", "position"] = "group"
-    """what is compared: a group's trajectories, where they first answer one prompt differently, or
-    all answers of the batch to one prompt, by their mean rewards"""
+    """group: a group's first different answers to one prompt; position: all answers to a prompt"""
     margin: NonNegativeFloat = 0.0
-    """least difference of rewards that makes a pair; 0: any"""
+    """smallest difference of rewards that makes a pair; 0: any"""
     sft_weight: NonNegativeFloat = 0.0
-    """weight of the chosen answer's mean -log-probability a token; 0: none"""
+    """weight of the chosen answer's mean negative log-probability per token; 0: none"""
 
     @property
     def needs_groups(self) -> bool:
@@ -238,7 +228,7 @@ class PairsConfig(BuiltInConfig):
 
 
 class DPOConfig(PairsConfig):
-    """Direct preference optimisation; with label smoothing cDPO, with a length weight R-DPO."""
+    """DPO: direct preference optimization; cDPO with label smoothing, R-DPO with length weight."""
 
     name: Literal["dpo"] = "dpo"
     label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
@@ -246,14 +236,14 @@ class DPOConfig(PairsConfig):
 
 
 class IPOConfig(PairsConfig):
-    """A fixed margin between the answers' mean log-ratios a token."""
+    """IPO: a fixed margin between the answers' mean log-ratios per token."""
 
     name: Literal["ipo"] = "ipo"
-    beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats a token")
+    beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats per token")
 
 
 class SLiCConfig(PairsConfig):
-    """A hinge: pairs that are far enough apart are left alone."""
+    """SLiC: a hinge loss, which ignores pairs that are far enough apart."""
 
     name: Literal["slic"] = "slic"
     beta: PositiveFloat = Field(0.1, description="pairs 1 / beta nats apart are left alone")
@@ -261,19 +251,19 @@ class SLiCConfig(PairsConfig):
 
 
 class SimPOConfig(PairsConfig):
-    """Mean log-probabilities a token, without a reference."""
+    """SimPO: mean log-probabilities per token, without a reference."""
 
     reads_reference: ClassVar[bool] = False
     without = NO_RATIO | _UNLIKE_REWARDS | {"kl_reward": _NO_KL_REWARD.format("kl_loss")}
     name: Literal["simpo"] = "simpo"
     beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
     gamma: NonNegativeFloat = 1.0
-    """by how much beta x the difference of the two should exceed 0"""
+    """target margin of beta x the difference of the two mean log-probabilities"""
     label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
 
 
 class KTOConfig(BuiltInConfig):
-    """Single answers that were better or worse than what was to be expected."""
+    """KTO: single answers that were better or worse than expected."""
 
     reads_reference: ClassVar[bool] = True
     takes_pairs: ClassVar[bool] = True
@@ -281,8 +271,7 @@ class KTOConfig(BuiltInConfig):
     name: Literal["kto"] = "kto"
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
     baseline: Literal["role", "group"] = "role"
-    """turns are desirable whose trajectory earned more than the mean of its (env, seat) in the
-    batch, or of its group; undesirable are those that earned less"""
+    """mean reward above which turns are desirable: of the (env, seat) in the batch, or the group"""
     desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
     undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
 
@@ -301,7 +290,7 @@ class KTOConfig(BuiltInConfig):
 
 
 class DistillConfig(BuiltInConfig):
-    """A teacher's moves, learned on the turns that the policy plays itself."""
+    """Distillation: a teacher's moves, learned on the turns that the policy plays."""
 
     without = {
         "kl_reward": "earns nothing; set learner.algorithm.kl_loss instead",
@@ -327,13 +316,13 @@ class DistillConfig(BuiltInConfig):
 
 
 class CustomAlgorithmConfig(AlgorithmConfig):
-    """A user's own algorithm, which extends none of ours."""
+    """Section of a user's own algorithm that extends no built-in one."""
 
-    args: Arguments = Field({}, description="whatever your class reads from config.args")
+    args: Arguments = Field({}, description="settings that your class reads from config.args")
 
     @property
     def target(self) -> str:
-        """The class, package.module:Class."""
+        """Class of the algorithm, package.module:Class."""
         return self.name
 
 
@@ -369,4 +358,4 @@ ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
     for section, tag in map(get_args, get_args(get_args(AnyAlgorithm)[0]))
     if issubclass(section, BuiltInConfig)
 }
-"""The sections of the algorithms by name."""
+"""Sections of the built-in algorithms by name."""

@@ -1,4 +1,4 @@
-"""What every section of the config is made of, and the errors of a user."""
+"""Base class and value types of config sections, and the errors of a user."""
 
 import difflib
 import os
@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 Auto = Literal["auto"]
 MOST_RUNS = 2000
-"""Of a sweep or a league: each one is checked before anything starts."""
+"""Most runs of a sweep or a league; each one is checked before anything starts."""
 _MOST = 2**63 - 1  # what files and arrays hold
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     Arguments = dict[str, Any]
 else:
     Arguments = dict[str, JsonValue]
-"""What a user's own code is called with: plain values, finite as all others are."""
+"""Arguments for a user's own code: plain values, with finite numbers."""
 
 
 def path_problem(text: str) -> str | None:
-    """Return why a text can be no path, with the remedy; None where it can."""
+    """Return why a text cannot be a path, with the remedy; None if it can."""
     if not text.strip() or not text.isprintable():
         return "no path; give one of printable characters"
     if len(os.fsencode(text)) > 4000 or any(len(os.fsencode(p)) > 250 for p in Path(text).parts):
@@ -54,11 +54,11 @@ def _check_path(text: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_check_path)]
-"""A file or folder, which need not be there."""
+"""Path of a file or folder, which need not exist."""
 
 
 def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
-    """Of text that fits a pattern as a whole."""
+    """Return a validator of text that matches a pattern as a whole."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -71,13 +71,13 @@ def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
 RunName = Annotated[
     str, _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80")
 ]
-"""A word or two that may stand in a folder's name."""
+"""Name of one or more words that may be part of a folder's name."""
 Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use letters, digits, _ + - and at most 80")]
-"""A name that may stand in a dotted path."""
+"""Name that may be part of a dotted path."""
 DISTRIBUTION = "unstable-selfplay"
-"""What pip calls this package; "unstable" is another project on PyPI."""
+"""Name of this package for pip; "unstable" is another project on PyPI."""
 FORMAT = 2
-"""What a run's files are written in, and say that they are."""
+"""Version of the format of a run's files, which they state."""
 
 
 class ConfigError(ValueError):
@@ -85,13 +85,13 @@ class ConfigError(ValueError):
 
 
 class RunFailedError(RuntimeError):
-    """A run that ended by a fault, in one line that says where the details are."""
+    """Failure of a run, in one line that names where the details are."""
 
 
 def check_format(content: dict[str, Any], place: Path | str) -> None:
-    """Take the format off what a file holds; raises `ConfigError` if it is not `FORMAT`.
+    """Remove the format from a file's content; raises `ConfigError` if it is not `FORMAT`.
 
-    A user's own file may have none.
+    A user's own file may state none.
     """
     found = content.pop("format", FORMAT)
     if found == 1:
@@ -107,7 +107,7 @@ def check_format(content: dict[str, Any], place: Path | str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as an error quotes it: on one line, and cut where it is long."""
+    """Return a value as errors quote it: on one line, shortened if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python writes
@@ -116,7 +116,7 @@ def shown(value: Any) -> str:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A hint: the known word closest to `word`, or else the first of those that are known."""
+    """Return a hint: the known word closest to `word`, or else the first known ones."""
     close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
@@ -129,7 +129,7 @@ def _as_word(value: Any) -> Any:
 
 
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
-"""on and off are words, which YAML reads as true and false."""
+"""Switch whose words on and off YAML reads as true and false."""
 
 
 def _listed(value: Any) -> Any:
@@ -137,14 +137,14 @@ def _listed(value: Any) -> Any:
 
 
 ONE_IS_A_LIST = BeforeValidator(_listed)
-"""That a field of several values may be given one alone."""
+"""Validator that takes a single value for a field of several."""
 
 
 class Section(BaseModel):
-    """A part of the config: immutable; an unknown key is an error that suggests the nearest.
+    """Immutable part of the config; an unknown key is an error that suggests the nearest one.
 
-    What a field means is its description, or the text below it, or what it means in the section
-    that is extended.
+    The description of a field is its `description`, else the text below it, else the description in
+    the extended section.
     """
 
     model_config = ConfigDict(
@@ -185,7 +185,7 @@ class Section(BaseModel):
         return data
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with other values, by dotted path; they are ours, and are not validated."""
+        """Return a copy with other values by dotted path, which are not validated."""
         own: dict[str, Any] = {}
         for path, value in changes.items():
             name, _, below = path.partition(".")
@@ -194,7 +194,7 @@ class Section(BaseModel):
         return self.model_copy(update=own)
 
     def refuse(self, name: str, why: str) -> None:
-        """Raise `ValueError` where a field that has no meaning here is not as by default."""
+        """Raise `ValueError` if a field that has no meaning here differs from its default."""
         value = getattr(self, name)
         if value != type(self).model_fields[name].default:
             raise ValueError(f"{name} = {value!r} {why}")
@@ -206,7 +206,7 @@ class Section(BaseModel):
 
 
 def parts(annotation: Any) -> Iterator[Any]:
-    """An annotation and all that it is made of."""
+    """Yield an annotation and all annotations inside it."""
     yield annotation
     for part in get_args(annotation):
         yield from parts(part)

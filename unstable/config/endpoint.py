@@ -1,4 +1,4 @@
-"""What may be said of an endpoint, ours or another's: a config is shown, so no key is in it."""
+"""Checks of endpoints, ours and others': address, key, token and parameters of a request."""
 
 import ipaddress
 import os
@@ -11,11 +11,11 @@ from unstable.config.base import ConfigError, shown
 from unstable.config.escape import keep_secret
 
 _TOKEN = re.compile(r"[!-~]+")
-"""What a header carries as one word."""
+"""Text that a header can carry as one word."""
 
 
 def check_keyless(variable: str | None, url: str, field: str = "base_url") -> None:
-    """Raise `ValueError` where a key may be in an endpoint's address, or as `api_key_env`."""
+    """Raise `ValueError` if an endpoint's address or `api_key_env` may contain a key."""
     if variable is not None and not re.fullmatch(r"[A-Za-z_]\w*", variable):
         raise ValueError(
             "api_key_env is no name of an environment variable; export the key in one, and "
@@ -30,7 +30,7 @@ def check_keyless(variable: str | None, url: str, field: str = "base_url") -> No
 
 
 def check_extra(extra: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for further parameters of a chat that are not free to choose."""
+    """Raise `ValueError` if `extra` sets parameters of a chat that are not free to choose."""
     for name in ("model", "messages", "stream", "n"):
         if name in extra:
             raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
@@ -39,9 +39,10 @@ def check_extra(extra: Mapping[str, Any]) -> None:
 def chat_parameters(
     max_tokens: int, temperature: float, extra: Mapping[str, Any], refused: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What a request for a chat says besides model and messages; `extra` has the last word.
+    """Return a chat request's parameters except model and messages; `extra` takes precedence.
 
-    What a model has `refused` is left out, and its limit of tokens has the newer name then.
+    Parameters in `refused`, which the model rejected, are left out unless `extra` sets them;
+    without `max_tokens` the limit is sent as `max_completion_tokens`.
     """
     limit = "max_tokens"
     if "max_completion_tokens" in extra or limit in refused:
@@ -52,7 +53,7 @@ def chat_parameters(
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this machine alone reaches what listens there."""
+    """Return whether only this machine can reach a server at that host."""
     if host == "localhost":
         return True
     try:
@@ -62,9 +63,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(name: str, field: str) -> str:
-    """The token in the environment variable `name`, which is kept out of logs and files from now.
+    """Return the token in the environment variable `name`, which logs and files then hide.
 
-    Raises `ConfigError` that begins with `field` where there is none, or it cannot be sent.
+    Raises `ConfigError` that begins with `field` if the token is missing or cannot be sent.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ConfigError(

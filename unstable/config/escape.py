@@ -1,10 +1,10 @@
-"""Text as a terminal and a log may have it: control characters are shown, not obeyed."""
+"""Escaping of text for terminals and logs: control characters are shown, not obeyed."""
 
 import os
 import re
 
 MAX_LINE = 1000
-"""Characters of an error in one line."""
+"""Most characters of an error in one line."""
 
 # All but line feed and tab; with them what turns the order of writing, ends a line or is half a
 # character.
@@ -15,26 +15,26 @@ _CONTROL = re.compile(
 
 _SECRET_VARIABLES = {"OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY"}
 _LEAST_SECRET = 8
-"""Characters of a secret; what is shorter is a word that stands in for one, such as EMPTY."""
+"""Fewest characters of a secret; shorter values are placeholders such as EMPTY."""
 
 
 def keep_secret(variable: str) -> None:
-    """From now on no text that is shown or written holds what this environment variable holds."""
+    """Hide the value of this environment variable in all text that is shown or written later."""
     _SECRET_VARIABLES.add(variable)
 
 
 def spare_loopback() -> None:
-    """Keep requests to this machine, and the keys in them, from the proxy of the environment."""
+    """Exempt requests to this machine, and the keys in them, from the environment's proxy."""
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     hosts = [*filter(None, known.split(",")), "localhost", "127.0.0.1", "::1"]
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
 
 
 def escape_control(text: str) -> str:
-    r"""The text with each control character as JSON writes it; line feeds and tabs stay.
+    r"""Return the text with control characters as JSON escapes; line feeds and tabs stay.
 
-    Keys that `keep_secret` names are replaced by their variables' names: an endpoint may send back
-    what it was sent.
+    Values of variables given to `keep_secret` are replaced by the variables' names, since an
+    endpoint may return what it received.
 
     >>> escape_control("\x1b[2J")
     '\\u001b[2J'
@@ -43,12 +43,12 @@ def escape_control(text: str) -> str:
 
 
 def has_secrets() -> bool:
-    """Return whether any variable that `keep_secret` names holds a key here."""
+    """Return whether any variable given to `keep_secret` holds a key."""
     return any(len(os.environ.get(name, "")) >= _LEAST_SECRET for name in _SECRET_VARIABLES)
 
 
 def hide_secrets(text: str) -> str:
-    """The text with the keys that `keep_secret` names replaced by their variables' names."""
+    """Return the text with values of variables given to `keep_secret` replaced by their names."""
     for variable in _SECRET_VARIABLES:
         secret = os.environ.get(variable, "")
         if len(secret) >= _LEAST_SECRET and secret in text:
@@ -57,6 +57,6 @@ def hide_secrets(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text in one line of at most `MAX_LINE` characters, control characters spelled out."""
+    """Return the text as one line of at most `MAX_LINE` characters, control characters escaped."""
     line = escape_control(" ".join(text.split()))
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…"

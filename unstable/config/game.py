@@ -1,4 +1,4 @@
-"""A game that is played."""
+"""Config of a game: environment, prompts, actions, limits and payoffs."""
 
 from itertools import chain
 from typing import Annotated, Literal, Self
@@ -8,87 +8,73 @@ from pydantic import Field, PositiveFloat, model_validator
 from unstable.config.base import Arguments, NonNegativeInt, PositiveInt, Section, Share, shown
 
 DRIVER = "driver"
-"""Stands for the env of a game that a program outside plays."""
+"""Value of `env`, or its prefix, for a game that an external program plays."""
 
 
 class InvalidMovesConfig(Section):
-    """What an invalid move leads to."""
+    """Consequences of an invalid move."""
 
     allowed: NonNegativeInt = 0
     """consecutive invalid moves that a seat may repeat before it forfeits"""
     forfeit_reward: float = -1.0
-    """outcome of the seat that forfeits, and of its team"""
+    """outcome of the seat that forfeits and of its team"""
     others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
 
 
 class CurriculumConfig(Section):
-    """How often each of several games is played: by weight, or also by what it teaches now."""
+    """Shares of several games: by weight, or also by what each one teaches at present."""
 
     rule: str = "weight"
-    """weight, spread (of rewards), progress (of rewards), or module:function of envs -> a weight
-    for each"""
+    """weight, spread or progress (of rewards), or module:function of envs -> their weights"""
     args: Arguments = Field({}, description="arguments for a rule of your own")
     share: Share = 0.8
-    """share of the games drawn by the rule, the others by the games' weights"""
+    """share of the games that the rule draws; the games' weights draw the others"""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """of the rewards that a rule goes by, the share that counts a version later"""
+    """decay, per version, of the rewards that a rule uses"""
 
 
 class GameConfig(Section):
-    """A game that is played, and how it is put to a model."""
+    """A game: its environment, prompts, limits and payoffs."""
 
     env: str = "TicTacToe-v0"
-    """a TextArena id, a game of another library (open_spiel:kuhn_poker), package.module:Class of a
-    textarena.Env or of an Environment (games/environment.py), or driver: a program outside plays it
-    (driver:module:Class: one that the run starts)"""
+    """TextArena id, LIBRARY:GAME (open_spiel:kuhn_poker), module:Class, or driver[:module:Class]"""
     name: str | None = None
-    """name in tables and baselines; default: env (must be unique)"""
+    """unique name in tables and baselines; default: env"""
     args: Arguments = Field({}, description="arguments for the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
     teams: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    """seats that win and lose together, which one player holds, such as [[0, 1], [2, 3]]; default:
-    as the game declares it, else each seat is for itself"""
+    """teams of seats, one player each, such as [[0, 1], [2, 3]]; default: the game's, else none"""
     seating: str | None = None
-    """module:function(env) -> for each seat the number that the env has given it, where a reset
-    deals roles, so that a seat is a role; default: as the game declares it"""
+    """module:function(env) -> env number of each seat if resets deal roles; default: the game's"""
     weight: PositiveFloat = 1.0
-    """share of the games played, relative to the other entries"""
+    """share of the games, relative to the other entries"""
     events: Literal["auto", "all", "none"] = "auto"
-    """what happened until now, in prompts: all, none (where there is a board), or auto: none in
-    games whose board is known to show everything"""
+    """past events in prompts: all, none (needs a board), or auto (none if the board shows all)"""
     prompt: str = "compact"
-    """prompt style: compact (few tokens; answer where a game has no such form), answer, think, or
-    module:function"""
+    """compact (few tokens; answer if the game has none), answer, think, or module:function"""
     parser: str = "auto"
-    """text to action: brackets (last [...]), exact (nothing but [...]), bare (nothing but what
-    stands in the brackets), plain (either), boxed, raw, module:function, or auto: the style's
-    (answer: plain, compact: bare, think: brackets; boxed where the env takes actions without
-    them)"""
+    """text to action: brackets (last [...]), exact (only [...]), bare (only the content of the
+    brackets), plain (either), boxed, raw, module:function, or auto: the style's (answer: plain,
+    compact: bare, think: brackets; boxed if the env's actions have no brackets)"""
     action_form: Literal["auto", "brackets", "bare"] = "auto"
-    """how the env takes an action: brackets ([3]), bare (3), or auto: as it is found where the game
-    is tried"""
+    """form of actions for the env: brackets ([3]), bare (3), or auto: found in a trial"""
     max_turns: PositiveInt = 50
-    """a game is cut off, and counted as truncated, after this many turns"""
+    """turns after which a game is cut off and counted as truncated"""
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
     turn_timeout: PositiveFloat = 60.0
-    """seconds that a turn may take, without the time of local models; then the game has failed"""
+    """seconds for a turn, without the time of local models; then the game fails"""
     timeout: PositiveFloat = 600.0
-    """the same for a whole game, looked at after each turn"""
+    """seconds for a whole game, checked after each turn; then the game fails"""
     isolated: bool = False
-    """play each game, with its bots, in a process of its own; a game that has blocked its actor is
-    played so from then on"""
+    """separate process for each game and its bots; a game that blocked its actor gets one anyway"""
     legal_moves: str | None = None
     """module:function(env) -> actions, for games that do not list their legal moves"""
     info: str | None = None
-    """module:INFO, a GameInfo (unstable.games): what is known of a game of your own, such as a
-    short form, questions, an expert, that its tree is small; default: as the catalogue of games
-    says"""
+    """module:INFO, a GameInfo (unstable.games) on your own game; default: from the catalog"""
     payoffs: str | None = None
-    """module:function(env) -> what a finished game is worth to each seat; default: as unstable
-    games says (chips in our KuhnPoker and Leduc), elsewhere the env's rewards"""
+    """module:function(env) -> payoff of each seat; default: as unstable games lists, or rewards"""
     payoff_scale: PositiveFloat | None = None
-    """an outcome is pay-off / payoff_scale, for the whole run; default: the most that can be won
-    where the game declares it, else 1"""
+    """divisor of payoffs that gives outcomes; default: the most to win if declared, else 1"""
 
     @model_validator(mode="after")
     def _teams_share_the_seats(self) -> Self:
@@ -108,15 +94,15 @@ class GameConfig(Section):
 
     @property
     def is_driven(self) -> bool:
-        """Return whether a program outside plays it."""
+        """True if an external program plays the game."""
         return self.env.partition(":")[0] == DRIVER
 
     @property
     def driver(self) -> str | None:
-        """Program that the run starts to play it, module:Class."""
+        """Driver that the run starts to play the game, module:Class; None without one."""
         return self.env.partition(":")[2] or None if self.is_driven else None
 
     @property
     def key(self) -> str:
-        """The game's name in specs, files, metrics and baselines."""
+        """Name of the game in specs, files, metrics and baselines."""
         return self.name or self.env

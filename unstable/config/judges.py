@@ -1,6 +1,6 @@
-"""Reward terms, the judges that they and `best_of` may name, and the buffer of what they judged.
+"""Reward terms, the judges that they and `best_of` may name, and the buffer.
 
-Judges value plays by asking something else than the game; `rewards/oracles/` asks them.
+Judges value plays by querying models, services or functions; `rewards/oracles/` implements them.
 """
 
 import re
@@ -24,42 +24,40 @@ from unstable.config.endpoint import check_extra, check_keyless
 
 S = TypeVar("S", bound=Section)
 PLACES = ("env", "seat", "rules", "observation", "action", "answer", "transcript", "outcome")
-"""What a template may have in braces, of a turn or a whole game."""
+"""Placeholders of a template for a turn or a whole game."""
 PAIR_PLACES = ("env", "rules", "first", "second")
-"""The same of two plays that are compared."""
+"""Placeholders of a template that compares two plays."""
 
 
 class LLMOracle(Section):
-    """A language model that judges, behind an OpenAI-compatible endpoint or in our own engine."""
+    """A language model that judges, behind an OpenAI-compatible endpoint or in the run's engine."""
 
     engine: PathText | None = None
-    """base, or the folder of a LoRA adapter of the base: the run's own engine judges; default: the
-    endpoint"""
+    """judge in the run's engine: base, or a folder of its LoRA adapter; default: the endpoint"""
     model: str | None = Field(None, description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
     api_key_env: str = "OPENAI_API_KEY"
-    """the environment variable that holds the key"""
+    """environment variable that holds the key"""
     extra: Arguments = Field({}, description="further parameters of an endpoint's request")
     mode: Literal["absolute", "pairwise"] = "absolute"
-    """absolute: a number for each play; pairwise: two are compared, in both orders, and the value
-    is the share of comparisons won"""
+    """absolute: a number per play; pairwise: share of comparisons won, two plays in both orders"""
     template: str | None = Field(
         None,
-        description=f"what the judge is asked, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
+        description=f"prompt of the judge, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
         f"pairwise with {', '.join(f'{{{p}}}' for p in PAIR_PLACES)}; default: docs/feedback.md",
     )
     scale: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 10.0]
-    """least and greatest number that an absolute verdict may be"""
-    votes: PositiveInt = Field(1, description="verdicts that are asked for; their mean counts")
+    """lowest and highest number of an absolute verdict"""
+    votes: PositiveInt = Field(1, description="verdicts for each play, which are averaged")
     temperature: NonNegativeFloat | None = None
-    """the judge's sampling temperature; default: 0, with several votes 1"""
+    """sampling temperature of the judge; default: 0, with several votes 1"""
     max_tokens: PositiveInt = Field(512, description="longest reply of the judge, in tokens")
     max_characters: PositiveInt = 12_000
-    """of a transcript the last so many are shown"""
+    """characters of a transcript that the judge sees, the last ones"""
     price_prompt: NonNegativeFloat = 0.0
     """price of a million tokens of prompts, for judge/<term>/spend"""
     price_reply: NonNegativeFloat = 0.0
-    """price of a million tokens of replies, likewise"""
+    """price of a million tokens of replies, for judge/<term>/spend"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -79,42 +77,42 @@ class LLMOracle(Section):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names that a template has to have."""
+        """Placeholders that a template must have."""
         return () if self.mode == "absolute" else ("first", "second")
 
     @property
     def sampling_temperature(self) -> float:
-        """The temperature that a judge answers at."""
+        """Sampling temperature of the judge."""
         if self.temperature is None:
             return 0.0 if self.votes == 1 else 1.0
         return self.temperature
 
     @property
     def adapter_folder(self) -> Path | None:
-        """The LoRA adapter that the engine has to serve for it, if any."""
+        """Folder of the LoRA adapter that the engine must serve for the judge; None without one."""
         if self.engine in (None, "base"):
             return None
         return Path(str(self.engine)).expanduser()
 
     @property
     def adapter_name(self) -> str:
-        """The name under which the engine serves that adapter."""
+        """Name under which the engine serves the judge's adapter."""
         return f"judge:{self.engine}"
 
 
 class RewardModelOracle(Section):
-    """A sequence classifier of Hugging Face, in the actor's process."""
+    """A Hugging Face sequence classifier in the actor's process."""
 
     path: PathText = Field(description="local folder of the model and its tokenizer")
     template: str | None = Field(
         None,
-        description=f"the text that is scored, with {', '.join(f'{{{p}}}' for p in PLACES)}; "
+        description=f"text to score, with {', '.join(f'{{{p}}}' for p in PLACES)}; "
         "default: the chat of observation and answer by the tokenizer's chat template",
     )
-    label: NonNegativeInt = Field(0, description="which of the model's outputs is the value")
-    max_tokens: PositiveInt = Field(2048, description="of a longer text the last so many count")
+    label: NonNegativeInt = Field(0, description="index of the model's output that is the value")
+    max_tokens: PositiveInt = Field(2048, description="tokens of a text that count, the last ones")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where it computes; auto: a GPU with twice its size free, else cpu"""
+    """device of the model; auto: a GPU with twice the model's size free, else cpu"""
 
     @model_validator(mode="after")
     def _templated(self) -> Self:
@@ -128,13 +126,13 @@ class RewardModelOracle(Section):
 
 
 class TeacherOracle(Section):
-    """A model behind an endpoint that says how likely it would have given an answer."""
+    """A model behind an endpoint that scores the probability of an answer."""
 
     url: str = Field(description="the endpoint, such as http://localhost:8000/v1")
     model: str = Field(description="model name at the endpoint, of the policy's tokenizer")
     api_key_env: str | None = None
-    """the environment variable that holds the key; default: none"""
-    max_bytes: PositiveInt = Field(2**24, description="the longest reply that is read, in bytes")
+    """environment variable that holds the key; default: none"""
+    max_bytes: PositiveInt = Field(2**24, description="longest reply, in bytes")
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -149,29 +147,25 @@ ORACLES: dict[str, type[OracleConfig]] = {
     "reward_model": RewardModelOracle,
     "teacher": TeacherOracle,
 }
-"""By the kind of their judge."""
+"""Section of each kind of judge."""
 
 
 class JudgeConfig(Section):
     """A judge of turns or whole plays, and the limits of its calls."""
 
     kind: str
-    """llm, reward_model, teacher, or module:function of (result, turn) for a turn, of (result,
-    seat) for a whole trajectory; it may be async"""
+    """llm, reward_model, teacher, or (async) module:function of (result, turn) or (result, seat)"""
     args: Arguments = Field({}, description="the kind's settings; arguments for a function")
     at_once: PositiveInt = 16
-    """calls in flight at a time, shared out over the actors"""
-    batch: PositiveInt = Field(64, description="most items that are asked about in one call")
-    timeout: PositiveFloat = Field(60.0, description="seconds for a call; then it has failed")
+    """concurrent calls, shared among the actors"""
+    batch: PositiveInt = Field(64, description="most items in one call")
+    timeout: PositiveFloat = Field(60.0, description="seconds for a call; then it fails")
     retries: NonNegativeInt | Auto = "auto"
-    """further calls after one that failed, after longer and longer pauses; auto: 2, none of a
-    function"""
+    """retries of a failed call, after growing pauses; auto: 2, for a function 0"""
     on_failure: Literal["drop", "zero", "last"] = "drop"
-    """the value of what has failed for good: drop (its game has failed too), zero, or last (the
-    last value known of the env's seat, zero before one is)"""
+    """value on final failure: drop (the game fails), zero, or last (the env seat's last or zero)"""
     cache: Literal["auto", "none", "memory", "run"] | PathText = "auto"
-    """answers kept by what was asked: none, memory (of each actor), run (a file in the run's folder
-    too), or a file of your own, which runs may share; auto: memory, none of a function"""
+    """cache of answers: none, memory, run, or a path to share; auto: memory (functions: none)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -180,12 +174,12 @@ class JudgeConfig(Section):
 
     @cached_property
     def oracle(self) -> OracleConfig | None:
-        """The settings of the kind; None for a function."""
+        """Settings of the judge's kind; None for a function."""
         return read_args(ORACLES, self.kind, self.args)
 
 
 def read_args(kinds: Mapping[str, type[S]], kind: str, args: Arguments) -> S | None:
-    """Arguments as the section of their kind; None where the kind has none.
+    """Return the arguments as the section of their kind; None if the kind has no section.
 
     Raises `ValueError` that begins with "args".
     """
@@ -202,13 +196,13 @@ def read_args(kinds: Mapping[str, type[S]], kind: str, args: Arguments) -> S | N
 
 
 def check_url(url: str, field: str) -> None:
-    """Raise `ValueError` for what is no address of a service."""
+    """Raise `ValueError` if a URL is not the address of a service."""
     if not re.match(r"https?://[^/\s]", url):
         raise ValueError(f"{field} = {url!r}: no address; write http://HOST:PORT/PATH")
 
 
 def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str, ...]) -> None:
-    """Raise `ValueError` for a template with other words in braces than are known."""
+    """Raise `ValueError` if a template has unknown placeholders or lacks needed ones."""
     if text is None:
         return
     found = re.findall(r"\{(\w+)\}", text)
@@ -221,22 +215,22 @@ def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str,
 
 
 Part = Literal["answer", "thought", "action"]
-"""Of a turn's sampled tokens: all, those of its thought, or those after it."""
+"""Part of a turn's sampled tokens: all, its thought, or the tokens after the thought."""
 
 
 class LengthTerm(Section):
-    """Arguments of `length`, whose value is a number of tokens."""
+    """Arguments of the term `length`, which counts tokens."""
 
-    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
+    of: Part = Field("answer", description="counted tokens: answer (all), thought or action (rest)")
     free: NonNegativeInt = Field(0, description="tokens that cost nothing")
 
 
 class OverlongTerm(Section):
-    """Arguments of `overlong`, whose value falls from 0 to -1 over the last tokens of a length."""
+    """Arguments of the term `overlong`, which falls from 0 to -1 near a length limit."""
 
-    of: Part = Field("answer", description="what is counted: the answer, its thought, or the rest")
-    most: PositiveInt = Field(description="tokens from which on it is -1, as sampling.max_tokens")
-    buffer: PositiveInt = Field(description="tokens before that over which it falls")
+    of: Part = Field("answer", description="counted tokens: answer (all), thought or action (rest)")
+    most: PositiveInt = Field(description="tokens at which it is -1, such as sampling.max_tokens")
+    buffer: PositiveInt = Field(description="tokens before `most` over which it falls")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -251,15 +245,14 @@ class RewardConfig(Section):
     """A reward term."""
 
     term: str = "outcome"
-    """outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a limit), expert (how
-    likely it makes the move), the name of a judge, or module:function of (result, turn) for a
-    turn's reward, of (result, seat) for a whole trajectory's; it may be async"""
+    """outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a limit), expert (its
+    probability of the move), the name of a judge, or module:function, maybe async, of (result,
+    turn) for a turn's reward or of (result, seat) for a whole trajectory's"""
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
-    weight: float = Field(1.0, description="what the term's raw value is multiplied by")
+    weight: float = Field(1.0, description="factor of the term's raw value")
     args: Arguments = Field({}, description="arguments for the term; a judge has its own")
     judged: Literal["auto", "turn", "seat"] = "auto"
-    """what a judge values: each turn (auto of a teacher), or a seat's whole trajectory (auto of the
-    others); a function says it by its second argument"""
+    """unit of a judge: turn (auto for a teacher) or seat: a whole trajectory (auto for others)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -269,23 +262,22 @@ class RewardConfig(Section):
 
     @property
     def key(self) -> str:
-        """Its name in metrics and files."""
+        """Name of the term in metrics and files."""
         return self.name or self.term
 
     def judge_in(self, judges: Mapping[str, JudgeConfig]) -> JudgeConfig:
-        """The judge that the term names, or a function as one that is asked as by default."""
+        """Return the judge that the term names, or a judge with default settings for a function."""
         own = JudgeConfig.model_construct(kind=self.term, args=self.args)
         return judges.get(self.term, own)
 
 
 class BestOfConfig(Section):
-    """Playing the best of several answers to each turn, by what a judge says of them."""
+    """Choice of the best of several answers to each turn by a judge."""
 
     answers: PositiveInt = 1
-    """answers that are sampled for each turn; 1: the only one is played"""
+    """answers sampled for each turn; 1: no choice"""
     judge: str | None = None
-    """the name of a judge, or an async module:function, that values each as a turn; it is told of
-    the observation and the answer, and of no other turn"""
+    """name of a judge, or async module:function, that values an answer, given its observation"""
 
     @model_validator(mode="after")
     def _judged(self) -> Self:
@@ -299,11 +291,11 @@ class BestOfConfig(Section):
 
 
 class BufferConfig(Section):
-    """What lies between play and learning."""
+    """Buffer between play and learning, and the reward terms."""
 
     capacity: PositiveInt | Auto = "auto"
-    """samples held; the oldest whole groups leave first"""
+    """most samples; the oldest whole groups leave first; auto: batch_size x (max_staleness + 1)"""
     max_staleness: NonNegativeInt = 4
-    """versions that a sample may be behind when it is trained on"""
+    """most versions that a trained sample may be behind"""
     rewards: list[RewardConfig] = [RewardConfig()]
-    """reward terms of turns and trajectories; they add up"""
+    """reward terms of turns and trajectories, which are summed"""

@@ -1,4 +1,4 @@
-"""How versions are judged during a run: evaluation, and the guard that notices what goes wrong."""
+"""Evaluation of versions during a run, and the collapse guard."""
 
 from typing import Annotated, Literal, Self
 
@@ -26,39 +26,34 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ExploitabilityConfig(Section):
-    """How far versions are from an equilibrium, exactly, in games that can be solved exactly."""
+    """Exact exploitability of versions, in games that can be solved exactly."""
 
     every: NonNegativeInt = 0
-    """updates between measurements, besides the first and the last; 0: none"""
+    """updates between measurements, in addition to the first and the last; 0: none"""
     games: list[str] = []
-    """names of entries of games; none: all of those that can be solved exactly"""
+    """names of entries of games; []: all games that can be solved exactly"""
     samples: NonNegativeInt = 0
-    """answers to each prompt that stand for the policy, for a model that reasons first; 0: answers
-    are scored, exactly"""
+    """answers sampled per prompt to estimate a reasoning policy; 0: exact scores"""
     nodes: PositiveInt = 200_000
-    """the most positions that a game's tree may have; so many take about a minute and a gigabyte"""
+    """most positions of a game's tree; 200,000 take about a minute and a gigabyte"""
 
 
 class EvalConfig(Section):
-    """How versions are evaluated."""
+    """Evaluation of versions against fixed opponents and past versions."""
 
     every: NonNegativeInt = 4
-    """updates between evaluations, besides the first and the last; 0: none at all"""
+    """updates between evaluations, in addition to the first and the last; 0: no evaluation"""
     games: PositiveInt = 16
     """games against each opponent in each env, in pairs that swap seats"""
     temperature: Annotated[list[NonNegativeFloat], ONE_IS_A_LIST] = Field([1.0], min_length=1)
-    """the policy's sampling temperatures, 0: greedy; all games are played at each, and those of the
-    first are rated"""
+    """the policy's sampling temperatures, 0: greedy; all games at each; only the first is rated"""
     constrained: bool = False
-    """local models sample among the legal moves only, which games must list; such games are not
-    rated"""
+    """local models sample only legal moves, which games must list; such games are not rated"""
     votes: PositiveInt = 1
-    """answers that the version samples for each turn; the action named most often is played; games
-    with more than 1 are not rated"""
+    """answers sampled for each turn; the most frequent action is played; above 1: unrated"""
     best_of: BestOfConfig = BestOfConfig()
     opponents: Annotated[list[str], ONE_IS_A_LIST] = ["random"]
-    """names of fixed opponents, or random, expert, rules, base; past: versions of the pool, spread
-    evenly, which share the number of games"""
+    """names of fixed opponents, random, expert, rules, base, or past (versions across the pool)"""
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
     @model_validator(mode="after")
@@ -79,24 +74,23 @@ class EvalConfig(Section):
 
 
 class GuardDrawConfig(DrawConfig):
-    """How often each kind of opponent is drawn after an alarm."""
+    """Shares of each kind of opponent after an alarm."""
 
     self: NonNegativeFloat = 0.25
-    """share of games against the current policy, once `opponents` has acted"""
+    """share of games against the current policy, after the action opponents"""
     past: NonNegativeFloat = Field(0.5, description="share against a past version from then on")
     fixed: NonNegativeFloat = Field(0.25, description="share against a fixed opponent from then on")
 
 
 class GuardConfig(Section):
-    """What is watched after each update; its page is docs/guard.md."""
+    """Collapse guard, which checks each update; docs/guard.md explains it."""
 
     action: Annotated[list[Action], ONE_IS_A_LIST] = ["warn"]
-    """what an alarm leads to besides its report: warn (nothing), opponents, learning_rate,
-    rollback, or several of them; []: nothing is watched"""
+    """actions on an alarm: warn (only report), opponents, learning_rate, rollback; []: no guard"""
     patience: PositiveInt = 10
-    """updates without an alarm after an action, or without the same one after a warning"""
+    """updates without an alarm after an action, or without the same alarm after a warning"""
     factor: Fraction = 0.5
-    """what the learning rate is multiplied by, by learning_rate"""
+    """factor of the learning rate in the action learning_rate"""
     opponents: GuardDrawConfig = GuardDrawConfig()
     thresholds: dict[Rule, PositiveFloat | None] = {}
-    """alarm thresholds by rule, where not docs/guard.md's; null: no such alarm"""
+    """alarm thresholds by rule that replace docs/guard.md's; null: no such alarm"""

@@ -1,4 +1,4 @@
-"""How the policy is trained, but for the algorithm's own settings."""
+"""Training of the policy, except the algorithm's own settings."""
 
 from typing import Annotated, Literal, Self
 
@@ -9,72 +9,66 @@ from unstable.config.algorithms import ALGORITHMS, AnyAlgorithm, ReinforceConfig
 from unstable.config.base import Auto, NonNegativeInt, PathText, PositiveInt, Section, Share, Switch
 
 _SAMPLES = 16
-"""Samples of a micro-batch on the processor, where the config leaves it open."""
+"""Samples of a micro-batch on a CPU if the config leaves the size open."""
 _TOKENS = 16384
-"""Tokens of one on a GPU: a pass of so many is arithmetic, not the launching of kernels."""
+"""Tokens of a micro-batch on a GPU, enough that a pass is bound by arithmetic, not kernel
+launches."""
 
 
 class LearnerConfig(Section):
-    """How the policy is trained."""
+    """Training of the policy."""
 
     num: PositiveInt | Auto = "auto"
-    """learner ranks; auto: about half of the cards, or the nearest number that fits"""
+    """learner ranks; auto: about half of the GPUs, or the nearest number that fits"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """each rank holds the whole base model (ddp) or a shard of it (fsdp)"""
+    """base model on each rank: whole (ddp) or a shard (fsdp)"""
     algorithm: AnyAlgorithm = Field(
-        ReinforceConfig(), description=f"by its name: {', '.join(ALGORITHMS)}, or module:Class"
+        ReinforceConfig(), description=f"by name: {', '.join(ALGORITHMS)}, or module:Class"
     )
     state: PathText | None = None
-    """a checkpoint of a run whose optimizer, baselines and reference training begins with, beside
-    model.init; null: new ones"""
+    """checkpoint whose optimizer, baselines and reference training starts from; null: new ones"""
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """learning rate after the warm-up"""
+    """learning rate after the warmup"""
     final_rate: Share = 0.0
-    """share of the peak at which the linear and the cosine schedule end"""
+    """share of the peak rate at which the linear and cosine schedules end"""
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """share of all updates over which the schedule goes to its end"""
+    """share of all updates over which the schedule decays"""
     warmup_steps: NonNegativeInt = 0
     """optimizer steps over which the learning rate rises"""
     env_weights: Literal["equal", "spread"] = "equal"
-    """what samples of several envs count: equal, or spread: in proportion to the standard deviation
-    of a seat's rewards in the batch, the largest being 1"""
+    """weights of envs' samples: equal, or spread (by deviation of a seat's rewards in the batch)"""
     updates_before: NonNegativeInt = 0
-    """updates made before the run's first, where it is a part of a longer training: schedules and
-    algorithm.reference.every count them too"""
+    """updates before the run's first, in a longer training, for schedules and reference.every"""
     updates_after: NonNegativeInt = 0
-    """updates that are made after its last one, for schedules"""
+    """updates after the run's last, for schedules"""
     batch_size: PositiveInt = 128
-    """samples (turns) of an update, at least: groups stay whole"""
-    steps_per_batch: PositiveInt = Field(1, description="optimizer steps made out of one batch")
-    epochs: PositiveInt = Field(1, description="times that a batch is gone through")
+    """fewest samples (turns) of an update; groups stay whole"""
+    steps_per_batch: PositiveInt = Field(1, description="optimizer steps per pass through a batch")
+    epochs: PositiveInt = Field(1, description="passes through each batch")
     max_kl: PositiveFloat | None = None
-    """the first step that finds a turn's mean KL (k3) from the policy that the update began with to
-    be above this is the update's last; null: all are made"""
+    """mean KL (k3) of a turn to the policy before the update that ends it early; null: no limit"""
     ema: Decay | None = None
-    """decay, an update, of a running mean of the LoRA's weights, which is saved beside each
-    version; null: none"""
+    """decay per update of a running mean of the LoRA, saved with each version; null: none"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
-    """samples put through at a time; auto: 16, on a GPU as many as tokens allow; never changes the
-    gradient"""
+    """samples per pass; auto: 16, on a GPU as tokens allow; never changes the gradient"""
     micro_batch_tokens: PositiveInt | None = None
-    """tokens put through at a time, prompts included, on a GPU shared ones once; null: as many as
-    micro_batch_size samples have, if they fit; on a GPU with auto 16384"""
+    """tokens per pass, on a GPU shared ones once; null: by micro_batch_size, GPU and auto: 16384"""
     gradient_checkpointing: Switch = "auto"
-    """recompute activations to save memory; auto: where they do not fit"""
+    """recompute activations to save memory; auto: only if they do not fit"""
     compile: bool = Field(False, description="torch.compile the model's layers")
     grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
     max_bad_updates: PositiveInt = 3
-    """updates in a row whose loss or gradient is not finite before the run stops"""
+    """consecutive updates with a non-finite loss or gradient before the run stops"""
 
     @property
     def steps_per_update(self) -> int:
-        """Optimizer steps of an update, unless `max_kl` ends it."""
+        """Optimizer steps of an update, unless `max_kl` ends it early."""
         return self.epochs * self.steps_per_batch
 
     def micro_batch_limits(self, *, on_gpu: bool) -> tuple[int | None, int | None]:
-        """Most samples and most tokens that are put through at a time; None: not bounded."""
+        """Return the most samples and the most tokens per forward pass; None for no limit."""
         if self.micro_batch_size != "auto":
             return self.micro_batch_size, self.micro_batch_tokens
         if on_gpu:
@@ -82,7 +76,7 @@ class LearnerConfig(Section):
         return _SAMPLES, self.micro_batch_tokens
 
     def with_smaller_micro_batches(self, halvings: int) -> Self:
-        """The same with bounds that were halved so often, of tokens too where no size is given."""
+        """Return a copy with the micro-batch limits halved `halvings` times; 0 changes nothing."""
         size, tokens = self.micro_batch_size, self.micro_batch_tokens
         if size == "auto":
             tokens = tokens or _TOKENS

@@ -1,6 +1,6 @@
-"""Opponents of the policy: a section for each kind.
+"""Opponents of the policy: one section per kind.
 
-`collectors/players/__init__.py` says which class plays each.
+`collectors/players/__init__.py` maps each kind to the class that plays it.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from unstable.config.judges import BestOfConfig
 
 
 class DrawConfig(Section):
-    """How often each kind of opponent is drawn."""
+    """Shares of each kind of opponent."""
 
     self: NonNegativeFloat = 0.5
     """share of games against the current policy, all seats trained"""
@@ -24,11 +24,10 @@ class DrawConfig(Section):
 
 
 class PastConfig(Section):
-    """A rule by which a past version is chosen where one is met."""
+    """Rule that chooses a past version as opponent."""
 
     rule: str = "uniform"
-    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> a weight
-    for each"""
+    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> weights"""
     weight: PositiveFloat = 1.0
     """share of the games against past versions, relative to the other rules"""
     args: Arguments = {}
@@ -36,7 +35,7 @@ class PastConfig(Section):
 
 
 def _named(value: Any) -> Any:
-    """A rule may be given by its name alone, and one alone needs no list."""
+    """Return the rules as a list of sections, given a name, a section or a list of either."""
     entries = [value] if isinstance(value, str | dict) else value
     if not isinstance(entries, list):
         return entries
@@ -44,41 +43,41 @@ def _named(value: Any) -> Any:
 
 
 class OpponentConfig(Section):
-    """An opponent that never changes."""
+    """Opponent that never changes."""
 
     is_program: ClassVar[bool] = False
-    """Whether its skill is fixed by a program, so that ratings can be anchored to it."""
+    """True if a program fixes the opponent's skill, so that ratings can be anchored to it."""
     repeats: ClassVar[bool] = True
-    """Whether it answers alike where a game is played again from its seed."""
+    """True if the opponent answers identically when a game is replayed from its seed."""
 
     name: str | None = None
-    """name in tables; default: made from the kind and its target"""
+    """name in tables; default: from the kind and its target"""
     weight: PositiveFloat = 1.0
     """share of the games against fixed opponents, relative to the other entries"""
 
     @property
     def key(self) -> str:
-        """Its name in specs, tables and files."""
+        """Name of the opponent in specs, tables and files."""
         return self.name or type(self).model_fields["kind"].default
 
     @property
     def adapter_folder(self) -> Path | None:
-        """The LoRA adapter that an engine has to serve for it, if any."""
+        """Folder of the LoRA adapter that an engine serves for the opponent; None without one."""
         return None
 
     @property
     def adapter_name(self) -> str:
-        """The name under which an engine serves that adapter."""
+        """Name under which an engine serves the opponent's adapter."""
         return f"checkpoint:{self.key}"
 
     @property
     def answers(self) -> int:
-        """Number of answers to each of its turns, of which a judge's best is played."""
+        """Number of answers to each turn, of which the judge's best is played."""
         return 1
 
 
 class RandomOpponent(OpponentConfig):
-    """Any legal move."""
+    """Opponent that plays random legal moves."""
 
     is_program = True
     kind: Literal["random"] = "random"
@@ -86,14 +85,14 @@ class RandomOpponent(OpponentConfig):
 
 
 class ExpertOpponent(OpponentConfig):
-    """The perfect or strong player that a game comes with."""
+    """Perfect or strong player that comes with a game."""
 
     is_program = True
     kind: Literal["expert"] = "expert"
 
 
 class RulesOpponent(OpponentConfig):
-    """The passable player, by a rule of thumb, of a game that comes without an expert."""
+    """Passable player by rules of thumb, for a game without an expert."""
 
     is_program = True
     kind: Literal["rules"] = "rules"
@@ -113,12 +112,12 @@ class PythonOpponent(OpponentConfig):
 
 
 class CheckpointOpponent(OpponentConfig):
-    """The same base model with another adapter."""
+    """Base model with another adapter."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     path: PathText = Field(description="folder of a LoRA adapter of the same base model")
     temperature: NonNegativeFloat | None = None
-    """its sampling temperature; default: the game's"""
+    """sampling temperature of the opponent; default: the game's"""
     best_of: BestOfConfig = BestOfConfig()
 
     @property
@@ -142,28 +141,24 @@ class OpenAIOpponent(OpponentConfig):
     model: str = Field(description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
     api_key_env: str = "OPENAI_API_KEY"
-    """the environment variable that holds the key"""
+    """environment variable that holds the key"""
     temperature: NonNegativeFloat | None = None
-    """its sampling temperature; default: the game's"""
+    """sampling temperature of the opponent; default: the game's"""
     max_tokens: PositiveInt = 512
-    """longest answer, in tokens, those of a model's hidden reasoning included"""
+    """longest answer, in tokens, hidden reasoning included"""
     extra: Arguments = {}
-    """further parameters of a request, such as {reasoning_effort: low}; null leaves one out
-    ({temperature: null})"""
+    """further parameters of a request, such as {reasoning_effort: low}; null removes one"""
     seeded: bool = False
-    """send each turn's seed: an endpoint that heeds it, as that of unstable serve, answers as the
-    same model would here"""
+    """send each turn's seed, so that an endpoint such as unstable serve answers reproducibly"""
     timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
     max_retries: NonNegativeInt = 4
-    """further requests after a time-out, a lost connection, 429 or 5xx, after longer and longer
-    pauses, or as long as Retry-After says; games.turn_timeout bounds them all"""
+    """retries after timeouts, lost connections, 429 and 5xx; games.turn_timeout bounds them all"""
     max_calls: PositiveInt | None = None
-    """answers that are asked for in the whole run; then it plays no more"""
+    """most answers in the whole run; then the opponent plays no more"""
     max_total_tokens: PositiveInt | None = None
-    """tokens of prompts and answers in the whole run; then it plays no more"""
+    """most tokens of prompts and answers in the whole run; then the opponent plays no more"""
     ledger: PathText | None = None
-    """file in which calls and tokens are counted, which runs may share; default:
-    endpoints/<name>.json in the run's folder"""
+    """file that counts calls and tokens, shareable; default: the run's endpoints/<name>.json"""
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -181,7 +176,7 @@ class OpenAIOpponent(OpponentConfig):
 
     @property
     def is_capped(self) -> bool:
-        """Return whether calls and tokens have to be counted."""
+        """True if calls and tokens must be counted."""
         return self.max_calls is not None or self.max_total_tokens is not None
 
 
@@ -200,27 +195,26 @@ RESERVED_NAMES = ("base", "self", "past", "fixed", "others", "alone", "person", 
 
 
 class OpponentsConfig(Section):
-    """The opponents, and how often each is drawn."""
+    """Opponents, and the share of each kind."""
 
     draw: DrawConfig = DrawConfig()
     past: Annotated[list[PastConfig], BeforeValidator(_named)] = Field([PastConfig()], min_length=1)
-    """which past version is met: a rule, or several with weights"""
+    """rule that chooses a past version, or several with weights"""
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()], description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}"
     )
     pool_size: PositiveInt = 32
     """past versions kept as opponents, the newest ones"""
     pinned: list[Literal["best"] | NonNegativeInt] = []
-    """past versions kept besides, once they are in the pool: numbers, and best, the one with the
-    highest lower bound of its rating (mu - 3 sigma)"""
+    """more past versions to keep, once in the pool: numbers, or best (highest mu - 3 sigma)"""
 
     @property
     def most_past(self) -> int:
-        """Past versions in the pool, at most."""
+        """Most past versions in the pool."""
         return self.pool_size + len(self.pinned)
 
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
-        """Endpoints count in the file that `place` gives for their name, unless they have one."""
+        """Return a copy in which endpoints without a ledger count in the file `place(name)`."""
         fixed = [
             opponent.model_copy(update={"ledger": str(place(opponent.key))})
             if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None

@@ -1,4 +1,4 @@
-"""The config's fields as `--help` shows them."""
+"""Config fields as `--help` shows them."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from unstable.config.base import parts
 
 
 class Option(NamedTuple):
-    """A field as `--help` shows it: Option("learner.epochs", "times that ...", "default: 1")"""
+    """A field as `--help` shows it: Option("learner.epochs", "passes ...", "default: 1")"""
 
     path: str
     meaning: str
@@ -18,9 +18,9 @@ class Option(NamedTuple):
 
 
 def fields(section: type[BaseModel]) -> list[Option]:
-    """Every value of a section and of those below it, once.
+    """List every value of a section and of the sections below it, once.
 
-    N stands for a list's index, NAME for a key of one's own.
+    N in a path is a list's index, NAME a custom key.
     """
     found: dict[str, Option] = {}
     for option in _fields(section, ""):
@@ -29,7 +29,7 @@ def fields(section: type[BaseModel]) -> list[Option]:
 
 
 def outline(config: type[BaseModel]) -> list[Option]:
-    """The sections of a config with what each is about, and its own fields, in order."""
+    """List the sections of a config with their summaries, and its own fields, in order."""
     found = []
     for name, field in config.model_fields.items():
         below = list(_sections(field.annotation))
@@ -39,7 +39,7 @@ def outline(config: type[BaseModel]) -> list[Option]:
 
 
 def within(path: str, section: str) -> bool:
-    """Return whether an option is a section or stands in it; indices may be left out.
+    """Return whether an option is a section or belongs to it; indices may be left out.
 
     >>> within("games.N.invalid_moves.allowed", "games.invalid_moves")
     True
@@ -69,7 +69,7 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[Option]:
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections that a field's type is made of, if any."""
+    """Yield the sections in a field's type."""
     for part in parts(annotation):
         if isinstance(part, type) and issubclass(part, BaseModel):
             yield part

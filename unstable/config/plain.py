@@ -1,4 +1,4 @@
-"""A file's text and YAML as plain values: what is no text, endless or said twice is refused."""
+"""Reading of text files and YAML as plain values, which refuses endless and duplicate ones."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -8,15 +8,15 @@ import yaml
 from unstable.config.base import ConfigError, shown
 
 MOST_BYTES = 2**17
-"""Of a config; more is no config, and would take seconds to parse."""
+"""Most bytes of a config; more would take seconds to parse."""
 MOST_DEPTH = 24
 MOST_DIGITS = 400
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases (they make values that are endless), tags and a key that comes twice.
+    """YAML loader that refuses aliases (they can make endless values), tags and duplicate keys.
 
-    A date is text.
+    Dates stay text.
     """
 
     yaml_implicit_resolvers = {
@@ -62,7 +62,7 @@ def _refuse(place: Any, problem: str) -> NoReturn:
 
 
 def read_yaml(text: str, field: str) -> Any:
-    """The values of a YAML text; raises `ConfigError`, which begins with `field`, at a mistake."""
+    """Return the values of a YAML text; raises `ConfigError` that begins with `field`."""
     try:
         return yaml.load(text, _PlainLoader)
     except yaml.MarkedYAMLError as error:
@@ -74,7 +74,7 @@ def read_yaml(text: str, field: str) -> Any:
 
 
 def read_text(path: Path, field: str) -> str:
-    """A small text file; raises `ConfigError`, which begins with `field`, for anything else."""
+    """Return the text of a small file; raises `ConfigError` that begins with `field`."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ConfigError(f"{field}: is a pipe or a device; give a file")
     try:

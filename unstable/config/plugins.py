@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 @contextmanager
 def faults_to(answer: Callable[[BaseException], object]) -> Iterator[None]:
-    """The border to code that is not ours: what it raises goes to `answer`, and no further.
+    """Pass exceptions of code that is not ours to `answer`, and no further.
 
-    `answer` logs it, keeps it, or raises an error of ours from it. `sys.exit()` is such a fault:
-    it must not end a run without a word.
+    `answer` logs the exception, keeps it, or raises an error of ours from it. `SystemExit` is
+    included: `sys.exit()` in a plugin must not end a run silently.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def faults_to(answer: Callable[[BaseException], object]) -> Iterator[None]:
 
 @contextmanager
 def refusing(subject: str, when: str = "") -> Iterator[None]:
-    """Raise `ConfigError` for what a user's code raises: "<subject> raises <what><when>; ..."."""
+    """Raise `ConfigError` for errors of a user's code: "<subject> raises <what><when>; ..."."""
 
     def refuse(error: BaseException) -> NoReturn:
         if isinstance(error, ConfigError):
@@ -46,9 +46,9 @@ def refusing(subject: str, when: str = "") -> Iterator[None]:
 
 
 def import_all(modules: Iterable[str]) -> None:
-    """Import what games and players need; a game that needs what cannot be imported fails later.
+    """Import the modules that games and players need, and log each failure.
 
-    What fails is logged.
+    A game that needs a module that cannot be imported fails later.
     """
     for module in sorted(modules):
         with faults_to(partial(logger.warning, "%s cannot be imported: %r", module)):
@@ -56,7 +56,7 @@ def import_all(modules: Iterable[str]) -> None:
 
 
 def import_users(module: str, place: str) -> ModuleType:
-    """A user's module; raises `ConfigError` that begins with `place`."""
+    """Import a user's module; raises `ConfigError` that begins with `place`."""
     with refusing(f"{place}: importing {module}"):
         try:
             return importlib.import_module(module)
@@ -71,9 +71,9 @@ def import_users(module: str, place: str) -> ModuleType:
 
 @cache
 def registered(kind: str) -> Mapping[str, EntryPoint]:
-    """Map names to the entry points `unstable.KIND` of installed packages, this one among them.
+    """Map names to the entry points `unstable.KIND` of installed packages, this one included.
 
-    Raises `ConfigError` where this package was installed before it had any.
+    Raises `ConfigError` if this package as installed declares no such entry points.
     """
     found = {each.name: each for each in entry_points(group=f"unstable.{kind}")}
     if not any(each.value.startswith("unstable.") for each in found.values()):
@@ -87,7 +87,7 @@ def registered(kind: str) -> Mapping[str, EntryPoint]:
 def load_target(target: str, field: str = "target") -> Any:
     """Import `package.module:name`; raises `ConfigError` that starts with the config's field.
 
-    Its cause is what the import raised.
+    The cause of the error is the exception of the import.
 
     >>> load_target("math:floor")(2.5)
     2
@@ -104,9 +104,9 @@ def load_target(target: str, field: str = "target") -> Any:
 
 
 def target_or(built_in: Mapping[str, T], name: str, field: str, kind: str) -> T:
-    """The built-in one of a name, or what `package.module:name` names.
+    """Return the built-in object of a name, or import `package.module:name`.
 
-    Raises `ConfigError` that starts with the config's field where it is no `kind` of thing.
+    Raises `ConfigError` that starts with the config's field if no `kind` has that name.
     """
     if ":" in name:
         found: T = load_target(name, field)
@@ -118,7 +118,7 @@ def target_or(built_in: Mapping[str, T], name: str, field: str, kind: str) -> T:
 
 
 def described(error: BaseException) -> str:
-    """An error of a user's code in a few words of one line."""
+    """Describe an error of a user's code in a few words on one line."""
     text = " ".join(str(error).split())
     text = text if len(text) <= 200 else f"{text[:200]}..."
     return text if isinstance(error, ImportError) else f"{type(error).__name__} {text}".rstrip()
@@ -127,7 +127,7 @@ def described(error: BaseException) -> str:
 def check_target(
     field: str, target: str, remedy: str, *given: Any, also: type | None = None
 ) -> Any:
-    """Import a target, if it can be called with what is `given` or is an instance of `also`.
+    """Import a target that can be called with `given` or is an instance of `also`.
 
     Raises `ConfigError` for anything else.
     """
@@ -143,7 +143,7 @@ def check_target(
 def check_call(
     place: str, function: Callable[..., Any], remedy: str, /, *given: Any, **named: Any
 ) -> None:
-    """Raise `ConfigError` that starts with `place` where such a call cannot be made."""
+    """Raise `ConfigError` that starts with `place` if a function does not take these arguments."""
     if not callable(function):
         raise ConfigError(f"{place}: not callable; {remedy}")
     try:
@@ -153,17 +153,15 @@ def check_call(
 
 
 class _OverError(BaseException):
-    """Raised into code that has not come back in time; an `except Exception` of its own lets it
-    pass.
-    """
+    """Exception raised into code that is over time, which its `except Exception` does not catch."""
 
 
 @contextmanager
 def time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Raise `TimeoutError` with `message` where what runs meanwhile is not over in `seconds`.
+    """Raise `TimeoutError` with `message` if the body takes more than `seconds`.
 
-    An alarm ends loops, sleeps and most of what waits in C. It reaches the main thread alone, so
-    in any other nothing is bounded; nor is code that never comes back to the interpreter.
+    An alarm interrupts loops, sleeps and most waits in C. It reaches only the main thread: other
+    threads are not bounded, nor is code that never returns to the interpreter.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

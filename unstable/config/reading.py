@@ -1,4 +1,4 @@
-"""A config from a file and a command line's options, and back to YAML."""
+"""Reading of a config from a file and a command line's options, and writing it as YAML."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from unstable.config.supervised import DATA_KINDS, LearnRun, SFTRun, WorldRun
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 ROOTS: dict[str, type[RunConfig]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
-"""Commands with a section of their own, by its name; the config of others has none of these."""
+"""Config of each command that has a section of its own, by the section's name."""
 C = TypeVar("C", bound=RunConfig)
 EXPONENT = re.compile(r"[+-]?\d+e[+-]?\d+", re.IGNORECASE)
 
@@ -48,7 +48,7 @@ def parse_as(root: type[C], data: dict[str, Any]) -> C:
 
 
 def one_line(error: ValidationError, data: dict[str, Any]) -> str:
-    """Pydantic's first complaint about `data` as "field = value: what is wrong"."""
+    """Return pydantic's first complaint about `data` as "field = value: what is wrong"."""
     first, *others = error.errors(include_url=False)
     field = _place(first, data)
     if first["type"] == "union_tag_invalid":
@@ -76,7 +76,7 @@ def one_line(error: ValidationError, data: dict[str, Any]) -> str:
 
 
 def _place(complaint: ErrorDetails, data: Any) -> str:
-    """The dotted path of a complaint, less the members of unions that pydantic adds to it."""
+    """Return the dotted path of a complaint, without the union members that pydantic adds."""
     path: list[str] = []
     for part in complaint["loc"]:
         if isinstance(data, dict):
@@ -95,7 +95,7 @@ S = TypeVar("S", bound=Section)
 
 
 def read_section(kind: type[S], text: str, place: str, example: str) -> S:
-    """Read a section from YAML; raises `ConfigError`, which begins with `place`."""
+    """Read a section from YAML; raises `ConfigError` that begins with `place`."""
     data = read_yaml(text, place)
     if not isinstance(data, dict):
         raise ConfigError(f"{place}: holds a {type(data).__name__}; write keys such as {example}:")
@@ -113,7 +113,7 @@ def dump_section(section: Section) -> str:
 
 
 def paths_in(fields: Mapping[str, Any]) -> Iterator[str]:
-    """The dotted path of each value, of those in sections too: {"loop": {"steps": 9}}"""
+    """Yield the dotted path of each value: loop.steps for {"loop": {"steps": 9}}."""
     for path, value in fields.items():
         if isinstance(value, dict) and value:
             yield from (f"{path}.{below}" for below in paths_in(value))
@@ -122,7 +122,7 @@ def paths_in(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_numbers(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields with numbers such as 1e-3, which YAML takes for text."""
+    """Return fields with texts such as 1e-3, which YAML reads as text, as numbers."""
     is_number = {path: bool(EXPONENT.fullmatch(str(value))) for path, value in fields.items()}
     return {path: float(value) if is_number[path] else value for path, value in fields.items()}
 
@@ -132,9 +132,9 @@ def _root_of(data: Mapping[str, Any]) -> type[RunConfig]:
 
 
 def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """The config of a shipped name (`default`) or of a YAML file, with `overrides` by dotted path.
+    """Load a shipped config (`default`) or a YAML file, with `overrides` by dotted path.
 
-    With a command's section if the file has one.
+    The config has a command's section if the file has one.
 
     >>> load("default", {"games.0.env": "Nim-v0", "learner.epochs": 2}).learner.epochs
     2
@@ -144,7 +144,7 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
 
 
 def load_as(root: type[C], name: str, overrides: Mapping[str, Any] | None = None) -> C:
-    """Read the config of a command; sections of other commands in the file are left out."""
+    """Load the config of a command; sections of other commands in the file are left out."""
     return _loaded(root, _read(name), overrides)
 
 
@@ -158,14 +158,14 @@ def _loaded(root: type[C], data: dict[str, Any], overrides: Mapping[str, Any] | 
     if (name := overrides.get("learner.algorithm.name", current)) != current:
         data["learner"]["algorithm"] = _shared(config.learner.algorithm, str(name))
     for path, value in overrides.items():
-        # The port alone leaves the section's other fields as they are.
+        # The port alone leaves the section's other fields unchanged.
         is_port = path == "listen" and isinstance(value, int)
         _put(data, "listen.port" if is_port else path, value)
     return parse_as(root, data)
 
 
 def _shared(algorithm: AlgorithmConfig, name: str) -> dict[str, Any]:
-    """Return the keys set for an algorithm that mean something in the one of that name as well."""
+    """Return the settings of an algorithm that also apply to the algorithm `name`."""
     shared = algorithm.model_fields_set & AlgorithmConfig.model_fields.keys() - {"name"}
     kind = ALGORITHMS.get(name, AlgorithmConfig)
     return algorithm.model_dump(include=shared - kind.without.keys())
@@ -210,6 +210,6 @@ def _index(entries: list[Any], key: str) -> int:
 
 
 def dump(config: RunConfig) -> str:
-    """The config as YAML that `load` reads back to an equal config."""
+    """Return the config as YAML that `load` reads back to an equal config."""
     data = {"format": FORMAT, **config.model_dump(mode="json")}
     return yaml.safe_dump(data, sort_keys=False, width=100)

@@ -1,4 +1,4 @@
-"""What is asked over the network: whether anything answers, and when to ask again."""
+"""Network checks: whether an address answers, and the pauses between retries."""
 
 import random
 import threading
@@ -15,16 +15,17 @@ PATIENCE_S = 5.0
 
 
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer, and leads nowhere."""
+    """Handler that takes a redirect as an answer and does not follow it."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def silence(url: str) -> str | None:
-    """Why nothing answers at a URL within `PATIENCE_S`; None where anything does, errors included.
+    """Return why nothing answers at a URL within `PATIENCE_S`; None if anything does.
 
-    The proxies of the environment are used for other hosts, as by the libraries that ask for more.
+    An HTTP error is an answer. Requests to other hosts use the environment's proxies, as the
+    libraries that send later requests do.
     """
     outcome: list[str | None] = ["it does not answer"]
 
@@ -39,7 +40,7 @@ def silence(url: str) -> str | None:
             return
         outcome[0] = None
 
-    # In a thread of its own: looking up a name has no time-out.
+    # In a separate thread: looking up a name has no timeout.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(PATIENCE_S)
@@ -47,7 +48,7 @@ def silence(url: str) -> str | None:
 
 
 def retry_after(headers: Any) -> float | None:
-    """Seconds to wait for, by a reply's headers: a number of them, or a date."""
+    """Return the seconds to wait by a reply's headers, a number or a date; None if not stated."""
     try:
         if (milliseconds := headers.get("retry-after-ms")) is not None:
             return max(0.0, float(milliseconds) / 1000)
@@ -61,6 +62,6 @@ def retry_after(headers: Any) -> float | None:
 
 
 def backoff(failed: int, first_s: float, longest_s: float) -> float:
-    """Seconds until the next try after so many, apart for tries that failed at once."""
+    """Return the seconds to wait after `failed` tries, with jitter between simultaneous ones."""
     jitter = random.Random(time.monotonic_ns()).uniform(0.75, 1.0)
     return jitter * min(first_s * 2 ** (failed - 1), longest_s)

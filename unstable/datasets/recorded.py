@@ -1,4 +1,4 @@
-"""Recorded games as groups, in any order: an index holds numbers alone, games stay on file."""
+"""Recorded games as groups, in any order; the index holds only numbers, games stay in files."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -14,20 +14,20 @@ from unstable.records.reading import Skipped
 from unstable.types import PAST, GameResult, PackedTrajectory, RecordedGame, Trajectory
 
 SELF = "self"
-"""Among names of opponents: games in which every seat was trained."""
+"""Name among opponents for games in which every seat was trained."""
 
 
 class Source(NamedTuple):
     """A run whose games are trained on."""
 
-    files: Mapping[Path, int]  # of training games, each with the byte up to which it is read
+    files: Mapping[Path, int]  # of training games, each with the byte at which reading ends
     trajectories: Callable[[RecordedGame], list[Trajectory]]
-    judged: frozenset[tuple[int, int]] | None = None  # games and seats that a judge let through
+    judged: frozenset[tuple[int, int]] | None = None  # games and seats that a judge accepts
 
 
 @dataclass(slots=True)
 class IndexCounts:
-    """Counts of what an index has found."""
+    """Counts of an index."""
 
     games: int = 0
     groups: int = 0  # to train on or held out
@@ -40,7 +40,7 @@ class IndexCounts:
 
 @dataclass(slots=True)
 class _RecordedGroup:
-    """A group that still misses members."""
+    """A group that still lacks members."""
 
     missing: int
     is_held_out: bool
@@ -51,10 +51,10 @@ class _RecordedGroup:
 
 
 class GroupIndex:
-    """Places of each group's games on file: 16 bytes a game and 40 a group, whatever these hold.
+    """Index of each group's games in files: 16 bytes per game and 40 per group.
 
-    Ids of games and groups are made different from run to run. `learn` says which trajectories are
-    kept, `least` how many a group needs where some are not.
+    Ids of games and groups are made unique across runs. `learn` selects trajectories; `least` is
+    the number that a group needs if some are left out.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class GroupIndex:
         self._owners = array("q")  # pairs of a source's index and the group's id there
         self._offsets: list[tuple[int, int]] = []  # of game and group ids, by source
         self.sizes = array("q")
-        """Samples of each group."""
+        """Number of samples of each group."""
         self.train: list[int] = []
         self.held_out: list[int] = []
         self.counts = IndexCounts()
         self.opponents: set[str] = set()
-        """All names of opponents that the games have."""
+        """Names of all opponents in the games."""
         games = groups = 0
         for number, source in enumerate(sources):
             self._offsets.append((games, groups))
@@ -91,7 +91,7 @@ class GroupIndex:
         is_held_out: Callable[[GameResult], bool],
         skipped: Skipped,
     ) -> tuple[int, int]:
-        """Take in a run's games; the highest ids of its games and groups."""
+        """Index a run's games; returns the highest ids of its games and groups."""
         waiting: dict[int, _RecordedGroup] = {}
         last_game = last_group = -1
         for path, end in source.files.items():
@@ -109,7 +109,7 @@ class GroupIndex:
     def _take(
         self, number: int, result: RecordedGame, place: int, waiting: dict[int, _RecordedGroup]
     ) -> None:
-        """Take in a game, and put those of its groups away that are whole with it."""
+        """Index a game, and store the groups that it completes."""
         self.counts.games += 1
         self.opponents |= opponents_of(result)
         kept, others = self._split(number, result)
@@ -127,7 +127,7 @@ class GroupIndex:
     def _split(
         self, number: int, result: RecordedGame
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """A game's trajectories: those that filters keep, and the others."""
+        """Split a game's trajectories into kept and filtered ones."""
         source = self._sources[number]
         games = {game.spec.game_id: game for game in result.games}
         sides: tuple[list[Trajectory], list[Trajectory]] = ([], [])
@@ -137,7 +137,7 @@ class GroupIndex:
         return sides
 
     def _arrive(self, number: int, result: GameResult, waiting: dict[int, _RecordedGroup]) -> None:
-        """Count a game for the groups of its seats, and put those away that are whole."""
+        """Count a game for the groups of its seats, and store the groups that are complete."""
         for group_id, _ in _groups_of(result):
             group = waiting[group_id]
             group.missing -= result.spec.branches or 1
@@ -159,7 +159,7 @@ class GroupIndex:
         self.counts.samples += group.samples
 
     def groups(self, indices: Iterable[int], window: int) -> Iterator[tuple[PackedTrajectory, ...]]:
-        """The groups in this order; `window` of them are read at a time, each game once."""
+        """Yield the groups in this order; `window` of them are read at a time, each game once."""
         ahead: list[int] = []
         for index in indices:
             ahead.append(index)
@@ -169,7 +169,7 @@ class GroupIndex:
         yield from self._window(ahead)
 
     def _window(self, indices: Sequence[int]) -> Iterator[tuple[PackedTrajectory, ...]]:
-        """The groups in this order, read in the order in which they lie on file."""
+        """Yield the groups in this order; their games are read in the order of the files."""
         wanted: dict[tuple[int, int], set[int]] = {}  # groups, by file and byte
         found: dict[int, list[PackedTrajectory]] = {}
         for index in indices:
@@ -198,7 +198,7 @@ class GroupIndex:
 def _keeps(
     learn: LearnConfig, game: GameResult, own: Trajectory, judged: Set[tuple[int, int]] | None
 ) -> bool:
-    """Return whether a seat's trajectory is trained on; `judged` are those let through."""
+    """Return whether a seat's trajectory is trained on; `judged` has the ones judges accept."""
     if learn.winners and not (own.outcome > 0 and game.forfeit is None):
         return False
     if learn.versions is not None:
@@ -211,7 +211,7 @@ def _keeps(
 
 
 def opponents_of(game: GameResult) -> set[str]:
-    """The names by which a game's opponents may be called."""
+    """Return the names of a game's opponents, with `PAST` for a version, or `SELF` without any."""
     others = [seat.player for seat in game.spec.seats if not seat.trained]
     if not others:
         return {SELF}
@@ -220,6 +220,6 @@ def opponents_of(game: GameResult) -> set[str]:
 
 
 def _groups_of(result: GameResult) -> list[tuple[int, int]]:
-    """The group of each trained seat of a game, and how many trajectories it has."""
+    """Return the group of each trained seat of a game, and its number of trajectories."""
     seats = result.spec.seats
     return [(each.group_id, each.group_size) for each in seats if each.group_id is not None]

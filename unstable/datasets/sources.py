@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 def expert_examples(
     game: GameConfig, prompts: PromptBuilder, *, number: int, seed: int, rationale: bool = False
 ) -> list[Example]:
-    """`number` different prompts of a game, evenly from its seats, with an expert's moves.
+    """Return `number` different prompts of a game, evenly from its seats, with an expert's moves.
 
     They come from games in which every seat plays the expert's moves at a rate of its own and
-    random ones otherwise; positions where all that is legal is as good are left out. Where
-    `_PATIENCE` games bring nothing new, all that were found, and the log says how many. `rationale`
-    puts a sentence of reasoning before the move. Raises `ConfigError` for a prompt style that has
-    no place for it and for a parser that reads the move out of no form of answer, and `ValueError`
-    for a game without an expert.
+    random ones otherwise; positions whose legal moves are all equally good are left out. If
+    `_PATIENCE` games bring nothing new, all found examples are returned, and the log states their
+    number. `rationale` adds a sentence of reasoning before the move. Raises `ConfigError` if the
+    prompt style has no place for it, or if the parser reads the move from no form of answer, and
+    `ValueError` for a game without an expert.
     """
     style = prompts.style
     if rationale and not style.reasoning:
@@ -74,7 +74,7 @@ def _progress(pools: Collection[list[Example]], number: int, quota: int) -> int:
 def _play(
     config: GameConfig, prompts: PromptBuilder, seed: int, rationale: bool
 ) -> Iterator[Example]:
-    """A game's positions in which moves differ in value, each with a move of the expert."""
+    """Yield a game's positions whose moves differ in value, each with a move of the expert."""
     rng = random.Random(derive_seed(seed, "moves"))
     game = Game(config, seed)
     expert_share = [rng.random() for _ in range(config.seats)]
@@ -97,7 +97,7 @@ def _play(
 def random_turns(
     game: GameConfig, seed: int, rng: random.Random
 ) -> Iterator[tuple[Observation, list[str]]]:
-    """A game of random legal moves: before each what its seat is shown, and what is legal.
+    """Yield each turn's observation and legal moves in a game of random legal moves.
 
     Raises `ValueError` for a game that does not list its legal moves.
     """
@@ -111,11 +111,11 @@ def random_turns(
 def random_positions(
     game: GameConfig, prompts: PromptBuilder, *, number: int, most: int, seed: int
 ) -> list[list[Example]]:
-    """`number` positions of random games, each with all its legal moves, or `most` random ones.
+    """Return `number` positions of random games, each with all legal moves or `most` random ones.
 
-    Evenly from all sets of legal moves that came up, so that rare ones are learned too.
-    Raises `ConfigError` where the game's parser reads a legal move out of no form of answer, and
-    `ValueError` for a game that does not list them.
+    They are taken evenly from all sets of legal moves that occurred, so that rare ones are learned
+    too. Raises `ConfigError` if the game's parser reads a legal move from no form of answer, and
+    `ValueError` for a game that does not list its moves.
     """
     found: dict[tuple[str, ...], list[list[Example]]] = {}  # by what is legal
     for index in count():
@@ -137,11 +137,11 @@ def random_positions(
 
 
 def jsonl_examples(path: Path, game: GameConfig, prompts: PromptBuilder) -> list[Example]:
-    """A person's own examples of a game: JSON lines, or a list of rows.
+    """Read a user's own examples of a game from JSON lines, or a list of rows.
 
-    {"observation": text, "action": text}: the text as a player of the game sees it, and the action,
-    written as the game's parser reads it. Else a chat in any of the forms of `formats.turns_of`,
-    of which each answer is an example. Raises `ConfigError` naming file and row.
+    {"observation": text, "action": text}: the text as a player of the game sees it, and the action
+    as the game's parser reads it. Else a chat in any of the forms of `formats.turns_of`, of which
+    each answer is an example. Raises `ConfigError` that names file and row.
     """
     return [
         example
@@ -153,7 +153,7 @@ def jsonl_examples(path: Path, game: GameConfig, prompts: PromptBuilder) -> list
 def own_examples(
     place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuilder
 ) -> list[Example]:
-    """The examples of a row of `jsonl_examples`; `place` names its file and line."""
+    """Return the examples of a row of `jsonl_examples`; `place` names its file and line."""
     if row.keys() >= {"observation", "action"}:
         return [action_example(place, row["observation"], row["action"], game, prompts)]
     turns = turns_of(place, row)
@@ -169,7 +169,7 @@ def own_examples(
 def action_example(
     place: str, observation: Any, action: Any, game: GameConfig, prompts: PromptBuilder
 ) -> Example:
-    """The action as an answer to an observation; raises `ConfigError`."""
+    """Return the example of an action in answer to an observation; raises `ConfigError`."""
     if not (is_text(observation) and is_text(action)):
         raise ConfigError(f"{place}: give the texts observation and action")
     # Games files record a model's observation with the request, which the prompt adds.
@@ -183,7 +183,7 @@ def action_example(
 
 
 def chat_example(chat: Chat, answer: str, game: GameConfig, prompts: PromptBuilder) -> Example:
-    """The answer to a chat, both taken as they are."""
+    """Return the example of an answer to a chat, both unchanged."""
     return Example(
         env=game.key,
         seat=None,
@@ -194,12 +194,12 @@ def chat_example(chat: Chat, answer: str, game: GameConfig, prompts: PromptBuild
 
 
 def jsonl_pairs(path: Path, game: GameConfig, prompts: PromptBuilder) -> list[PairExample]:
-    """A person's own pairs of a game: JSON lines, or a list of rows.
+    """Read a user's own pairs of a game from JSON lines, or a list of rows.
 
     {"observation": text, "chosen": action, "rejected": action}: the text as a player of the game
-    sees it, and two actions, written as the game's parser reads them. Else a preference in any of
-    the forms of `formats.preference_of`, whose prompt and answers are taken as they are. Raises
-    `ConfigError` naming file and row.
+    sees it, and two actions as the game's parser reads them. Else a preference in any of the forms
+    of `formats.preference_of`, whose prompt and answers are used unchanged. Raises `ConfigError`
+    that names file and row.
     """
     return [_pair(place, row, game, prompts) for place, row in read_rows(path)]
 
@@ -237,14 +237,14 @@ def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuil
 def recorded_examples(
     files: Sequence[Path], tokenizer: Any, *, winners_only: bool = True, forfeits: bool = False
 ) -> list[Example]:
-    """Turns of the policy out of `games/train-*.jsonl`, each pair of prompt and answer once.
+    """Return turns of the policy from `games/train-*.jsonl`, each pair of prompt and answer once.
 
-    Their ids are taken as they were recorded. Only legal moves in answers that the parser read and
-    that were not cut off count, none of an opening; with `winners_only` of winners alone, and a win
-    by another seat's forfeit is none, unless `forfeits`. Left out, and counted in the log, are
-    prompts in which text became control tokens, as older records may have them. Raises
-    `ConfigError` for games of an evaluation, which are never trained on, and for those of another
-    tokenizer.
+    Token ids stay as recorded. A turn counts if its move was legal, the parser read its answer, the
+    answer was not cut off, and it is not part of an opening; with `winners_only` only winners'
+    turns count, and a win by another seat's forfeit counts only with `forfeits`. Prompts in which
+    text became control tokens, as older records may have them, are left out and counted in the log.
+    Raises `ConfigError` for games of an evaluation, which are never trained on, and for games of
+    another tokenizer.
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     encoder, forged = TextEncoder(tokenizer), 0

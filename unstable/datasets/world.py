@@ -1,7 +1,7 @@
 """Synthetic pretraining: prompts of play with their legal answers, and questions.
 
-The answers of play are random legal moves, so that a model learns to speak and to move and nothing
-of strategy. Questions are about a game's rules and stand under prompts that play never has.
+Answers in play are random legal moves, so that a model learns the form and the rules, and nothing
+of strategy. Questions are about a game's rules, in prompts that play never has.
 """
 
 import random
@@ -19,18 +19,18 @@ from unstable.prompts import PromptBuilder, PromptStyle, write_answer
 from unstable.types.seeds import derive_seed
 
 _PARTS = re.compile(r"(?:[A-Za-z]{3,}|[ |:;,?]){2,}")
-"""Words and what parts them; a board's own signs are left alone, a token each."""
+"""Words and the text between them; a board's own signs are excluded, one token each."""
 
 
 class SyntheticExample(NamedTuple):
-    """A prompt, and the answers that are right, each as likely as the others."""
+    """A prompt with its right answers, which are equally likely."""
 
     prompt_ids: list[int]
     answers: list[list[int]]
 
 
 def check_world(game: GameConfig, field: str) -> None:
-    """Raise `ConfigError` where no small world can be made of a game."""
+    """Raise `ConfigError` if no small world can be made of a game."""
     if not lists_legal_moves(game):
         raise ConfigError(
             f"{field}.env = {game.env!r}: does not list its legal moves; "
@@ -46,7 +46,7 @@ def check_world(game: GameConfig, field: str) -> None:
 def random_play(
     game: GameConfig, prompts: PromptBuilder, number: int, seed: int
 ) -> list[SyntheticExample]:
-    """The positions of `number` games of random legal moves, as often as they came up."""
+    """Return the positions of `number` games of random legal moves, as often as they occurred."""
     examples: list[SyntheticExample] = []
     known: dict[str, SyntheticExample] = {}
     for index in range(number):
@@ -64,9 +64,9 @@ def random_play(
 def question_examples(
     question: Question, prompts: PromptBuilder, number: int, rng: random.Random
 ) -> list[SyntheticExample]:
-    """`number` questions of a kind, each with all answers that were right whenever it was drawn.
+    """Return `number` questions of a kind, each with all answers that were right in any draw.
 
-    So a question whose answer depends on what it does not say says no more than what may be.
+    Thus a question whose answer depends on facts that it omits has every possible answer.
     """
     known: dict[str, SyntheticExample] = {}
     examples, right = [], dict[str, dict[str, None]]()
@@ -85,10 +85,10 @@ def question_examples(
 
 
 def words_of_play(game: GameConfig, number: int = 100) -> list[str]:
-    """Words of several letters in the legal moves of random games, such as check and bet.
+    """Return words of several letters in the legal moves of random games, such as check and bet.
 
-    With the words that stand in every position, and what parts them, such as " Current player: "
-    or " | ", where that is the same in half of all positions: fewer tokens then say as much.
+    Also returns the words of every position, and the text between words of at least half of them,
+    such as " Current player: " or " | ", so that prompts have fewer tokens.
     """
     moves, positions = set[str](), list[str]()
     for index in range(number):
@@ -105,9 +105,9 @@ def words_of_play(game: GameConfig, number: int = 100) -> list[str]:
 
 
 def constant_texts(games: Sequence[GameConfig]) -> list[str]:
-    """List texts that stand unchanged in prompts and questions, so that a token each can be it.
+    """List texts that occur unchanged in prompts and questions, so that each can be one token.
 
-    The words that moves are made of are among them.
+    The words of moves are among them.
     """
     found: list[str] = []
     for game in games:

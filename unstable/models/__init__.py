@@ -1,5 +1,5 @@
-"""Models: base weights, tokenizer and LoRA adapters, as engines and learners both need them.
+"""Models: base weights, tokenizers and LoRA adapters, as engines and learners both need them.
 
-Names and folders come in; loaded models, weights as bytes or files, and sizes go out. What a model
-is used for never enters.
+Input is names and folders; output is loaded models, weights as bytes or files, and sizes. The use
+of a model is not part of this room.
 """

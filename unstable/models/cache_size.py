@@ -1,4 +1,4 @@
-"""What a model's own cache takes, read from its config without any weights."""
+"""Size of a model's own cache, read from its config without any weights."""
 
 import copy
 import inspect
@@ -19,16 +19,16 @@ _LENGTHS = (4, 8)  # tokens; shorter than any window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
-    """Elements that a cache holds."""
+    """Elements of a cache."""
 
     token: int  # of each token
-    request: int  # of each request besides: states of convolutions and recurrences
+    request: int  # more of each request: states of convolutions and recurrences
 
 
 def read_cache_size(model: ModelConfig) -> CacheSize | None:
-    """The size of the own cache of a model that cannot be packed; None for one that can be.
+    """Return the cache's size for a model that cannot be packed; None if it can be packed.
 
-    Raises `ConfigError` where its config cannot be read.
+    Raises `ConfigError` if its config cannot be read.
     """
     return _read(model.name)
 
@@ -42,7 +42,7 @@ def _read(name: str) -> CacheSize | None:
 def cache_size(config: "PretrainedConfig") -> CacheSize:
     """Measure a cache that the model fills on torch's meta device, where nothing is computed.
 
-    Nothing for a model whose cache is none of transformers', which is served without one; keys and
+    Zero for a model that takes no cache of transformers, which is served without one; keys and
     values of all layers for one that needs more than that device can do.
     """
     import torch
@@ -77,7 +77,7 @@ def cache_size(config: "PretrainedConfig") -> CacheSize:
 
 
 def _elements(cache: "Cache") -> Iterator[int]:
-    """Elements of each tensor in the cache."""
+    """Yield the number of elements of each tensor in the cache."""
     import torch
 
     for layer in cache.layers:

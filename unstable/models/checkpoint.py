@@ -19,7 +19,7 @@ from unstable.types import Adapter
 
 STATE_FILE = "learner.pt"
 AVERAGE = "average"
-"""The folder in a checkpoint's that holds the running mean of the weights, as an adapter."""
+"""Folder in a checkpoint that holds the running mean of the weights, as an adapter."""
 
 
 class Snapshot(NamedTuple):
@@ -30,9 +30,9 @@ class Snapshot(NamedTuple):
     state: Mapping[str, Any]  # what `torch.load` reads without running code
 
     def write(self, folder: Path) -> None:
-        """Write a new folder, whole or not at all.
+        """Write a new folder, completely or not at all.
 
-        Raises `FileExistsError` rather than write over any.
+        Raises `FileExistsError` instead of overwriting a folder.
         """
         with new_checkpoint(folder) as scratch:
             write_adapter(self.adapter, scratch)
@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
 
 def copied(value: Any) -> Any:
-    """A state whose tensors are copies on the processor."""
+    """Return a state with its tensors copied to the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -56,7 +56,7 @@ def copied(value: Any) -> Any:
 
 
 def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
-    """The adapter and the learner's state; raises `ConfigError` for what is none."""
+    """Read the adapter and the learner's state; raises `ConfigError` if it is no checkpoint."""
     path = folder / STATE_FILE
     try:
         state = _read_state(path)
@@ -99,7 +99,7 @@ def _short(error: Exception) -> str:
 
 
 def _read_state(path: Path, *, mmap: bool = False) -> dict[str, Any]:
-    """Tensors and plain values of a file, in which nothing is run."""
+    """Read the tensors and plain values of a file, without running code from it."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, LookupError) as error:
@@ -124,5 +124,5 @@ def _moments_problem(adamw: Mapping[str, Any]) -> str | None:
 
 
 def read_average(folder: Path) -> Adapter:
-    """The running mean of the weights in a checkpoint; raises `ConfigError` where it has none."""
+    """Read the running mean of the weights in a checkpoint; raises `ConfigError` if it has none."""
     return read_adapter(folder / AVERAGE, f"average of {folder.name}")

@@ -1,4 +1,4 @@
-"""What is about to be loaded, in a line, before it is."""
+"""Description of a model in one line, before it is loaded."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from unstable.models.wheels import WHEELS
 
 
 def model_line(model: ModelConfig, dtype: str) -> str:
-    """Name, type, path with its reason, size and precision; and whose chat template it is put in.
+    """Return name, type, path with its reason, size, precision and unusual chat template.
 
-    Reads configs alone. Raises `ConfigError` as `read_shape` does.
+    Reads only configs. Raises `ConfigError` if the model's shape cannot be read.
     """
     config, shape = known_config(model.name), read_shape(model)
     support = support_of(config)

@@ -1,7 +1,7 @@
-"""GGUF files: what one says of itself, and the folder in Hugging Face form that is made of it.
+"""GGUF files: their headers, and their conversion to folders in Hugging Face form.
 
-transformers reads them. What it would need seconds or a whole load for is read from the file's own
-header here: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+transformers reads the files. Facts that would cost it seconds or a whole load are read from the
+file's own header here: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _SPARE_BYTES = 200_000_000  # of disk, besides the weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a GGUF file says of itself."""
+    """Header of a GGUF file."""
 
     architecture: str  # as llama.cpp names it
     has_tokenizer: bool
@@ -41,9 +41,9 @@ class Header:
 
 
 def find_gguf(folder: Path) -> Path | None:
-    """The GGUF file in a folder; None where there is none.
+    """Return the GGUF file in a folder; None if it has none.
 
-    Raises `ConfigError` where there are several. A projector of images is not counted.
+    Raises `ConfigError` for several. A projector of images is not counted.
     """
     files = sorted(path for path in folder.glob(f"*{SUFFIX}") if "mmproj" not in path.name)
     if len(files) > 1:
@@ -55,7 +55,7 @@ def find_gguf(folder: Path) -> Path | None:
 
 
 def check_gguf(path: Path, name: str) -> None:
-    """Raise `ConfigError` where a file cannot be unpacked; reads no weights.
+    """Raise `ConfigError` if a file cannot be unpacked; reads no weights.
 
     `name` is `model.name`.
     """
@@ -74,7 +74,7 @@ def check_gguf(path: Path, name: str) -> None:
 
 
 def unpacked_gguf(path: Path, name: str) -> Path:
-    """Folder of the dequantized file in the user's cache, made on first use."""
+    """Return the folder of the dequantized file in the user's cache, made on first use."""
     status = path.stat()
     known_by = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
     key = hashlib.sha256(known_by.encode()).hexdigest()[:12]
@@ -82,9 +82,9 @@ def unpacked_gguf(path: Path, name: str) -> Path:
 
 
 def unpacked(parts: Sequence[Path], folder: Path, name: str) -> Path:
-    """`folder`, into which the file that the parts make is dequantized if it is not there.
+    """Return `folder`, after dequantizing the file that the parts make into it if it is missing.
 
-    Raises `ConfigError` where that cannot be.
+    Raises `ConfigError` if that fails.
     """
     if folder.is_dir():
         return folder
@@ -163,9 +163,9 @@ def _header(parts: Sequence[Path], name: str) -> Header:
 
 
 def read_header(parts: Sequence[Path]) -> Header:
-    """What the file says that the parts make; raises `ValueError` or `struct.error` for no GGUF.
+    """Read the header of the file that the parts make; raises `ValueError` or `struct.error`.
 
-    For one that ends too early, too. All but the weights is in the first part.
+    They are raised if it is no GGUF file, or is truncated. Only weights are in later parts.
     """
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -200,7 +200,7 @@ def read_header(parts: Sequence[Path]) -> Header:
 
 
 class _Cursor:
-    """Reads one value after the other."""
+    """Reader of one value after another."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -219,7 +219,7 @@ class _Cursor:
         return self._data[self.at - size : self.at].decode("utf-8", "replace")
 
     def entry(self) -> tuple[str, Any]:
-        """A name and its value, of a list how many it has."""
+        """Return a name and its value; for a list, its length."""
         return self.text(), self._value(self.number("I"))
 
     def _value(self, kind: int) -> Any:

@@ -1,4 +1,4 @@
-"""The hub: what is pushed to it, and the user's own cache."""
+"""Uploads to the hub, and the user's own cache."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from unstable.config.remote import silence
 
 
 def check_push(repository: str) -> None:
-    """Raise `ConfigError` where nothing could be pushed; the hub is asked, for seconds at most."""
+    """Raise `ConfigError` if nothing could be pushed; queries the hub, for seconds at most."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -33,7 +33,7 @@ def check_push(repository: str) -> None:
 def push(folder: Path, repository: str, message: str) -> str:
     """Upload all of a folder in one commit; returns its address.
 
-    A new repository is private. Raises `RunFailedError` for what the hub refuses.
+    A new repository is private. Raises `RunFailedError` for errors of the hub.
     """
     from huggingface_hub import HfApi
 
@@ -52,9 +52,9 @@ def push(folder: Path, repository: str, message: str) -> str:
 
 
 def cache_folder() -> Path:
-    """`unstable` in XDG_CACHE_HOME, or else in `~/.cache`; made if it is not there.
+    """Return the folder `unstable` in XDG_CACHE_HOME, or else in `~/.cache`, made if missing.
 
-    Raises `ConfigError` where it cannot be.
+    Raises `ConfigError` if it cannot be made or written to.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "unstable"

@@ -1,6 +1,6 @@
-"""What an adapter says of itself, read in one place and held against a config; loads no model.
+"""Inspection of adapters, and their comparison with a config; loads no model.
 
-The start, opponents and the zip are all read here, so that none is accepted that another refuses.
+Initial weights, opponents and zips are all checked here, so that none accepts what another refuses.
 """
 
 import math
@@ -31,9 +31,9 @@ _UNSERVED = (
     *("alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config"),
     "monteclora_config",
 )
-"""Settings of PEFT that make more of an adapter than B @ A times one scale."""
+"""PEFT settings that make an adapter more than B @ A times one scale."""
 _CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to begin a LoRA that alter the base's weights too."""
+"""Initializations of a LoRA that change the base's weights too."""
 
 
 class LoRA(NamedTuple):
@@ -47,9 +47,9 @@ class LoRA(NamedTuple):
 
 
 def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "fresh") -> None:
-    """Raise `ConfigError` where the weights in a folder are not such as are trained.
+    """Raise `ConfigError` if the weights in a folder do not match the weights to train.
 
-    `otherwise` is what the field can be set to instead.
+    `otherwise` is another value of the field, which the remedy names.
     """
     try:
         if model.adapter == "none" or holds_whole(folder):
@@ -80,7 +80,7 @@ def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "
 
 
 def _check_whole_start(folder: Path, model: ModelConfig, field: str, otherwise: str) -> None:
-    """Raise `ValueError` where either the folder's weights or what is trained is no whole model."""
+    """Raise `ValueError` if the folder's weights, or the trained ones, are not a whole model."""
     if not holds_whole(folder):
         inspect(folder)
         raise ValueError(
@@ -96,7 +96,7 @@ def _check_whole_start(folder: Path, model: ModelConfig, field: str, otherwise: 
 
 
 def check_opponents(config: RunConfig) -> None:
-    """Raise `ConfigError` where an opponent's or judge's weights cannot be served."""
+    """Raise `ConfigError` if an opponent's or judge's weights cannot be served."""
     folders = [*config.judge_adapters.values()]
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, CheckpointOpponent):
@@ -112,7 +112,7 @@ def check_opponents(config: RunConfig) -> None:
 
 
 def check_weights(folder: Path) -> None:
-    """Raise `ValueError`, in one line, where a folder holds neither a LoRA nor whole weights."""
+    """Raise `ValueError`, in one line, if a folder holds neither a LoRA nor whole weights."""
     if holds_whole(folder):
         _whole_shapes(folder / WHOLE_FILE)
     else:
@@ -120,7 +120,7 @@ def check_weights(folder: Path) -> None:
 
 
 def _check_whole(folder: Path, model: ModelConfig) -> None:
-    """Raise `ValueError` where the whole weights in a folder are of another model's shape."""
+    """Raise `ValueError` if the whole weights in a folder have another model's shapes."""
     given, wanted = _whole_shapes(folder / WHOLE_FILE), weight_shapes(model)
     for name in sorted(given.keys() | wanted.keys()):
         if given.get(name) != wanted.get(name):
@@ -131,7 +131,7 @@ def _check_whole(folder: Path, model: ModelConfig) -> None:
 
 
 def _whole_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights in a file, all of them finite; one is in memory at a time."""
+    """Return shapes of the weights in a file, all of them finite; one is in memory at a time."""
     from safetensors import SafetensorError, safe_open
 
     shapes = {}
@@ -146,7 +146,7 @@ def _whole_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def inspect(folder: Path) -> LoRA:
-    """What the adapter in a folder is; raises `ValueError` in one line for all but a plain LoRA."""
+    """Describe the adapter in a folder; raises `ValueError` in one line if it is no plain LoRA."""
     config = read_json(folder / CONFIG_FILE, LORA)
     if config.get("peft_type") != "LORA":
         raise ValueError(f"its peft_type is {config.get('peft_type')!r}; give one of kind LORA")
@@ -187,7 +187,7 @@ def _read_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs by layer of A [rank, inputs] and B [outputs, rank], all of them finite."""
+    """Return each layer's inputs and outputs from finite A [rank, inputs] and B [outputs, rank]."""
     if not tensors:
         raise ValueError("it holds no weights; save it again")
     layers: set[str] = set()
@@ -212,7 +212,7 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
 
 
 def _check_values(key: str, tensor: "Tensor") -> None:
-    """Raise `ValueError` for what is no float, or not finite."""
+    """Raise `ValueError` if a tensor is not of floats, or not finite."""
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in _FLOATS:
         raise ValueError(f"its {key} is {kind}; save it as one of {', '.join(_FLOATS)}")
@@ -221,7 +221,7 @@ def _check_values(key: str, tensor: "Tensor") -> None:
 
 
 def _fitting(folder: Path, model: ModelConfig) -> LoRA:
-    """The adapter in the folder; raises `ValueError` where it is not of this base."""
+    """Describe the adapter in a folder; raises `ValueError` if it does not fit this base."""
     lora = inspect(folder)
     if lora.base and Path(lora.base).name.lower() != Path(model.name).name.lower():
         raise ValueError(

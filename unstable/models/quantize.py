@@ -1,8 +1,8 @@
-"""Base weights in 8 or 4 bits: which library makes them, and how they are computed with.
+"""Base weights in 8 or 4 bits: the libraries that make them, and computation with them.
 
 8 bits are torchao's, symmetric with a scale for each output; 4 bits are bitsandbytes' NF4 in blocks
-of 64 with scales in 8 bits (https://arxiv.org/abs/2305.14314). vLLM makes the same of the weights
-while it loads them. Activations, embeddings, output layer and norms keep `model.dtype`.
+of 64 with scales in 8 bits (https://arxiv.org/abs/2305.14314). vLLM quantizes the weights
+identically while it loads them. Activations, embeddings, output layer and norms keep `model.dtype`.
 """
 
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfigMixin":
-    """What transformers loads a model with; `dtype` is what it computes in."""
+    """Return transformers' config for loading a quantized model, which computes in `dtype`."""
     if quantize == "8bit":
         from torchao.quantization import Int8WeightOnlyConfig
         from transformers import TorchAoConfig
@@ -38,7 +38,7 @@ def quantization_config(quantize: str, dtype: torch.dtype) -> "QuantizationConfi
 
 
 def torchao_json() -> str:
-    """torchao's own config of 8 bits, as vLLM takes it."""
+    """Return torchao's config of 8 bits in JSON, as vLLM takes it."""
     from torchao.core.config import config_to_dict
     from torchao.quantization import Int8WeightOnlyConfig
 
@@ -46,20 +46,20 @@ def torchao_json() -> str:
 
 
 def is_quantized(layer: nn.Module) -> bool:
-    """Whether it is a linear layer whose weight is quantized."""
+    """Return whether a module is a linear layer with a quantized weight."""
     return isinstance(layer, nn.Linear) and type(layer.weight).__name__ in _DENSE
 
 
 def dense_weight(layer: nn.Linear) -> Tensor:
-    """The weight [F, D] of a quantized layer as numbers, in what it computes in: a new tensor."""
+    """Return a quantized layer's weight [F, D] as a new dense tensor, in its computing type."""
     weight = layer.weight
     return _DENSE[type(weight).__name__](weight)
 
 
 def compute_alike(model: "PreTrainedModel") -> None:
-    """Have each quantized layer multiply with its dense weight, made anew for each product.
+    """Make each quantized layer multiply with its dense weight, dequantized for each product.
 
-    The libraries' own kernels for a processor round the scales, or have no derivative.
+    The libraries' own CPU kernels round the scales, or have no derivative.
     """
     for module in model.modules():
         if is_quantized(module):
@@ -71,7 +71,7 @@ def _forward(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 
 class _DenseLinear(Function):
-    """x W' + bias that keeps neither x nor the dense W."""
+    """Product x W' + bias that keeps neither x nor the dense W."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: nn.Linear) -> Tensor:
@@ -99,4 +99,4 @@ _DENSE: Mapping[str, Callable[[Any], Tensor]] = {
     "Int8Tensor": _dense_8bit,
     "Params4bit": _dense_4bit,
 }
-"""By the class of a quantized weight, of libraries that may not be installed."""
+"""Dequantization by the class of a quantized weight; its library may not be installed."""

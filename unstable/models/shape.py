@@ -1,4 +1,4 @@
-"""A model's shape: what memory estimates need, read from its config without any weights."""
+"""A model's shape: the sizes for memory estimates, read from its config without any weights."""
 
 import re
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 UNBOUNDED = 1 << 20
-"""Tokens of a model that does not say how many it takes."""
+"""Length in tokens of a model that states no maximum."""
 EXPERTS = "experts"
-"""What the name of a layer's experts ends with."""
+"""End of the name of a layer's experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes of a decoder, in elements."""
+    """Sizes of a decoder, in elements."""
 
     parameters: int  # tied weights counted once
     layers: int
@@ -50,11 +50,11 @@ class ModelShape:
 
     @property
     def linear_parameters(self) -> int:
-        """Elements of all linear layers, which are those that can be quantized."""
+        """Number of elements of all linear layers, the ones that can be quantized."""
         return sum(linear.inputs * linear.outputs for linear in self.linears)
 
     def lora_linears(self, targets: str | list[str]) -> list[Linear]:
-        """The layers that `model.adapter.targets` names, by PEFT's rules."""
+        """Return the layers that `model.adapter.targets` names, by PEFT's rules."""
         if targets == "all-linear":
             return [linear for linear in self.linears if not linear.spared]
         if isinstance(targets, str):
@@ -63,22 +63,22 @@ class ModelShape:
         return [linear for linear in self.linears if f".{linear.name}".endswith(ends)]
 
     def trained_parameters(self, adapter: AnyAdapter) -> int:
-        """Elements of what is trained and travels as a version: a LoRA, or all weights."""
+        """Return the number of trained elements, which a version holds: a LoRA, or all weights."""
         return self.parameters if adapter == "none" else self.lora_parameters(adapter)
 
     def lora_parameters(self, adapter: AdapterConfig) -> int:
-        """Elements of one adapter: A [rank, in] and B [out, rank] of each layer that it names."""
+        """Return the elements of a LoRA: A [rank, in] and B [out, rank] of each target layer."""
         chosen = self.lora_linears(adapter.targets)
         return adapter.rank * sum(linear.inputs + linear.outputs for linear in chosen)
 
 
 def read_shape(model: ModelConfig) -> ModelShape:
-    """The shape of the model; raises `ConfigError` where its config does not say."""
+    """Return the shape of the model; raises `ConfigError` if its config does not describe one."""
     return _read_shape(model.name)
 
 
 def known_config(name: str) -> "PretrainedConfig":
-    """The model's own config, or of one that planning knows its sizes alone, without its files.
+    """Return the model's own config, or for a known model one of its sizes, without its files.
 
     Raises `ConfigError` as `load_config` does.
     """
@@ -102,13 +102,13 @@ def _read_shape(name: str) -> ModelShape:
 
 
 def weight_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of all weights of the model by their names, tied ones once."""
+    """Return the shapes of all weights of the model by their names, tied weights once."""
     own = on_meta(load_config(model)).named_parameters()
     return {name: tuple(parameter.shape) for name, parameter in own}
 
 
 def on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
-    """A model with this config on torch's meta device, which holds no data."""
+    """Build a model with this config on torch's meta device, which holds no data."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -118,7 +118,7 @@ def on_meta(config: "PretrainedConfig") -> "PreTrainedModel":
 
 
 def shape_of(config: "PretrainedConfig") -> ModelShape:
-    """The shape of a model with this config."""
+    """Return the shape of a model with this config."""
     model = on_meta(config)
     linears = tuple(linears_of(model))
     text = config.get_text_config()
@@ -147,7 +147,7 @@ def _max_length(config: "PretrainedConfig") -> int:
     """Return the most tokens of a sequence.
 
     With the rope type "longrope" it is the original window: beyond it one long sequence changes the
-    factors of all others in its batch, by 0.5 to 2 nats a token.
+    factors of all others in its batch, by 0.5 to 2 nats per token.
     """
     most = _number(config, "max_position_embeddings", "n_positions", "max_seq_len") or UNBOUNDED
     for name in ("rope_parameters", "rope_scaling"):
@@ -159,7 +159,7 @@ def _max_length(config: "PretrainedConfig") -> int:
 
 
 def _number(config: "PretrainedConfig", *names: str) -> int:
-    """What the config says under one of the names, of a list the largest; 0 where it is silent."""
+    """Return the config's number under one of the names, of a list the largest; 0 if none."""
     for name in names:
         try:
             value: Any = getattr(config, name, None)
@@ -172,18 +172,18 @@ def _number(config: "PretrainedConfig", *names: str) -> int:
 
 
 def _longest_list(model: "PreTrainedModel") -> int:
-    """Modules in the longest list of the model: its layers."""
+    """Return the number of modules in the longest list of the model: its layers."""
     from torch import nn
 
     return max((len(m) for m in model.modules() if isinstance(m, nn.ModuleList)), default=1)
 
 
 def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
-    """The layers of the model that can carry a LoRA; the head is none of them.
+    """Yield the layers of the model that can carry a LoRA, without the head.
 
-    Spared are those of other parts than the decoder; those that send tokens to experts, where a
-    small change is a large one of what is computed; those that are read without being called, so
-    that a LoRA would have no effect; and those whose names PEFT takes for experts'.
+    `spared` are layers outside the decoder; layers that route tokens to experts, where a small
+    change has large effects; layers whose weights are read without a call, so that a LoRA would
+    have no effect; and layers whose names PEFT takes for experts'.
     """
     modules = dict(model.named_modules())
     decoder = set(decoder_of(model).modules())
@@ -201,7 +201,7 @@ def linears_of(model: "PreTrainedModel") -> Iterator[Linear]:
 
 
 def sizes_of(module: "nn.Module") -> tuple[int, int] | None:
-    """Inputs and outputs of a linear layer; None for any other module."""
+    """Return the inputs and outputs of a linear layer; None for any other module."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
@@ -211,19 +211,19 @@ def sizes_of(module: "nn.Module") -> tuple[int, int] | None:
 
 
 def _routes(name: str, kinds: tuple[str, str]) -> bool:
-    """Whether a layer, of its own and its parent's class, chooses among experts, or weighs them."""
+    """Return whether a layer, by its own and its parent's class, routes to experts."""
     if any("router" in kind or kind.endswith("gating") for kind in kinds):
         return True
     return name in ("router", "shared_expert_gate") or (name == "gate" and "moe" in kinds[1])
 
 
 def _is_read(name: str, parent: str) -> bool:
-    """Whether it belongs to a Mamba mixer, whose kernels take the weights of these layers."""
+    """Return whether a layer belongs to a Mamba mixer, whose kernels read its weights directly."""
     return name in ("dt_proj", "out_proj") and ("mixer" in parent or "mamba" in parent)
 
 
 def _names_of_experts(kind: str) -> frozenset[str]:
-    """Names that PEFT gives to the experts of a type of model, whatever else is named so.
+    """Return the names that PEFT takes for the experts of a type of model, on any layer.
 
     They were layers once and are parameters now, and PEFT loads old adapters for them.
     """

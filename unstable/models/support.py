@@ -1,4 +1,4 @@
-"""How a model is scored and served here: packed where that is exact, else padded."""
+"""Path of a model in scoring and serving: packed if that is exact, else padded."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,25 +15,23 @@ olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_o
 starcoder2 vaultgemma youtu
 """
 PACKED = frozenset(_PACKED.split())
-"""Types of models whose tokens see each other by transformers' attention interface alone.
-
-`tests/models/test_families.py` compares each of them with the model's own forward.
-"""
+"""Types of models whose tokens interact only through transformers' attention interface.
+`tests/models/test_families.py` compares each of them with the model's own forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """The path that a model goes by, and why it is not the faster one."""
+    """Path of a model, and the reason why it is not the faster one."""
 
     path: Literal["packed", "padded"]
     reason: str = ""  # of "padded", in a few words
 
 
 def support_of(config: "PretrainedConfig") -> Support:
-    """The path of a model, by its config alone.
+    """Return the path of a model, by its config alone.
 
-    packed: samples share one row and the prefixes that they have in common; attention is our own.
-    padded: the model's own forward, a row a sample, with nothing shared; slower, exact for all.
+    packed: samples share one row and their common prefixes; attention is our own. padded: the
+    model's own forward, one row per sample, with nothing shared; slower, exact for all.
     """
     kind = config.get_text_config().model_type
     if kind in PACKED:

@@ -1,4 +1,4 @@
-"""The chat template that a tokenizer is used with: its own, the plain one, or a user's."""
+"""The chat template of a tokenizer: its own, the plain one, or a user's."""
 
 import inspect
 from pathlib import Path
@@ -18,21 +18,21 @@ PLAIN_TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Answer:\\n' }}{% endif %}"
 )
-"""For a base model: texts with an empty line between them, and a line before an answer."""
+"""Template for a base model: texts separated by an empty line, and a line before an answer."""
 _FILES = ("chat_template.jinja", "chat_template.json")
 _FUNCTIONS = ("raise_exception", "strftime_now")
-"""What transformers gives to each template."""
+"""Functions that transformers gives to each template."""
 PATIENCE_S = 10.0
 """Seconds that a template may take for a chat of two messages."""
 _MOST_BYTES = 100_000
 _SAMPLE = "aZ9 <&> \ue000\n" * 20 + "."
-"""A message that no template has, and in which whatever a template changes shows."""
+"""Message that no template contains, and that shows any change by a template."""
 
 
 def template_text(model: ModelConfig) -> str | None:
-    """The template that `model.chat_template` names; None where it is the tokenizer's own.
+    """Return the template that `model.chat_template` names; None for the tokenizer's own.
 
-    Raises `ConfigError` for a file that cannot be read, or is none.
+    Raises `ConfigError` for a file that cannot be read or is no template.
     """
     asked = model.chat_template
     if not isinstance(asked, str):
@@ -80,12 +80,12 @@ def own_template(folder: Path) -> str:
 
 
 def set_template(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
-    """Give the tokenizer the template that the config names, or the plain one if it has none.
+    """Set the tokenizer's template to the one in the config, or to the plain one if it has none.
 
-    The template writes the BOS that the tokenizer would begin a text with, unless it does so
-    already: what is rendered is encoded as it stands, here and by whoever loads an export. Raises
-    `ConfigError` for a template that cannot be rendered, does not show the whole of a message, or
-    ends an answer with text; and for arguments that it does not read.
+    The template also writes the BOS with which the tokenizer would begin a text: rendered text is
+    encoded unchanged, here and by programs that load an export. Raises `ConfigError` if a template
+    cannot be rendered, does not show the whole of a message, or ends an answer with text; and for
+    arguments that it does not read.
     """
     text = template_text(model)
     if text is not None or not tokenizer.chat_template:
@@ -130,7 +130,7 @@ def _rendered(
     chat: list[dict[str, str]],
     is_asked: bool = True,
 ) -> str:
-    """The chat as text; `is_asked` adds what opens an answer."""
+    """Render the chat as text; `is_asked` adds the opening of an answer."""
     from jinja2 import TemplateError
 
     try:
@@ -149,7 +149,7 @@ def _rendered(
 
 
 def _check_arguments(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
-    """Refuse arguments that transformers sets itself, and those that the template does not read."""
+    """Refuse arguments that transformers sets itself, or that the template does not read."""
     from jinja2 import Environment, TemplateSyntaxError, meta
 
     given = model.template_arguments
@@ -174,7 +174,7 @@ def _check_arguments(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -
 
 
 def _place(model: ModelConfig) -> str:
-    """The field that a template comes from."""
+    """Name the field that a template comes from."""
     if isinstance(model.chat_template, str):
         return f"model.chat_template = {shown(model.chat_template)}"
     return f"model.name = {shown(model.name)}: its chat template"

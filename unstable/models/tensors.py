@@ -1,4 +1,4 @@
-"""The tensors of a model's files, held against those that its config describes."""
+"""Comparison of the tensors in a model's files with the tensors that its config describes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def load_whole(kind: Any, path: str, place: str, **options: Any) -> "PreTrainedM
     """Load a model by `kind.from_pretrained`, with all of its tensors.
 
     transformers initializes at random each tensor that the files lack, or hold in another shape.
-    This raises `ConfigError` instead, whose line begins with `place`.
+    This function raises `ConfigError` instead, which begins with `place`.
     """
     return _loaded(kind, path, place, options)[0]
 
@@ -24,7 +24,7 @@ def load_whole(kind: Any, path: str, place: str, **options: Any) -> "PreTrainedM
 def _loaded(
     kind: Any, path: str, place: str, options: dict[str, Any]
 ) -> tuple["PreTrainedModel", tuple[str, ...]]:
-    """The model, and the names of the tensors that it has no use for."""
+    """Load a model; returns it with the names of the tensors that it does not use."""
     with quietly():
         model, found = kind.from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True, **options
@@ -46,9 +46,9 @@ def _loaded(
 
 
 def unused_in(folder: Path, place: str) -> tuple[str, ...]:
-    """Return the names of tensors in a folder's files that its model has no use for.
+    """Return the names of tensors in a folder's files that its model does not use.
 
-    Reads no weights. Raises `ConfigError` where a tensor is missing or has another shape, and where
+    Reads no weights. Raises `ConfigError` if a tensor is missing or has another shape, or if
     transformers cannot build the model.
     """
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
@@ -72,7 +72,7 @@ def _unused(folder: Path, place: str, stamps: tuple[Any, ...]) -> tuple[str, ...
 
 
 def misreadings() -> tuple[type[Exception], ...]:
-    """Return what transformers raises at files that are not as it expects them."""
+    """Return the exceptions that transformers raises for malformed files."""
     from huggingface_hub.errors import StrictDataclassError
 
     usual = (AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
@@ -86,7 +86,7 @@ def reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Keep transformers from printing its progress bars, and its table of tensors as it loads."""
+    """Suppress transformers' progress bars, and its table of tensors while it loads."""
     from transformers.utils import logging
 
     level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""Tiny base models: those that are shipped, and how one is built before it learns anything."""
+"""Tiny base models: the shipped ones, and the construction of untrained ones."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 SHIPPED = {name: Path(__file__).parent / name for name in ("tiny", "tiny_cards")}
-"""Folders by name, made by: unstable world --config world, and --config world_cards"""
+"""Folders by name; unstable world --config world and --config world_cards make them."""
 
 EOS, PAD, UNKNOWN = "<eos>", "<pad>", "<unk>"
 MAX_LENGTH = 4096
@@ -22,7 +22,7 @@ _TEMPLATE = (
 
 
 def make_tokenizer(texts: Sequence[str]) -> "PreTrainedTokenizerFast":
-    """A token for each of the `texts`, which stay as they are, and for each printable character.
+    """Return a tokenizer with a token for each of the `texts` and for each printable character.
 
     A chat is its messages with > before an answer and <eos> after it.
     """
@@ -46,7 +46,7 @@ def make_tokenizer(texts: Sequence[str]) -> "PreTrainedTokenizerFast":
 def make_model(
     tokenizer: "PreTrainedTokenizerFast", *, hidden: int, layers: int, heads: int, seed: int
 ) -> "LlamaForCausalLM":
-    """A Llama of fresh weights, whose outputs are of order one at any width."""
+    """Return a Llama with random weights, whose outputs are of order one at any width."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

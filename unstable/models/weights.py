@@ -1,9 +1,9 @@
-"""A hub's weights, downloaded once, before the processes start that load them.
+"""Download of a hub's weights, once, before the processes start that load them.
 
     python -m unstable.models.weights NAME
 
-is the process that downloads, so that an interrupt ends it at once: it prints how many bytes there
-are, and ends when they are in the hub's cache.
+is the process that downloads, so that an interrupt ends it at once: it prints the number of bytes,
+and ends when they are in the hub's cache.
 """
 
 import json
@@ -24,15 +24,15 @@ _SAFETENSORS = "model.safetensors"
 _NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 _SPARE_BYTES = 500_000_000  # of disk, besides the weights
 Progress = Callable[[str, int, int], None]
-"""Told what is done, and how many of how many MB."""
+"""Callback that receives the activity, and how many of how many MB are done."""
 
 
 def ready_weights(
     model: ModelConfig, progress: Progress, command: Sequence[str] | None = None
 ) -> None:
-    """Have the model's weights on this machine, downloaded or unpacked if need be.
+    """Ensure that the model's weights are on this machine, downloaded or unpacked if needed.
 
-    `command` downloads, by default this module. Raises `ConfigError` where that fails.
+    `command` downloads, by default this module. Raises `ConfigError` if that fails.
     """
     path = model_path(model)  # which unpacks the embedded model's
     if Path(path).is_dir() or _are_cached(path):
@@ -67,7 +67,7 @@ def ready_weights(
 
 
 def _are_cached(name: str) -> bool:
-    """Whether all of the files that hold weights are in the hub's cache."""
+    """Return whether all files that hold weights are in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     def cached(file: str) -> str | None:
@@ -96,7 +96,7 @@ def _check_room(place: str, total: int, folder: Path) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of what has been downloaded, whole or not."""
+    """Return the bytes that have been downloaded, in complete files or not."""
     total = 0
     for path in (folder / "blobs").glob("*"):
         try:
@@ -107,7 +107,7 @@ def _size(folder: Path) -> int:
 
 
 def main(name: str) -> None:
-    """Say how much there is to download, and where to, and download it."""
+    """Print the number of bytes to download and their folder, and download them."""
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils import disable_progress_bars, filter_repo_objects

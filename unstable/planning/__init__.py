@@ -1,5 +1,5 @@
-"""Planning: what this machine has, what a config needs of it, and so which process runs where.
+"""Planning: a machine's resources, a config's needs, and the placement of processes.
 
-A config and a machine come in, both plain values; a plan and a config without "auto" go out.
+Input is a config and a machine, both plain values; output is a plan and a config without "auto".
 Nothing is loaded or started.
 """

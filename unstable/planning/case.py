@@ -1,4 +1,4 @@
-"""A config on a machine, with what follows at once; and what placing its processes comes to."""
+"""A config on a machine with the values that follow, and the result of placing its processes."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtyp
 VLLM_GAMES = 384
 """Most games in flight on one vLLM engine; beyond that its front end is the limit."""
 LEAST_SLOTS = 4
-"""Versions that a pass of vLLM mixes however few games there are, where so many can play: a request
-of one more waits for a slot."""
+"""Fewest versions that a pass of vLLM mixes, regardless of the games, if as many can play: a
+request for another version waits for a slot."""
 _CRITIC = 3
-"""Other policies that a critic of all weights takes as much memory as: it has moments too."""
+"""Number of policies whose memory a critic of all weights takes, since it has moments too."""
 TYPICAL_LENGTH = 0.25
-"""Of the greatest length of prompt and answer, before anything is measured: an estimate."""
+"""Share of the longest prompt and answer that is assumed before anything is measured."""
 PLANNED = 0.95
-"""Share of a GPU's free memory that is planned with: estimates err, and allocators lose some."""
+"""Share of a GPU's free memory that a plan uses: estimates err, and allocators lose some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A config on a machine, with what follows at once."""
+    """A config on a machine, with the values that follow directly."""
 
     config: RunConfig
     machine: Machine
@@ -42,7 +42,7 @@ class Case:
     max_cpu_loras: int
 
     def place(self, *cards: GPU) -> Placement:
-        """A process's place on these cards, or on the processor."""
+        """Return a process's place on these GPUs; without any, on the CPU."""
         node = cards[0].node if cards else self.machine.node
         return Placement(node, tuple(card.id for card in cards))
 
@@ -85,7 +85,7 @@ class Case:
 
 
 class Placed(NamedTuple):
-    """Processes on devices, and the room that they have there."""
+    """Processes on devices, and the memory that they have there."""
 
     actors: tuple[Placement, ...]
     learners: tuple[Placement, ...]
@@ -105,7 +105,7 @@ def case_of(
     ranks: int,
     request_tokens: float | None = None,
 ) -> Case:
-    """The case of so many learner ranks; `request_tokens` is the measured length, where it was."""
+    """Return the case of `ranks` learner ranks; `request_tokens` is the measured length, if any."""
     shape = read_shape(config.model)
     actors = config.actors
     versions = versions_kept(config)
@@ -132,23 +132,23 @@ def case_of(
 
 
 def versions_kept(config: RunConfig) -> int:
-    """Versions that an engine keeps at most, with one that is just being published."""
+    """Return the most versions that an engine keeps, including one that is being published."""
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
     own = config.opponents.most_past + 1 + evaluated_beside(config)
     return own + others + len(config.openings.versions) + 1
 
 
 def evaluated_beside(config: RunConfig) -> int:
-    """Versions whose evaluation may be on its way or wait while later ones are current."""
+    """Return how many versions may be evaluated, or wait for it, while later ones are current."""
     evaluates = config.eval.every or config.eval.exploitability.every
     return 2 if config.loop.mode != "sync" and evaluates else 0
 
 
 def versions_in_play(config: RunConfig) -> int:
-    """LoRAs that the games of one engine may ask for at once.
+    """Return the number of LoRAs that one engine's games may request at once.
 
-    They are the current version and those before it whose games are still learned from, past ones
-    as opponents, one that is evaluated, opponents that are LoRAs, and who makes openings.
+    They are the current version, previous ones still trained on, past ones as opponents, one under
+    evaluation, opponents and judges that are LoRAs, and the player of openings.
     """
     pool = config.opponents.most_past
     past = max(config.buffer.max_staleness, pool * (_past_share(config) > 0))
@@ -156,11 +156,11 @@ def versions_in_play(config: RunConfig) -> int:
 
 
 def versions_at_once(config: RunConfig, games: int) -> int:
-    """Return how many versions so many games ask for on average, rounded up.
+    """Return how many versions `games` games request on average, rounded up.
 
-    Of a game against a past version every other turn is that one's. Where each of the pool is as
-    likely as any other, n turns ask for pool x (1 - (1 - 1 / pool)^n) different ones; by another
-    rule they ask for fewer.
+    In a game against a past version, that version plays every other turn. If all versions of the
+    pool are equally likely, n turns request pool x (1 - (1 - 1 / pool)^n) different ones; other
+    rules request fewer.
     """
     pool, turns = config.opponents.most_past, games * _past_share(config) / 2
     past = pool * (1 - (1 - 1 / max(1, pool)) ** turns)
@@ -170,7 +170,7 @@ def versions_at_once(config: RunConfig, games: int) -> int:
 
 
 def _past_share(config: RunConfig) -> float:
-    """Return the share of games against past versions: at most, if the guard changes it."""
+    """Return the share of games against past versions; the larger one if the guard changes it."""
     opponents = config.opponents
     later = [config.guard.opponents] if "opponents" in config.guard.action else []
     draws = [(each.past, each.self + each.past + each.fixed) for each in (opponents.draw, *later)]
@@ -178,19 +178,19 @@ def _past_share(config: RunConfig) -> float:
 
 
 def _always(config: RunConfig) -> int:
-    """LoRAs besides the policy's current and past ones as opponents."""
+    """Count the LoRAs other than the policy's current version and its past ones as opponents."""
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
     judges = len(config.judge_adapters)
     return min(evaluated_beside(config), 1) + others + judges + len(config.openings.versions)
 
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:
-    """The error of a config that wants more cards than there are."""
+    """Return the error of a config that needs more GPUs than there are."""
     return ConfigError(f"{wanted} needs {needed} GPUs, but there are {len(gpus)}; set {change}")
 
 
 def named_cards(gpus: Sequence[GPU]) -> str:
-    """Cards in words, with their nodes where they are of several."""
+    """Name GPUs in words, with their nodes if they belong to several."""
     ids: dict[str, dict[str, None]] = {}
     for gpu in gpus:
         ids.setdefault(gpu.node, {})[gpu.id] = None
@@ -200,7 +200,7 @@ def named_cards(gpus: Sequence[GPU]) -> str:
 
 
 def smallest(gpus: Sequence[GPU]) -> Device:
-    """Return what can be had of each of the cards."""
+    """Return a device with the memory that each of the GPUs has at least."""
     return Device(
         named_cards(gpus),
         min(gpu.total_bytes for gpu in gpus),

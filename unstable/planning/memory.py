@@ -1,7 +1,7 @@
-"""Memory estimates: bytes that a learner rank and an engine take, as functions of shapes.
+"""Memory estimates: bytes of a learner rank and of an engine, as functions of shapes.
 
-Sums of what the code is known to keep, on the safe side; docs/memory.md has them beside what was
-measured. Nothing is loaded or allocated.
+Sums of known allocations, on the safe side; docs/memory.md compares them with measurements. Nothing
+is loaded or allocated.
 """
 
 from collections.abc import Mapping
@@ -20,51 +20,51 @@ _WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keep
 _SNAPSHOT = 20  # bytes of a weight while its version is saved: as bytes, and moments twice
 _LOGITS_ROWS = 256  # rows that the learner scores at a time
 QUANTIZED_BYTES: Mapping[str, float] = {"8bit": 1.01, "4bit": 0.52}
-"""Of a weight of a linear layer by `model.quantize`, scales included, as counted."""
+"""Bytes per weight of a linear layer by `model.quantize`, scales included, as counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerMemory:
-    """One learner rank: what it always holds, and what each token of a micro-batch adds."""
+    """Memory of one learner rank: a fixed part, and a part for each token of a micro-batch."""
 
-    fixed: Mapping[str, int]  # bytes by what they are for
+    fixed: Mapping[str, int]  # bytes by purpose
     token_bytes: int  # activations kept until the backward pass
     checkpointed_token_bytes: int  # the same with gradient checkpointing
 
     def parts(self, tokens: int, checkpointing: bool) -> dict[str, int]:
-        """Bytes by what they are for, while `tokens` are put through."""
+        """Return bytes by purpose, for a micro-batch of `tokens`."""
         each = self.checkpointed_token_bytes if checkpointing else self.token_bytes
         return {**self.fixed, f"{tokens:,} tokens": tokens * each}
 
     def total(self, tokens: int, checkpointing: bool) -> int:
-        """Bytes while `tokens` are put through."""
+        """Return the bytes for a micro-batch of `tokens`."""
         return sum(self.parts(tokens, checkpointing).values())
 
     def tokens(self, limit_bytes: int, checkpointing: bool) -> int:
-        """Most tokens that can be put through at a time within the limit; negative: too small."""
+        """Return the most tokens of a micro-batch within the limit; negative if it is too small."""
         each = self.checkpointed_token_bytes if checkpointing else self.token_bytes
         return (limit_bytes - sum(self.fixed.values())) // each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """One actor's engine on one device: what it always holds, and what each cached token adds."""
+    """Memory of one actor's engine on one device: a fixed part, and a part per cached token."""
 
-    fixed: Mapping[str, int]  # bytes by what they are for
+    fixed: Mapping[str, int]  # bytes by purpose
     token_bytes: int  # keys and values
     asleep: int  # bytes that stay on the GPU while a vLLM engine sleeps
     loading: int = 0  # bytes at most while weights are loaded, where that is more than is kept
 
     def parts(self, tokens: int) -> dict[str, int]:
-        """Bytes by what they are for, with room for `tokens` in the cache."""
+        """Return bytes by purpose, with room for `tokens` in the cache."""
         return {**self.fixed, f"{tokens:,} cached tokens": tokens * self.token_bytes}
 
     def total(self, tokens: int) -> int:
-        """Bytes with room for `tokens` in the cache, or while weights are loaded."""
+        """Return the bytes with room for `tokens` in the cache, or for loading weights if more."""
         return max(self.loading, sum(self.parts(tokens).values()))
 
     def tokens(self, limit_bytes: int) -> int:
-        """Tokens whose keys and values fit within the limit; negative: too small."""
+        """Return the most cached tokens within the limit; negative if it is too small."""
         return (limit_bytes - sum(self.fixed.values())) // self.token_bytes
 
 
@@ -81,16 +81,16 @@ def learner_memory(
     reference_tokens: int = 0,
     quantize: str = "none",
 ) -> LearnerMemory:
-    """Count a learner rank's memory: weights, trained ones with optimizer, logits, activations.
+    """Count a learner rank's memory: weights, trained weights with optimizer, logits, activations.
 
     A LoRA parameter takes 16 bytes (fp32 master, gradient, two moments of Adam, as counted in ZeRO,
-    https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more where ranks
-    sum gradients, 8 more with each of `others`, a reference and a teacher, 4 more with an average.
-    `sharded` weights lie in equal parts on all ranks; whole are two layers at a time, embedding and
-    output layer. What a pass works with is counted in layers' activations, as measured. With
-    gradient checkpointing only each layer's input is kept (https://arxiv.org/abs/1604.06174).
-    `reference_tokens` are those of a batch, once for each of the others whose hidden states an
-    exact KL keeps, in fp32, and once more where ranks add them up.
+    https://arxiv.org/abs/1910.02054) and a copy in the base's precision; 4 bytes more if ranks sum
+    gradients, 8 more for each of `others`, a reference and a teacher, 4 more with an average.
+    `sharded` weights are divided equally among ranks; two layers at a time, the embedding and the
+    output layer are whole. The working memory of a pass is counted in layers' activations, as
+    measured. With gradient checkpointing only each layer's input is kept
+    (https://arxiv.org/abs/1604.06174). `reference_tokens` are the tokens of a batch, once for each
+    of the others whose hidden states an exact KL keeps, in fp32, and once more if ranks sum them.
     """
     size = DTYPE_BYTES[dtype]
     copies = 8 * others + 4 * average
@@ -128,19 +128,19 @@ def learner_memory(
 
 
 def master_bytes(shape: ModelShape, dtype: str, part: int, more: int) -> int:
-    """Count what training takes of all weights, of which a rank has a `part`.
+    """Count the memory for training all weights, of which a rank has a `part`.
 
-    Each takes 20 bytes, with what a step that fails is undone by, and `more`; the embedding's
-    gradient, or the output layer's, is there twice before it is added to what there is.
+    Each weight takes 20 bytes, with the copy that undoes a failed step, and `more`. The gradient of
+    the embedding, or of the output layer, exists twice before it is accumulated.
     """
     largest = (DTYPE_BYTES[dtype] + FP32) * shape.vocabulary * shape.hidden
     return (20 + more) * part + largest
 
 
 def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
-    """Count what the base takes: all in `dtype`, but for quantized linear layers.
+    """Count the memory of the base: all weights in `dtype`, except quantized linear layers.
 
-    Of those the largest counts once more, in `dtype`, in which it is computed with.
+    The largest quantized layer counts once more in `dtype`, since products use its dense weight.
     """
     size = DTYPE_BYTES[dtype]
     if quantize == "none":
@@ -151,22 +151,22 @@ def weight_bytes(shape: ModelShape, dtype: str, quantize: str) -> int:
 
 
 def logits_bytes(shape: ModelShape, *, exact_kl: bool) -> int:
-    """Count what a chunk of rows takes while it is scored.
+    """Count the memory of a chunk of rows while it is scored.
 
-    In fp32 logits, log-softmax and probabilities; with an exact KL the reference's and their
-    difference too, with a copy in the base's precision.
+    It has logits, log-softmax and probabilities in fp32; an exact KL adds the reference's and their
+    difference, with a copy in the base's precision.
     """
     each = 18 if exact_kl else 12
     return each * _LOGITS_ROWS * shape.vocabulary
 
 
 def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_gpu: bool) -> int:
-    """Count what one decoder layer keeps for its backward pass, for each token.
+    """Count the bytes that one decoder layer keeps for its backward pass, per token.
 
     Counted as in https://arxiv.org/abs/2205.05198: a linear layer keeps its input, once for all
-    that read the same tensor, and with a LoRA `rank` values more; a norm keeps its input in fp32,
-    and where its weight is trained what that multiplies; attention keeps queries, keys, values and
-    output; the gated MLP keeps both branches and the activated gate.
+    layers that read the same tensor, and with a LoRA `rank` more values; a norm keeps its input in
+    fp32 and, if its weight is trained, the factor of that weight; attention keeps queries, keys,
+    values and output; the gated MLP keeps both branches and the activated gate.
     """
     size = DTYPE_BYTES[dtype]
     inputs = 2 * shape.hidden + shape.queries + shape.intermediate
@@ -183,5 +183,5 @@ def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_g
 
 
 def cache_bytes(shape: ModelShape, dtype: str) -> int:
-    """Keys and values of one token in all layers."""
+    """Return the bytes of keys and values of one token in all layers."""
     return 2 * shape.layers * shape.keys * DTYPE_BYTES[dtype]

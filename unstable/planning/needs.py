@@ -1,4 +1,4 @@
-"""What an engine needs of a machine, as planning asks it, and which engine serves a config."""
+"""Needs of the engines on a machine, and the choice of the engine that serves a config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ QUANTIZE_LIBRARIES: Mapping[str, Requirement] = {
     "8bit": Requirement("torchao>=0.18"),
     "4bit": Requirement("bitsandbytes>=0.48.1"),
 }
-"""What `model.quantize` is done with: versions that hold weights as `models/quantize.py` knows."""
+"""Libraries of `model.quantize`, in versions that hold weights as `models/quantize.py` expects."""
 _ON_PROCESSOR = (
     "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
     "all there"
@@ -25,7 +25,7 @@ _ON_PROCESSOR = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetup:
-    """Setup of an engine on a device of its kind."""
+    """Setup of an engine on one kind of device."""
 
     config: RunConfig
     shape: ModelShape
@@ -38,43 +38,43 @@ class EngineSetup:
 
 
 class EngineNeeds:
-    """Needs of an engine. `engines/kinds.py` has one of each engine."""
+    """Needs of an engine; `engines/kinds.py` has one instance for each engine."""
 
     uses_gpus = False
-    """Whether it runs on GPUs where there are some; else on the processor."""
+    """True if the engine runs on GPUs if there are any; else it runs on the CPU."""
     most_on_processor: int | None = None
-    """How many of them a processor is good for; None: one a core."""
+    """Most engines that a CPU can serve well; None: one per core."""
     one_model_at_a_time = False
-    """Whether of versions that are whole models one is in memory, and the others lie as files."""
+    """True if one whole-model version is in memory at a time, and the others are in files."""
 
     def lack(self, machine: Machine) -> str | None:
-        """Return what lacks and could be installed, with how; None where nothing lacks."""
+        """Return what is missing and can be installed, with the remedy; None if nothing is."""
         return None
 
     def misfit(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Return why it cannot serve a config on such a machine at all; None where it can."""
+        """Return why the engine cannot serve a config on such a machine at all; None if it can."""
         return None
 
     def problem(self, config: RunConfig, machine: Machine, dtype: Dtype) -> str | None:
-        """Either, with a remedy."""
+        """Return the lack or the misfit, with a remedy; None if the engine can serve the config."""
         return self.lack(machine) or self.misfit(config, machine, dtype)
 
     def check(self, config: RunConfig) -> None:
-        """Raise `ConfigError` for what it cannot serve on any machine."""
+        """Raise `ConfigError` for settings that the engine cannot serve on any machine."""
 
     def memory(self, setup: EngineSetup) -> EngineMemory:
-        """Return the memory that it takes of one device."""
+        """Return the memory that the engine takes of one device."""
         raise NotImplementedError
 
 
 def choose_engine(
     config: RunConfig, machine: Machine, engines: Mapping[str, EngineNeeds]
 ) -> tuple[str, list[str]]:
-    """One of the engines by its name, and what a person should know of its choice.
+    """Return the name of the engine that serves a config, and notes for the user.
 
-    Left to choose, it is one that uses GPUs where there are some that it can use, else the embedded
-    one. Raises `ConfigError` for what the engine that is asked for cannot do here; and, left to
-    choose, where there are GPUs that could be used once the machine is mended.
+    With "auto" it is an engine that uses GPUs if the machine has any that it can use, else the
+    embedded one. Raises `ConfigError` if the configured engine cannot serve the config here, or if
+    "auto" finds GPUs that could be used after a repair of the machine.
     """
     _check_quantize(config, machine)
     asked, gpus = config.actors.engine, machine.usable_gpus
@@ -109,7 +109,7 @@ def choose_engine(
 
 
 def _check_quantize(config: RunConfig, machine: Machine) -> None:
-    """Raise `ConfigError` where the library that quantizes is not there, or too old."""
+    """Raise `ConfigError` if the library that quantizes is missing or too old."""
     needed = QUANTIZE_LIBRARIES.get(config.model.quantize)
     version = machine.packages.get(needed.name) if needed else None
     if needed is None or (
@@ -124,7 +124,7 @@ def _check_quantize(config: RunConfig, machine: Machine) -> None:
 
 
 def choose_dtype(config: RunConfig, machine: Machine) -> Dtype:
-    """The precision of the base weights, the same for all processes."""
+    """Return the precision of the base weights, the same for all processes."""
     if config.model.dtype != "auto":
         return config.model.dtype
     gpus = machine.usable_gpus

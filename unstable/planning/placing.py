@@ -1,4 +1,4 @@
-"""Placing processes: where actors play on GPUs, and where they play on the processor."""
+"""Placement of actors on GPUs or on the CPU, and of the learner."""
 
 import contextlib
 import math
@@ -19,23 +19,23 @@ from unstable.planning.fit import (
 from unstable.planning.machine import GPU, Machine, Placement
 
 GAME_TURNS = 8
-"""Trained turns of a game of self-play; 7.6 were measured in TicTacToe."""
+"""Trained turns per game of self-play; 7.6 were measured in TicTacToe."""
 _SMALL_ENGINE = 500_000_000
 _MOST_ENGINES = 4
 _ENGINE_ROOM = 20_000_000_000
 _ENGINE_CORES = 4
 _ENGINE_GAMES = 48
-"""Parameters up to which a card has several engines, and how many: one for so many bytes of the
-card, cores, and games that may be in flight. An estimate: most of the 16.6 ms of a step of SmolLM2
-on an H200 were the processor's."""
+"""Limits for several engines on a GPU: the model's parameters, the number of engines, and for each
+engine the GPU's bytes, the cores, and the games that may be in flight. An estimate: most of the
+16.6 ms of a step of SmolLM2 on an H200 were the processor's."""
 
 
 def on_gpus(case: Case) -> Placed:
-    """vLLM's actors and the learner on cards of their own, or on the same ones if there are few.
+    """Place vLLM's actors and the learner on separate GPUs, or on shared ones if there are few.
 
-    The engine has LoRA slots for all versions that its games ask for at once, as far as memory
-    allows, and plays as many games of typical length as its cache holds: where they are longer,
-    vLLM lets some wait.
+    The engine has LoRA slots for all versions that its games request at once, as far as memory
+    allows, and plays as many games of typical length as its cache holds; if games are longer, vLLM
+    lets some wait.
     """
     placed = _placed(case)
     for slots in range(case.max_loras + 1, case.wanted_loras + 1):
@@ -47,7 +47,7 @@ def on_gpus(case: Case) -> Placed:
 
 
 def _placed(case: Case) -> Placed:
-    """Place processes with as many slots as the case says."""
+    """Place processes with as many LoRA slots as the case has."""
     config, gpus = case.config, case.machine.usable_gpus
     per_card = _engines_per_card(case)
     actors, learners, shared = _cards(config, gpus, case.ranks, per_card)
@@ -84,9 +84,9 @@ def _placed(case: Case) -> Placed:
 
 
 def _engines_per_card(case: Case) -> int:
-    """Count a card's engines: several of a small model, whose limit is their processor time.
+    """Count a GPU's engines: several of a small model, which is limited by its CPU time.
 
-    One where the number of actors or their share of memory is given, or a card takes one process.
+    One if the number of actors or their share of memory is given, or if a GPU takes one process.
     """
     actors, gpus = case.config.actors, case.machine.usable_gpus
     if actors.engines_per_gpu != "auto":
@@ -103,9 +103,9 @@ def _engines_per_card(case: Case) -> int:
 
 
 def games_at_once(config: RunConfig, *, sync: bool) -> float:
-    """Games that may be in flight, by what is learned from before it is too stale.
+    """Return the games that may be in flight before their samples are too stale.
 
-    Of two seats, one is trained against past versions and others.
+    In a two-seat game against past versions and others, one seat is trained.
     """
     draw = config.opponents.draw
     others = draw.past + draw.fixed * bool(config.opponents.fixed)
@@ -117,7 +117,7 @@ def games_at_once(config: RunConfig, *, sync: bool) -> float:
 def _cards(
     config: RunConfig, gpus: Sequence[GPU], ranks: int, per_card: int
 ) -> tuple[list[Sequence[GPU]], Sequence[GPU], bool]:
-    """Cards of each actor, of each learner rank, and whether they are the same ones."""
+    """Return the GPUs of each actor, the GPUs of the learner ranks, and whether they are shared."""
     actors = config.actors
     span = actors.tensor_parallel
     least = span * (1 if actors.num == "auto" else math.ceil(actors.num / per_card))
@@ -146,7 +146,7 @@ def _cards(
 
 
 def _of_one_node(gpus: Sequence[GPU], ranks: int) -> Sequence[GPU]:
-    """The cards of the last node that has so many; of all nodes where none has."""
+    """Return the GPUs of the last node that has `ranks` of them; of all nodes if none has."""
     of_node: dict[str, list[GPU]] = {}
     for card in gpus:
         of_node.setdefault(card.node, []).append(card)
@@ -154,7 +154,7 @@ def _of_one_node(gpus: Sequence[GPU], ranks: int) -> Sequence[GPU]:
 
 
 def _spans(cards: Sequence[GPU], span: int) -> list[Sequence[GPU]]:
-    """Cards of one engine each, which are one node's."""
+    """Return the GPUs of each engine, which belong to one node."""
     of_node: dict[str, list[GPU]] = {}
     for card in cards:
         of_node.setdefault(card.node, []).append(card)
@@ -168,11 +168,11 @@ def _spans(cards: Sequence[GPU], span: int) -> list[Sequence[GPU]]:
 EMBEDDED_GAMES = 32
 """Games in flight on one embedded engine."""
 SMALL = 20_000_000
-"""Parameters below which launching a GPU's kernels takes longer than a processor's arithmetic."""
+"""Parameters below which launching a GPU's kernels takes longer than a CPU's arithmetic."""
 
 
 def on_processor(case: Case) -> Placed:
-    """Actors on the processor; the learner on the GPUs, if there are any and the model is large."""
+    """Place actors on the CPU, and the learner on GPUs if there are any and the model is large."""
     config, machine = case.config, case.machine
     small = case.shape.parameters < SMALL and case.dtype == "float32"
     gpus = () if small else machine.usable_gpus
@@ -224,10 +224,10 @@ def on_processor(case: Case) -> Placed:
 def _room(
     node: Machine, actor_bytes: int, most: int | None, learner: Placement | None, *, sync: bool
 ) -> tuple[int, int]:
-    """How many actors a node is good for, and the memory that they share.
+    """Return how many actors a node can serve, and the memory that they share.
 
-    It leaves half of its cores and memory to a learner that computes there: half of all memory,
-    whatever is free just now, as a run must not depend on that.
+    A learner on its CPU leaves half of all memory, not of the free memory, since a run must not
+    depend on that. In async mode a learner of this node leaves half of the cores.
     """
     learns = learner is not None and learner.node == node.node
     half = node.memory_bytes // 2 if learner is not None and learns and not learner.gpus else 0
@@ -238,7 +238,7 @@ def _room(
 
 
 def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:
-    """So many actors on nodes: each next one where the fewest are, by what a node is good for.
+    """Divide `num` actors among nodes, each to the one with the fewest for its room.
 
     >>> _shared_out(4, [2, 1])
     [3, 1]
@@ -251,5 +251,5 @@ def _shared_out(num: int, rooms: Sequence[int]) -> list[int]:
 
 
 def tokens_of(case: Case, games: int) -> int:
-    """That games cache at once; few prompts are as long as allowed, but one may be."""
+    """Count the tokens that games cache at once; few prompts have full length, but one may."""
     return max(case.longest, games * case.longest // 2)

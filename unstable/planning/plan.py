@@ -1,7 +1,7 @@
-"""Placement: which process runs on which device, in how much memory; "auto" is decided here.
+"""Placement: which process runs on which device, with how much memory; resolves "auto".
 
 A plan is a function of the config and the machine, both plain values, so that `unstable doctor` and
-the tests can ask about machines that are not there.
+the tests can plan for machines that are not there.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_eng
 from unstable.planning.placing import on_gpus, on_processor
 
 _SENT = 3
-"""Versions that are on their way to actors, at most."""
+"""Most versions on their way to actors at a time."""
 
 Engines = Mapping[str, EngineNeeds]
-"""What each engine needs, by its name."""
+"""Needs of each engine, by its name."""
 
 
 class Use(NamedTuple):
-    """Memory that each process of a kind takes of one device, in bytes by what they are for."""
+    """Memory that each process of a kind takes of one device, in bytes by purpose."""
 
     process: str
     device: str
@@ -45,29 +45,29 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Places of all processes, and how much each does at once."""
+    """Places of all processes, and the amount of their concurrent work."""
 
     engine: str
     dtype: Dtype
     mode: Mode
     share: Share
     actors: tuple[Placement, ...]
-    learners: tuple[Placement, ...]  # of each rank; none where nothing is learned
+    learners: tuple[Placement, ...]  # of each rank; empty without a learner
     learner_threads: int  # of the processor, for all ranks together
     gpu_memory: float  # share of a device's memory that an actor's vLLM engine may take
     games_in_flight: int  # of each actor
     engines_per_gpu: int
     max_loras: int
     max_cpu_loras: int
-    pool_size: int  # past versions as opponents, fewer than asked for where they are whole models
+    pool_size: int  # past versions as opponents, maybe fewer than configured if whole models
     gradient_checkpointing: bool
     micro_batch_tokens: int | None
     uses: tuple[Use, ...]
-    notes: tuple[str, ...]  # what a person should know of
+    notes: tuple[str, ...]  # for the user
     grows: bool = False  # whether nodes that come later get actors too
 
     def text(self) -> str:
-        """The plan as a short table."""
+        """Return the plan as a short table."""
         modes = {"sync": "play and learn in turn", "async": "play and learn at once"}
         sharing = {"off": "", "split": ", sharing memory", "sleep": ", one asleep meanwhile"}
         several = len({place.node for place in (*self.actors, *self.learners)}) > 1
@@ -95,12 +95,12 @@ def plan(
     learner: bool = True,
     request_tokens: float | None = None,
 ) -> Plan:
-    """Decide who runs where; raises `ConfigError` where it cannot be done.
+    """Decide which process runs where; raises `ConfigError` if nothing fits.
 
-    Of several machines the last is the driver's, which the learner is put on if it fits there.
-    Where memory lacks, it names a number and a value of it that fits. Without a learner, as when a
-    finished run is evaluated, all is the actors'. `request_tokens` is the mean length of prompt and
-    answer, where it is known.
+    The last of several machines is the driver's, which also runs the learner if it fits there. If
+    memory is lacking, the error names a number and a value of it that fits. Without a learner, such
+    as in the evaluation of a finished run, actors get all resources. `request_tokens` is the mean
+    length of prompt and answer, if known.
     """
     machine = together(machines)
     lacks = []
@@ -113,7 +113,7 @@ def plan(
 
 
 def _pools(config: RunConfig) -> Iterator[RunConfig]:
-    """The config, and where versions are whole models such with fewer past ones as opponents."""
+    """Yield the config and, if versions are whole models, variants with fewer past opponents."""
     yield config
     size = config.opponents.pool_size
     while config.model.trains_all and size > 1:
@@ -122,7 +122,7 @@ def _pools(config: RunConfig) -> Iterator[RunConfig]:
 
 
 def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> Iterator[str]:
-    """Yield what a person should know of versions that are whole models."""
+    """Yield notes for the user on versions that are whole models."""
     if not config.model.trains_all:
         return
     size = FP32 * read_shape(config.model).parameters
@@ -142,7 +142,7 @@ def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> 
 
 
 def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool) -> str:
-    """The first number whose change alone makes the config fit."""
+    """Return the first change of a single number that makes the config fit, as a remedy."""
     for path, value in smaller(config):
         with contextlib.suppress(DoesNotFitError, ConfigError):
             _plan(changed(config, path, value), machine, engines, learner)
@@ -171,9 +171,9 @@ def _plan(
 
 
 def _ranks(config: RunConfig, machine: Machine, engine: EngineNeeds) -> Sequence[int]:
-    """List numbers of learner ranks, the best first: half of the cards, or next to that.
+    """List numbers of learner ranks, the best first: half of the GPUs, or close to it.
 
-    Of actors on cards, only those that leave them some.
+    Only numbers that leave actors enough GPUs are listed.
     """
     actors, cards = config.actors, len(machine.usable_gpus)
     if config.learner.num != "auto":
@@ -186,7 +186,7 @@ def _ranks(config: RunConfig, machine: Machine, engine: EngineNeeds) -> Sequence
 
 
 def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
-    """The plan of a case; raises `DoesNotFitError`."""
+    """Return the plan of a case; raises `DoesNotFitError`."""
     gpus = case.engine.uses_gpus and bool(case.machine.usable_gpus)
     placed = on_gpus(case) if gpus else on_processor(case)
     budget = placed.budget
@@ -219,7 +219,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
 
 
 def _check_sharing(case: Case, share: Share, per_card: int) -> None:
-    """Raise `ConfigError` where two processes would be on a card that takes one."""
+    """Raise `ConfigError` if two processes would be on a GPU that takes one."""
     alone = [gpu.id for gpu in case.machine.usable_gpus if gpu.mode == "exclusive"]
     if (share != "off" or per_card > 1) and alone:
         raise ConfigError(
@@ -229,7 +229,7 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
 
 
 def _learner_threads(machine: Machine, placed: Placed) -> int:
-    """All of its node's cores where play waits meanwhile, else those that actors leave over."""
+    """Return all of the node's cores if play waits meanwhile, else the cores that actors leave."""
     nodes = {learner.node for learner in placed.learners}
     cores = min((each.cores for each in machine.each if each.node in nodes), default=machine.cores)
     if placed.budget.mode == "sync":
@@ -238,7 +238,7 @@ def _learner_threads(machine: Machine, placed: Placed) -> int:
 
 
 def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]:
-    """The learner's micro-batches, and what it takes of its device."""
+    """Return the learner's micro-batches, and the memory that it takes of its device."""
     config, device, limit_bytes = case.config, placed.learner_on, placed.budget.learner_bytes
     if device is None:
         asked = config.learner
@@ -251,7 +251,7 @@ def _learner_uses(case: Case, placed: Placed) -> tuple[Batches, tuple[Use, ...]]
 
 
 def _names(placements: Sequence[Placement]) -> str:
-    """Name the places of processes; of several nodes with how many are at each."""
+    """Name the places of processes; on several nodes, with the number at each."""
     at_node = Counter(placement.node for placement in placements)
     if len(at_node) > 1:
         return ", ".join(f"{count} at {node}" for node, count in at_node.items())
@@ -261,7 +261,7 @@ def _names(placements: Sequence[Placement]) -> str:
 
 
 def _places(placements: Sequence[Placement], several: bool) -> str:
-    """Say how many processes run where; with the node where there are `several`."""
+    """Say how many processes run where; with the node if there are `several`."""
     nodes = {placement.node for placement in placements}
     if len(nodes) > 1:
         return f"{len(placements)}: {_names(placements)}"

@@ -1,4 +1,4 @@
-"""From a config and its plan to a config without "auto"."""
+"""Replacement of "auto" in a config by its plan's decisions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,15 +17,15 @@ UNDECIDED: Mapping[str, Any] = {
     "learner.micro_batch_tokens": None,
     "cluster.address": "local",
 }
-"""What a plan decides anew where a run is evaluated or resumed, maybe on another machine."""
+"""Fields that a plan decides again when a run is evaluated or resumed, maybe on another machine."""
 
 
 def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
-    """The config with every "auto" replaced by the plan's decision, or by what follows from it.
+    """Return the config with every "auto" replaced by the plan's decision or its consequence.
 
-    `start` is the adapter that training begins with where `model.init` is auto. What a game, an
-    algorithm, a device or the terminal decides stays: `games.events`, `games.parser`,
-    `groups.size`, `sampling.moves`, `learner.micro_batch_size`, `tracking.dashboard`.
+    `start` is the initial adapter if `model.init` is auto. Values that a game, an algorithm, a
+    device or the terminal decides stay: `games.events`, `games.parser`, `groups.size`,
+    `sampling.moves`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
     data = config.model_dump()
     if config.model.init == "auto":

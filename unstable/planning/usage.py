@@ -1,4 +1,4 @@
-"""How busy the machine is: processor, memory and, where NVML is there, GPUs."""
+"""Load of the machine: CPU, memory and, if NVML is available, GPUs."""
 
 import time
 from contextlib import suppress
@@ -11,7 +11,7 @@ GB = 1e9
 
 
 class DeviceProbe:
-    """Reads `device/*`, at most once in `max_age_s` seconds: finding all processes takes time."""
+    """Reader of `device/*`, at most once per `max_age_s`, since listing processes takes time."""
 
     def __init__(self, max_age_s: float = 2.0) -> None:
         self._max_age_s = max_age_s
@@ -22,7 +22,7 @@ class DeviceProbe:
         self._row = {**self._memory(), **self._gpu()}
 
     def read(self) -> dict[str, float]:
-        """Values by metric name."""
+        """Return values by metric name."""
         if time.monotonic() - self._read_at >= self._max_age_s:
             self._read_at = time.monotonic()
             self._row = {
@@ -58,7 +58,7 @@ class DeviceProbe:
 
 
 def _gpu_handles() -> list[object]:
-    """NVML's handles of the machine's GPUs; none without the library or a driver."""
+    """Return NVML's handles of the machine's GPUs; empty without the library or a driver."""
     with suppress(NVMLError), opened_nvml() as nvml:
         if nvml is not None:
             return [find_card(nvml, str(index)) for index in range(nvml.nvmlDeviceGetCount())]
