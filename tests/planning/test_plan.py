@@ -199,6 +199,10 @@ def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_p
     checkpoint = lora(tmp_path, rank=16)
     more = planned(machine(2), LARGE | {"opponents.pool_size": 2} | checkpoint)
     assert (more.max_loras, more.max_cpu_loras) == (5, 7)
+    judge = {"kind": "llm", "args": {"engine": str(tmp_path)}}
+    judged = {"judges": {"fair": judge}, "buffer.rewards": [{"term": "fair"}]}
+    asked = planned(machine(2), LARGE | {"opponents.pool_size": 2} | judged)
+    assert (asked.max_loras, asked.max_cpu_loras) == (5, 7)
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)

@@ -134,8 +134,9 @@ def case_of(
 def versions_kept(config: RunConfig) -> int:
     """Return the most versions that an engine keeps, including one that is being published."""
     others = sum(each.adapter_folder is not None for each in config.opponents.fixed)
+    judges = len(config.judge_adapters)
     own = config.opponents.most_past + 1 + evaluated_beside(config)
-    return own + others + len(config.openings.versions) + 1
+    return own + others + judges + len(config.openings.versions) + 1
 
 
 def evaluated_beside(config: RunConfig) -> int:
