@@ -137,7 +137,7 @@ class TrainJob(NamedTuple):
     def words(self) -> list[str]:
         if any(self.folder.state(version).exists() for version in self.folder.versions()):
             return ["train", "--resume", str(self.root)]
-        shutil.rmtree(self.root, ignore_errors=True)  # it ended before version 0
+        shutil.rmtree(self.root, ignore_errors=True)  # it ended before its first version
         return [*self.new(), "--name", self.name, "--run_dir", str(self.root)]
 
     def state(self) -> str:

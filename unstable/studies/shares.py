@@ -39,9 +39,9 @@ def shares(machine: Machine, count: int, cores: Sequence[int]) -> list[Share]:
 def most_at_once(configs: Sequence[RunConfig], machine: Machine, engines: Engines) -> int:
     """Return how many of these runs a machine can run concurrently, at least 1.
 
-    Each run needs memory, GPUs if it uses them alone, and a core per process that computes without
-    a GPU at a time; its `loop.mode` must be the one that it has alone. Raises `ConfigError` for a
-    config that does not fit alone.
+    Each run needs memory, GPUs if it uses them alone, and as many cores as processes that compute
+    concurrently without a GPU; its `loop.mode` must be the one that it has alone. Raises
+    `ConfigError` for a config that does not fit alone.
     """
     alone = [plan(config, [machine], engines) for config in configs]
     most = min(machine.cores, *(len(machine.usable_gpus) for each in alone if _cards(each)), MOST)

@@ -64,13 +64,11 @@ class MemberConfig(Section):
     """A policy that trains in the league."""
 
     role: Role = "main"
-    """opponents; main: itself and all frozen versions; exploiter: only the newest versions of
-    some members; league_exploiter: all frozen versions"""
+    """main: meets itself and all frozen; exploiter: newest of some; league_exploiter: all frozen"""
     against: Annotated[list[str], Field(min_length=1)] | None = None
     """members that an exploiter meets; default: all with role main"""
     restart: Literal["never", "each", "won"] | None = None
-    """generations that begin from the start: never, each, or once it has won; default: main
-    never, exploiter each, league_exploiter won"""
+    """restarts from the start; default: main never, exploiter each, league_exploiter won"""
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.7
     """score in its last generation at which a member has won"""
     draw: DrawConfig | None = None
@@ -110,8 +108,7 @@ class LeagueConfig(Section):
     updates: PositiveInt = Field(description="updates of a member in a generation")
     meet: MeetConfig = MeetConfig()
     turns: Literal["alternate", "together"] = "alternate"
-    """alternate: a member meets this generation's versions of the members before it; together:
-    all train side by side and meet the last generation's versions"""
+    """alternate: one by one, meeting this generation's versions too; together: side by side"""
     at_once: PositiveInt | Auto = 1
     """concurrent runs of members that train together; auto: as many as fit"""
     seed: Integer = Field(0, description="seed from which all runs' seeds derive")

@@ -133,7 +133,7 @@ def _run(league: League, machine: Machine, *, retry: bool = False) -> None:
 
 
 def _tournament(league: League) -> str | None:
-    """Return the command of a tournament of all newest versions; None for fewer than two."""
+    """Return the command of a tournament of each run's newest version; None for fewer than two."""
     runs = [league.folder.run(turn.name) for turn in league.turns]
     players = [f"{run.root}@{max(run.versions())}" for run in runs if run.versions()]
     return command_line("unstable", "tournament", *players) if len(players) > 1 else None

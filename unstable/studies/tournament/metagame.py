@@ -47,7 +47,7 @@ def _equilibrium(game: Matrix, logs: Matrix, heat: float) -> Matrix:
     """Solve p = softmax(game p / heat) for u = log p, from a guess: game e^u / heat - u is flat."""
     count = len(game)
     system = np.zeros((count + 1, count + 1))
-    system[:count, count] = -1.0  # the constant that normalises
+    system[:count, count] = -1.0  # the constant that normalizes
     constant = 0.0
     for _ in range(60):
         mixture = np.exp(logs)
