@@ -1,5 +1,5 @@
-"""Commands: a file for each thing that a person asks for, from its config or folder to its result.
+"""Commands: one file per user command, from its config or folder to its result.
 
-Values come in from `cli` or from Python; what is shown and written goes out. Parsing of command
+Values come in from `cli` or from Python; terminal output and files go out. Parsing of command
 lines, processes and training logic never enter.
 """

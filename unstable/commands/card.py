@@ -1,4 +1,4 @@
-"""A model card: what a version is, how good, how it was made, and how to load it; in Markdown."""
+"""Model card of a version in Markdown: its quality, its origin and how to load it."""
 
 import json
 import re
@@ -22,26 +22,26 @@ PICTURE = "scores.png"
 PROMPTS = "prompts.json"
 _PRIVATE = ("tracking.", "actors.", "learner.state", "loop.start_timeout", "loop.stall_timeout")
 _PRIVATE_ENDS = (".base_url", ".api_key_env")
-"""Settings that say where a run was made and nothing of what came of it."""
+"""Settings that describe the machine of a run and do not affect its result."""
 _PLACES = ("path", "init", "zip", "ledger")
-"""Fields that are files or folders of that machine."""
+"""Fields that are files or folders of the machine."""
 
 
 class Export(NamedTuple):
-    """What a card needs besides the run."""
+    """Content of a card in addition to the run."""
 
     version: int
     merged: bool
     base: str  # its public name
-    base_hint: str  # where others find it, unless a hub has it under that name
+    base_hint: str  # where others find it; "" if a hub has that name
     fingerprint: str | None  # SHA-256 of the base's tensors
     dtype: str
-    max_lora_rank: int | None  # None: of whole weights
+    max_lora_rank: int | None  # None: whole weights
     prompts: dict[str, dict[str, Any]]  # as `prompts.json` has them, by game
 
 
 def scores_picture(run: Run) -> bytes | None:
-    """The scores over the versions with their intervals, as PNG; None where there are none."""
+    """Return the scores over the versions with their intervals as PNG; None without scores."""
     curves = score_curves(run)
     if not curves:
         return None
@@ -53,7 +53,7 @@ def scores_picture(run: Run) -> bytes | None:
 
 
 def model_card(run: Run, export: Export) -> str:
-    """The card; it names no path of this machine and no endpoint."""
+    """Return the card, which names no path of this machine and no endpoint."""
     parts = [
         _front_matter(export),
         _about(run, export),
@@ -68,9 +68,9 @@ def model_card(run: Run, export: Export) -> str:
 
 
 def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
-    """The card of a start for self-play; `counts` are examples by use."""
+    """Return the card of a warm start for self-play; `counts` are numbers of examples by use."""
     begun = None if run.environment is None else run.environment.command
-    # In the text it is one line of what is printable.
+    # The text has it as one line of printable characters.
     command = "".join(c if c.isprintable() else " " for c in begun or "unstable sft")
     rows = [row for row in run.rows if row["version"] == version]
     row = next(row for row in rows if HELD_OUT_LOSS in row)
@@ -113,7 +113,7 @@ def _about(run: Run, export: Export) -> str:
 
 
 def _met(run: Run) -> str:
-    """Who was played against in training, as the config draws them."""
+    """Return the opponents that the config draws in training, in words."""
     draw = run.config.opponents.draw
     fixed = ", ".join(opponent.key for opponent in run.config.opponents.fixed) or "fixed ones"
     kinds = {"itself": draw.self, "its past versions": draw.past, fixed: draw.fixed}
@@ -122,7 +122,7 @@ def _met(run: Run) -> str:
 
 
 def _sampling(run: Run) -> str:
-    """What else is to be known of how the version answered in its evaluation."""
+    """Return sentences on how the version chose its answers in evaluation; "" by default."""
     evaluation = run.config.eval
     held = " Its answers were held to legal moves." if evaluation.constrained else ""
     votes = evaluation.votes
@@ -146,7 +146,7 @@ def _scores(run: Run, version: int) -> str:
 
 
 def _loading(export: Export) -> str:
-    """Two programs, each as it may be run in the folder."""
+    """Return two programs that load the version, to be run in the folder."""
     game = json.dumps(next(iter(export.prompts)))
     hint = f"  # {export.base_hint}" if export.base_hint else ""
     base = "" if export.merged else f"base = {json.dumps(export.base)}{hint}\n"
@@ -190,7 +190,7 @@ def _prompts(export: Export) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A block of code whose fence is longer than any in the text."""
+    """Return a block of code whose fence is longer than any in the text."""
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
     return f"{fence}text\n{text}\n{fence}"
 
@@ -206,7 +206,7 @@ def _settings(run: Run) -> str:
 
 
 def _shown(path: str, value: Any) -> str:
-    """As JSON, files and folders of this machine by their last part."""
+    """Format a value as JSON, with files and folders of this machine by their last part."""
     return json.dumps(_public(path.rpartition(".")[2], value), default=str, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What a run does, waits for and has come to, read from its folder alone: `unstable doctor RUN`."""
+"""Diagnosis of a run from its folder alone: `unstable doctor RUN`."""
 
 import re
 import socket
@@ -15,17 +15,17 @@ from unstable.tracking.text import phase_line
 from unstable.types.processes import started
 
 SILENT_S = 30.0
-"""A run that goes on replaces its state every second; after so long it does not go on."""
+"""Seconds without a new state after which a run is not alive; it replaces its state each second."""
 STILL_S = 60.0
-"""Without a game, an answer or a new phase for so long, it is worth a word."""
+"""Seconds without a game, an answer or a new phase that the diagnosis reports as long."""
 _MOST = 1e12
-"""No time and no count of a run comes to that; neither infinity nor what is no number is less."""
+"""Upper bound of the times and counts of a run; it also excludes infinity and NaN."""
 _TAIL_BYTES = 2**18
 _RECORD = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (\w+) ")
 
 
 class Condition(NamedTuple):
-    """What a run is: a word for it, why, what to do next, and whether something is wrong."""
+    """Condition of a run: a word, the reason, the next step, and whether something is wrong."""
 
     word: str  # running, stopped, died, failed, interrupted, ended, unknown
     why: str
@@ -34,14 +34,14 @@ class Condition(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The word, and why where that is known: "failed: no space left on device"."""
+        """The word, with the reason if known: "failed: no space left on device"."""
         return f"{self.word}: {self.why}" if self.why else self.word
 
 
 def diagnose(run_dir: Path) -> int:
-    """Print what the run is at; returns 1 where something is wrong with it, else 0.
+    """Print the condition of a run; return 1 if something is wrong with it, else 0.
 
-    Raises `ConfigError` for a folder that is no run's.
+    Raises `ConfigError` for a folder that is not a run's.
     """
     folder = existing_run(run_dir)
     state, now = status_of(folder), time.time()
@@ -52,17 +52,17 @@ def diagnose(run_dir: Path) -> int:
 
 
 def status_of(folder: RunFolder) -> dict[str, Any]:
-    """The run's last state file; {} where there is none that can be read."""
+    """Return the content of the run's `state.json`; {} if it cannot be read."""
     return read_small_json(folder.status) or {}
 
 
 def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condition:
-    """The condition of a run whose last state file is `state`."""
+    """Return the condition of a run whose last state file is `state`."""
     is_sft = folder.examples.is_file()
     resume = command_line("unstable", "sft" if is_sft else "train", "--resume", folder.root)
     again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
     if not state:
-        if folder.adapter.is_dir():  # which a run of sft ends with
+        if folder.adapter.is_dir():  # the result of a run of sft
             return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
         return Condition("unknown", "it has no state.json", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
@@ -120,9 +120,9 @@ def _lines(
 
 
 def _last_error(path: Path, since: float) -> str | None:
-    """The last error of a log, with what its traceback ends with; only the log's end is read.
+    """Return a log's last error with the end of its traceback; None without one.
 
-    What was logged before `since`, a time in seconds, is of a start that the run has outlived.
+    It reads only the log's end, and ignores errors before `since` (seconds), of an earlier start.
     """
     try:
         with path.open("rb") as file:
@@ -140,7 +140,7 @@ def _last_error(path: Path, since: float) -> str | None:
 
 
 def _time(text: str) -> float:
-    """A log's time in seconds, 0 for none."""
+    """Return a log's time in seconds; 0 if it is invalid."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
     except (ValueError, OverflowError):
@@ -155,6 +155,6 @@ def _number(values: dict[str, Any], name: str, default: float = 0.0) -> float:
 
 
 def _is_there(pid: int, ticks: object) -> bool:
-    """Whether the process runs that the run was, and none that has its id by now."""
+    """Return whether the run's process exists, rather than another one with its id."""
     found = started(pid)
     return found is not None and (not isinstance(ticks, int) or found == ticks)

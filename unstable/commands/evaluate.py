@@ -1,4 +1,4 @@
-"""A finished version of a run, evaluated again."""
+"""Evaluation of a finished version of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -43,11 +43,10 @@ from unstable.types import (
 def evaluate(
     run_dir: Path, version: Version | None, overrides: Mapping[str, Any]
 ) -> list[EvalScore]:
-    """Play a version of a run against `eval.opponents` again; prints and returns a row each.
+    """Play a version of a run against `eval.opponents` again; print and return its scores.
 
-    With `eval.exploitability.every` in the overrides its exploitability is computed and printed
-    too. `version` None is the newest. Raises `ConfigError` for a folder or version that is not
-    there.
+    With `eval.exploitability.every` in the overrides, also computes and prints exploitability.
+    `version` None is the newest. Raises `ConfigError` for a missing folder or version.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
@@ -91,9 +90,9 @@ def evaluate(
 
 
 def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
-    """The versions before it that have a checkpoint, where `eval.opponents` names the past.
+    """Return the earlier versions with a checkpoint if `eval.opponents` names the past, else [].
 
-    Raises `ConfigError` where there is none, and nothing else to play.
+    Raises `ConfigError` if no version is left and `eval.opponents` has no other player.
     """
     if PAST not in config.eval.opponents:
         return []
@@ -107,7 +106,7 @@ def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
 
 
 def _evaluated(config: RunConfig) -> RunConfig:
-    """The config with no other opponents than those of the evaluation."""
+    """Return the config with only the opponents of the evaluation."""
     named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
     untrained = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0, "guard.action": []}
     return config.updated({**untrained, "opponents.fixed": named, "eval.every": 1})
@@ -116,9 +115,9 @@ def _evaluated(config: RunConfig) -> RunConfig:
 async def play_evaluation(
     actors: Sequence[Actor], specs: Sequence[GameSpec], count: Callable[[], None] = lambda: None
 ) -> list[GameResult]:
-    """Have the actors play an evaluation's games, and call `count` after each.
+    """Play an evaluation's games on the actors, and call `count` after each; return them by number.
 
-    Raises `RuntimeError` if one of them fails.
+    Raises `RuntimeError` if a game fails.
     """
 
     async def play(index: int, share: Sequence[GameSpec]) -> list[GameResult | GameFailure]:

@@ -1,4 +1,4 @@
-"""A version of a run as a folder that others load: an adapter or merged weights, with a card."""
+"""Export of a version as a folder that others load: adapter or merged weights, with a card."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from unstable.types import Adapter, PlayerId, RecordedGame
 
 CARD = "README.md"
 MOST_GAMES = 500
-"""Recorded games that are looked through for an example of each game's prompt."""
+"""Recorded games that are searched for an example of each game's prompt."""
 
 
 def export(
@@ -35,12 +35,12 @@ def export(
     merged: bool = False,
     repository: str | None = None,
 ) -> Path:
-    """Write a version, or the newest one for None, into a folder that is new or empty; returns it.
+    """Write a version (None: the newest) into a new or empty folder; return the folder.
 
-    A PEFT adapter or, if `merged` or all weights are trained, whole weights; with tokenizer,
-    prompts and a model card. With `repository` it is pushed to the hub too. Raises `ConfigError`
-    for a run, a version or a folder that cannot be, and `RunFailedError` for what the hub refuses;
-    half a folder is never left.
+    Writes a PEFT adapter, or whole weights if `merged` or if all weights are trained; with
+    tokenizer, prompts and a model card. `repository` also pushes it to the hub. Raises
+    `ConfigError` for an invalid run, version or folder, and `RunFailedError` if the hub refuses it;
+    never leaves a partial folder.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
@@ -104,7 +104,7 @@ def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
 
 
 def _adapter(folder: RunFolder, config: RunConfig, version: int) -> Adapter:
-    """The version's weights, without what a learner keeps; an adapter names its base for others."""
+    """Return the version's weights without learner state; an adapter names its public base."""
     place = folder.checkpoint(version)
     check_adapter(place)
     adapter = read_adapter(place, PlayerId.policy(version).name)
@@ -124,14 +124,14 @@ def _base_hint(config: RunConfig) -> str:
 def _fingerprint(config: RunConfig) -> str | None:
     try:
         return fingerprint(config.model)
-    except ConfigError:  # it is not in safetensors files
+    except ConfigError:  # not in safetensors files
         return None
 
 
 def _prompts(
     folder: RunFolder, config: RunConfig, version: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """How each game is put, with an example out of the run's own games where there is one."""
+    """Yield each game's prompt format, with an example from the run's own games if one exists."""
     examples = _examples(folder, config, version)
     stops = sorted(named_stop_token_ids(config.model, load_tokenizer(config.model)))
     for game in config.games:
@@ -156,7 +156,7 @@ def _prompts(
 
 
 def _examples(folder: RunFolder, config: RunConfig, version: int) -> dict[str, dict[str, str]]:
-    """Of each game a turn that the version answered: user text, whole prompt and answer."""
+    """Return by game a turn that the version answered: user text, whole prompt and answer."""
     decode = load_decoder(config.model)
     player = PlayerId.policy(version)
     found: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""A run that was made before: one of its versions, served by actors again."""
+"""Finished runs: their versions and configs, and actors that serve a version again."""
 
 import asyncio
 import zipfile
@@ -25,9 +25,9 @@ Version = int | Literal["best"]
 
 
 def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
-    """A version's number, for None the newest one's.
+    """Return a version's number; None means the newest version.
 
-    Raises `ConfigError` where it has no checkpoint, and for a folder with links that lead out.
+    Raises `ConfigError` if it has no checkpoint, or if the folder has links that lead out of it.
     """
     existing_run(folder.root).check_links()
     place = f"RUN_DIR = {str(folder.root)!r}"
@@ -48,7 +48,7 @@ def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
 
 
 def check_adapter(place: Path) -> None:
-    """Raise `ConfigError` where the weights in a folder cannot be used."""
+    """Raise `ConfigError` if the weights in a folder cannot be used."""
     try:
         check_weights(place)
     except ValueError as error:
@@ -56,7 +56,7 @@ def check_adapter(place: Path) -> None:
 
 
 def from_folder(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
-    """The run's config with what is changed, to be planned for this machine."""
+    """Return the run's config with overrides, to be planned for this machine."""
     return load(str(folder.config), {**UNDECIDED, **overrides})
 
 
@@ -67,10 +67,10 @@ def run_on_actors(
     component: str,
     work: Callable[[Sequence[Actor], Lines], Awaitable[T]],
 ) -> T:
-    """What `work` makes of actors that serve a version, or none, with lines on how far it is.
+    """Run `work` on actors that serve a version, or none, with progress lines; return its result.
 
-    Logs go to `logs/<component>.log`. Raises `RunFailedError` for what failed, and what an
-    interrupt raises.
+    Logs go to `logs/<component>.log`. Raises `RunFailedError` for a failure, and an interrupt's
+    exception.
     """
     lines = Lines(status)
 
@@ -90,7 +90,7 @@ def run_on_actors(
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether adapter and learner's state of a version are; `ConfigError` for another format."""
+    """Return whether adapter and learner state are intact; `ConfigError` for another format."""
     from unstable.models.checkpoint import damage_of  # torch takes seconds
 
     try:

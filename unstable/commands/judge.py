@@ -1,4 +1,4 @@
-"""Recorded games are judged again, without playing: `unstable judge RUN`."""
+"""Reward terms of recorded games, judged again without playing: `unstable judge RUN`."""
 
 import asyncio
 from collections import Counter
@@ -36,17 +36,17 @@ from unstable.types.intervals import correlation
 from unstable.types.tallies import TermCalls
 
 IN_FLIGHT = 256
-"""Games that are read and not judged yet: a run's games need not fit into memory."""
+"""Most games that are read but not judged yet, since a run's games may not fit into memory."""
 
 
 def judge(
     run_dir: Path, terms: Path | None, name: str | None, overrides: Mapping[str, Any]
 ) -> Judgements:
-    """Ask reward terms about the run's training games; returns all that its file then has.
+    """Judge the run's training games by reward terms; return all judgments in the output file.
 
-    The terms are the run's own, with `overrides`, or those of a YAML file. What the file of this
-    name has already is not asked again. Raises `ConfigError` for terms that cannot be asked and for
-    a file that is of others.
+    The terms are the run's own, with `overrides`, or those of a YAML file. Games that the file
+    `name` already has are not judged again. Raises `ConfigError` for terms that cannot judge, and
+    for a file of other terms.
     """
     folder = existing_run(run_dir)
     config = load(str(folder.config), _with_terms(terms, overrides))
@@ -87,7 +87,7 @@ def _with_terms(terms: Path | None, overrides: Mapping[str, Any]) -> dict[str, A
 
 
 class _Work:
-    """What is judged, and what comes of it."""
+    """Progress and results of judging."""
 
     def __init__(self, folder: RunFolder, done: set[int]) -> None:
         self._folder = folder
@@ -99,7 +99,7 @@ class _Work:
         self.failed, self._error = 0, ""
 
     async def judge(self, config: RunConfig, file: LineFile) -> None:
-        """Judge what is not judged yet, a line a game."""
+        """Judge the remaining games, and write one line per game."""
         async with (
             _asking(config, self._folder) as (rewards, judged_of),
             aclosing(judged_of(self._games())) as lists,
@@ -131,7 +131,7 @@ class _Work:
                 yield [result]
 
     def show(self, found: Judgements, path: Path) -> None:
-        """Print what the terms say, and how much that has to do with outcomes."""
+        """Print statistics of the terms, and their correlation with outcomes."""
         if self._skipped:
             status(self._skipped.line)
         if self.failed:
@@ -168,7 +168,7 @@ class _Work:
 
 @asynccontextmanager
 async def _asking(config: RunConfig, folder: RunFolder) -> AsyncIterator[tuple[Rewards, Any]]:
-    """The terms, and what judges games with them: beside an engine where one of them asks it."""
+    """Yield the terms, and the function that judges; starts an engine if a term queries one."""
     rewards, terms = judging(config, folder), config.buffer.rewards
     oracles = [config.judges[term.term].oracle for term in terms if term.term in config.judges]
     if not any(isinstance(each, LLMOracle) and each.engine is not None for each in oracles):

@@ -1,4 +1,4 @@
-"""A run of `unstable learn`: an algorithm on recorded games; nothing is played to train on."""
+"""A run of `unstable learn`: trains on recorded games instead of playing."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _BEGINS: Mapping[str, Any] = {
     **{"openings.share": 0.0, "actors.policy_refresh": "game"},
     **{"buffer.capacity": "auto", "learner.num": "auto"},
 }
-"""What the config of a run that has played does not say for one that begins and plays nothing."""
+"""Overrides of a played run's config, for a run that begins and plays no training games."""
 
 
 def learn(
@@ -42,11 +42,11 @@ def learn(
     command: str | None = None,
     base: LearnRun | None = None,
 ) -> RunFolder:
-    """Train on the recorded games of runs, with the first one's config; returns the run's folder.
+    """Train on the recorded games of runs, with the first one's config; return the run's folder.
 
-    Without runs, on `learn.pairs` alone, with the config `base`. `overrides` are changes of the
-    config, `command` is what began it, for the record. Raises as `train` does; what an interrupt
-    leaves, `resume.resume` goes on with.
+    Without runs it trains on `learn.pairs` alone, with the config `base`. `overrides` change the
+    config, `command` is the command line, for the record. Raises as `train` does; `resume.resume`
+    resumes an interrupted run.
     """
     folders = [existing_run(path) for path in runs]
     for number, folder in enumerate(folders):
@@ -77,7 +77,7 @@ def learn(
 
 
 def _untaught(config: LearnRun) -> LearnRun:
-    """The config with no other opponents than those of its evaluation, where nobody is played."""
+    """Return the config with only the opponents of its evaluation, as training plays no games."""
     named = [each for each in config.opponents.fixed if each.key in config.eval.opponents]
     actions = [action for action in config.guard.action if action != "opponents"]
     draw = {"opponents.draw.self": 1.0, "opponents.draw.past": 0.0, "opponents.draw.fixed": 0.0}
@@ -87,7 +87,7 @@ def _untaught(config: LearnRun) -> LearnRun:
 
 
 def _check(config: LearnRun, origin: RunConfig) -> None:
-    """Raise `ConfigError` for what recorded games cannot be trained on by."""
+    """Raise `ConfigError` for settings that cannot train on recorded games."""
     algorithm, learn = config.learner.algorithm, config.learn
     name = f"learner.algorithm.name = {algorithm.name!r}"
     if (why := algorithm.why_not_offline()) is not None:
@@ -110,7 +110,7 @@ def _check(config: LearnRun, origin: RunConfig) -> None:
 
 
 class Origin(NamedTuple):
-    """A run whose games are trained on: its folder, and how far its files are read, in bytes."""
+    """A run whose games are trained on: folder, config, and bytes to read of each file."""
 
     folder: RunFolder
     config: RunConfig
@@ -118,7 +118,7 @@ class Origin(NamedTuple):
 
 
 def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
-    """Raise `ConfigError` for games that lack what the algorithm reads of positions' moves."""
+    """Raise `ConfigError` for games without the data on moves that the algorithm needs."""
     order, needed = get_args(MovesKept), config.learner.algorithm.moves_needed
     for origin in origins:
         kept = origin.config.moves_kept
@@ -131,7 +131,7 @@ def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
 
 
 def origin_of(folder: RunFolder) -> Origin:
-    """A run with the training games that it has by now; raises `ConfigError` for one without."""
+    """Return a run with its current training games; raises `ConfigError` if it has none."""
     files = {f.path: whole_size(f.path) for f in folder.game_files() if f.purpose == "train"}
     if not any(files.values()):
         raise ConfigError(f"RUN = {str(folder.root)!r}: has no training games; give a run that has")
@@ -139,9 +139,9 @@ def origin_of(folder: RunFolder) -> Origin:
 
 
 def offline_data(config: LearnRun, origins: Sequence[Origin]) -> tuple[OfflineData, str]:
-    """The games as batches, and a line on them.
+    """Return the games as batches, and a line on them.
 
-    Raises `ConfigError` where nothing is left to train on, or what is cannot be.
+    Raises `ConfigError` if no data is left to train on, or if the data is unsuitable.
     """
     learn, skipped = config.learn, Skipped()
     tokenizer = load_tokenizer(config.model)
@@ -194,7 +194,7 @@ def _check_index(config: LearnRun, index: GroupIndex, line: str) -> None:
 def write_origins(
     folder: RunFolder, config: LearnRun, origins: Sequence[Origin], counts: IndexCounts
 ) -> None:
-    """Write down what a run is trained on, so that it goes on with the same games and pairs."""
+    """Record the training data of a run, so that it resumes with identical games and pairs."""
     runs = [
         {
             "run": str(each.folder.root.resolve()),
@@ -218,7 +218,7 @@ def _pairs(config: LearnRun) -> dict[str, str]:
 def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
     """Return the recorded games that a run continues with; None for a run that plays.
 
-    Raises `ConfigError` where the games are not there any more.
+    Raises `ConfigError` if games or pairs are missing or have changed.
     """
     if not (folder.offline.is_file() and isinstance(config, LearnRun)):
         return None
@@ -250,7 +250,7 @@ def _again(root: str, files: Mapping[str, int]) -> Origin:
 
 
 def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) -> Source:
-    """The run's games, with its own reward terms; its ids have to be those of our tokenizer."""
+    """Return the run's games with its own reward terms; token ids must fit our tokenizer."""
     theirs, ours = origin.config.model, config.model
     if theirs.name != ours.name:
         vocabularies = [load_tokenizer(each).get_vocab() for each in (theirs, ours)]
@@ -261,7 +261,7 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
             )
     rewards = Rewards(origin.config.buffer.rewards, origin.config.judges)
     rows = read_shape(ours).vocabulary
-    is_read = False  # whether a game has shown that its ids are ours
+    is_read = False  # True once a game's ids match our tokenizer
 
     def trajectories(game: RecordedGame) -> list[Trajectory]:
         nonlocal is_read
@@ -290,7 +290,7 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
 def _judged(
     folder: RunFolder, config: LearnRun, skipped: Skipped
 ) -> frozenset[tuple[int, int]] | None:
-    """Games and seats whose score suffices; None where none is asked for."""
+    """Return (game, seat) pairs with a sufficient score; None if `learn.judged` is not set."""
     judged = config.learn.judged
     if judged is None:
         return None

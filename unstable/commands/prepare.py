@@ -1,4 +1,4 @@
-"""From a config as it was read to one that runs here: check, plan, resolve, in this order."""
+"""Preparation of a config to run on its machines: check, plan, resolve, in this order."""
 
 import os
 import socket
@@ -37,14 +37,14 @@ from unstable.runtime.candidates import Candidates
 from unstable.tracking.sinks import check_sinks
 
 LORA_FOLDER = Path(__file__).resolve().parent.parent.parent / "lora_ckpt"
-"""Where the adapter that is shipped beside the package, as a zip, is unpacked, if it is there."""
+"""Folder to which the adapter shipped beside the package as a zip, if present, is unpacked."""
 
 
 C = TypeVar("C", bound=RunConfig)
 
 
 class Resolved(NamedTuple):
-    """A config that is ready to run: no "auto" is left in it that a plan decides."""
+    """A config that is ready to run, without any "auto" that a plan decides."""
 
     config: RunConfig
     plan: Plan
@@ -56,8 +56,8 @@ def prepare(
 ) -> Resolved:
     """Plan a config for its machines and resolve it by the plan; its games are `settled`.
 
-    Without a learner, as when a finished run is evaluated, all is the actors'. `request_tokens` is
-    the mean length that a run has measured.
+    Without a learner, as in the evaluation of a finished run, actors get all resources.
+    `request_tokens` is the mean length of requests, in tokens, that a run has measured.
     """
     config = settle(config)
     machines = machines_for(config)
@@ -68,9 +68,9 @@ def prepare(
 
 
 def machines_for(config: RunConfig) -> list[Machine]:
-    """This machine, or those of the cluster that the config names, the driver's last.
+    """Return this machine, or the machines of the config's cluster, the driver's last.
 
-    A cluster is shown on stderr; `ConfigError` says what lacks there.
+    Shows a cluster on stderr; raises `ConfigError` if it lacks something.
     """
     if not config.cluster.is_joined:
         if "RAY_ADDRESS" in os.environ:
@@ -85,11 +85,11 @@ def machines_for(config: RunConfig) -> list[Machine]:
 
 
 def settle(config: C) -> C:
-    """The config with what its envs decide: teams, and the form of actions.
+    """Return the config with what its envs decide: teams, and the form of actions.
 
-    A file with a chat template becomes its text, which the run so keeps. A command asks nothing
-    about a game before that, or `check`, has found its env. Raises `ConfigError` for an env that is
-    not there or cannot be made.
+    A chat template's file becomes its text, which the run thus keeps. A command queries a game only
+    after this function, or `check`, has found its env. Raises `ConfigError` for an env that is
+    missing or cannot be made.
     """
     games = [settled(game, f"games.{index}") for index, game in enumerate(config.games)]
     template = config.model.chat_template
@@ -99,16 +99,16 @@ def settle(config: C) -> C:
 
 
 def alone(config: RunConfig) -> RunConfig:
-    """The config without opponents, where nobody meets any."""
+    """Return the config without opponents in training and evaluation."""
     draw = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0}
     return config.updated({**draw, "opponents.fixed": [], "eval.opponents": []})
 
 
 def show_plan(resolved: Resolved) -> None:
-    """Print on stderr which model is loaded, and the plan where a person should know of it.
+    """Print the model on stderr, and the plan if it has GPUs or notes.
 
-    And which games are put in another prompt style than their own, have a known defect, or ignore
-    their seed.
+    Also prints where drivers take games, and which games fall back to another prompt style, have a
+    known defect, or ignore their seed.
     """
     status(f"{'model':<9}{model_line(resolved.config.model, resolved.plan.dtype)}")
     if resolved.machine.gpus or resolved.plan.notes:
@@ -121,7 +121,7 @@ def show_plan(resolved: Resolved) -> None:
 
 
 def _remarks(game: GameConfig, field: str) -> Iterator[str]:
-    """What a person should know of a game."""
+    """Yield lines that a user should know about a game."""
     if (defect := known_defect(game)) is not None:
         yield f"{field}.env = {game.env!r}: TextArena's game {defect}"
     if not game.is_driven and ignores_seed(game):
@@ -141,7 +141,7 @@ def _remarks(game: GameConfig, field: str) -> Iterator[str]:
 
 
 def _where_taken(resolved: Resolved) -> str | None:
-    """Where programs take the games that they play; None where nothing is said of it."""
+    """Return a line on where programs take their games; None if `listen.port` is 0."""
     games = [game.key for game in resolved.config.games if game.is_driven and not game.driver]
     listen = resolved.config.listen
     if not listen.port:
@@ -153,7 +153,7 @@ def _where_taken(resolved: Resolved) -> str | None:
 
 
 def starting_adapter(config: RunConfig) -> str:
-    """The shipped adapter where it was made for this model and a game of it, else a fresh one."""
+    """Return the shipped adapter's folder if it fits this model and a game, else "fresh"."""
     folder = LORA_FOLDER
     if not os.access(folder.parent, os.W_OK):  # a checkout that others own
         folder = cache_folder() / folder.name
@@ -171,9 +171,9 @@ def starting_adapter(config: RunConfig) -> str:
 
 
 def base_folder(name: str) -> str:
-    """Where a base model is for other programs, made if need be; of a hub's model, its name.
+    """Return a base model's folder, made if needed, for other programs; a hub's model's name.
 
-    Raises `ConfigError` for a model that is not there.
+    Raises `ConfigError` for a missing model.
     """
     model = ModelConfig(name=name)
     check_model(model)
@@ -181,7 +181,7 @@ def base_folder(name: str) -> str:
 
 
 def check(config: RunConfig) -> None:
-    """Raise `ConfigError` for what would fail later; loads no model."""
+    """Raise `ConfigError` for a mistake that would fail later; loads no model."""
     check_driven(config)
     check_games(config)
     check_openings(config)
@@ -219,7 +219,7 @@ def check_games(config: RunConfig) -> None:
 
 
 def check_driven(config: RunConfig) -> None:
-    """Raise `ConfigError` for what is asked of a game that a program outside plays, in vain."""
+    """Raise `ConfigError` for settings that do not apply to a game of an external program."""
     driven = [index for index, game in enumerate(config.games) if game.is_driven]
     if not driven:
         return
@@ -250,7 +250,7 @@ def check_driven(config: RunConfig) -> None:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise `ConfigError` where another process listens at the port, such as another run."""
+    """Raise `ConfigError` if another process, such as another run, listens at the port."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -262,13 +262,13 @@ def check_free(host: str, port: int) -> None:
 
 
 def exact_games(config: RunConfig) -> list[str]:
-    """The games whose exploitability is measured: those that are named, or all that can be."""
+    """Return the games whose exploitability is measured: the configured ones, or all solvable."""
     named = config.eval.exploitability.games
     return named or [game.key for game in config.games if can_be_solved(game)]
 
 
 def check_exact_games(config: RunConfig) -> None:
-    """Raise `ConfigError` where exploitability is asked for and cannot be computed."""
+    """Raise `ConfigError` if the config requests exploitability that cannot be computed."""
     if not config.eval.exploitability.every:
         return
     place = "eval.exploitability"
@@ -285,7 +285,7 @@ def check_exact_games(config: RunConfig) -> None:
 
 
 def check_opponents_kl(config: RunConfig) -> None:
-    """Raise `ConfigError` where `kl_opponents` is asked for in a game that it is not right in."""
+    """Raise `ConfigError` if `kl_opponents` is set and a game is not two-seat and zero-sum."""
     if not config.learner.algorithm.kl_opponents:
         return
     for index, game in enumerate(map(with_teams, config.games)):
@@ -303,7 +303,7 @@ def check_opponents_kl(config: RunConfig) -> None:
 
 
 def check_openings(config: RunConfig) -> None:
-    """Raise `ConfigError` for a game whose openings cannot be played, or leave nothing of it."""
+    """Raise `ConfigError` for a game whose openings cannot be played, or leave no turn after."""
     openings = config.openings
     if not openings.share:
         return

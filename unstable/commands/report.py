@@ -1,4 +1,4 @@
-"""A report of runs, finished or ending: what it needs of other rooms is put together."""
+"""Reports of finished or ending runs, assembled from other rooms."""
 
 import logging
 import time
@@ -24,14 +24,14 @@ from unstable.types import GameResult
 logger = logging.getLogger(__name__)
 SEVERAL = Path("report.html")
 REPLAY_S = 8.0
-"""What replaying the games of a run may take; those after it have no boards and solutions."""
+"""Seconds for replaying a run's games; games after that have no boards and solutions."""
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
-    """Write the report of runs and say where it is.
+    """Write the report of runs and print its path.
 
-    By default it lies in the run's folder, or as `report.html` in this one where there are several
-    runs. Raises `ConfigError` for a folder that is no run's.
+    By default the path is in the run's folder, or `report.html` in the current folder for several
+    runs. Raises `ConfigError` for a folder that is not a run's.
     """
     if out is None and len(run_dirs) == 1:
         RunFolder(run_dirs[0]).check_links()
@@ -47,17 +47,17 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
 
 
 def make_report(run_dirs: Sequence[Path], out: Path, tell: Callable[[str], None] = status) -> int:
-    """Write the report of runs; returns its size in bytes. Errors as above.
+    """Write the report of runs; return its size in bytes. Raises as `report` does.
 
-    `tell` is given a line on what of their files is damaged.
+    `tell` receives a line on damaged records.
     """
     return write_report(run_dirs, out, plot_library(cache_folder()), sources, state, tell)
 
 
 def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None:
-    """Write the report of a run that ends; returns where.
+    """Write the report of a run that ends; return its path.
 
-    What goes wrong is logged and told in a line, is no error, and there is none.
+    A failure is logged and passed to `tell` as a line; the function then returns None.
     """
     began = time.monotonic()
     try:
@@ -73,7 +73,7 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
 
 
 def state(folder: RunFolder) -> str:
-    """How the run ended or what it is at, as `unstable doctor` says; "" without a state.json."""
+    """Return a sentence on a run's state, as `unstable doctor` reports; "" without state.json."""
     status = status_of(folder)
     if not status:
         return ""
@@ -82,13 +82,13 @@ def state(folder: RunFolder) -> str:
 
 
 def sources(config: RunConfig) -> Sources:
-    """What this machine knows of a run's games: its tokenizer's texts, positions of known games."""
+    """Return this machine's sources for a run's games: tokens' texts, positions of known games."""
     decode = load_decoder(config.model)
     return Sources(None if decode is None else TokenStrings(decode), _positions(config))
 
 
 def _positions(config: RunConfig) -> Callable[[GameResult], list[dict[str, Any]] | None]:
-    """Replays a game of the table of games; others may be of any cost, and are not played again."""
+    """Return a function that replays a game: [] for an unknown game, None once time is up."""
     known = {key: game for key, game in config.game_by_key.items() if is_known(game)}
     spent = 0.0
 

@@ -1,4 +1,4 @@
-"""Going on with a run, and beginning another from one of its versions."""
+"""Resuming of a run, and forking of another one from one of its versions."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
 _MEASURED = 16
-"""Newest updates whose requests' lengths a plan is made by."""
+"""Newest updates whose request lengths inform a plan."""
 MAY_CHANGE = (
     *(f"loop.{name}" for name in ("steps", "max_time", "max_failures")),
     *(f"loop.{name}" for name in ("start_timeout", "stall_timeout")),
@@ -43,25 +43,25 @@ MAY_CHANGE = (
     *(f"opponents.fixed.*.{name}" for name in ("timeout", "base_url", "api_key_env")),
     *(f"games.*.{name}" for name in ("timeout", "turn_timeout", "isolated")),
 )
-"""Fields that may be another when a run goes on: they decide how long, where and how it is seen."""
+"""Fields that may change on resume: they decide a run's length, resources and display."""
 
 
 class ResumePoint(NamedTuple):
-    """Where a run goes on: its newest version that is on file whole."""
+    """Point at which a run resumes: its newest version with intact files."""
 
     state: RunState
-    broken: tuple[int, ...]  # newer versions that were announced and are not whole
+    broken: tuple[int, ...]  # newer published versions with damaged files
 
     @property
     def version(self) -> int:
-        """The version."""
+        """Number of the version."""
         return self.state.version
 
 
 def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -> RunFolder:
-    """Go on with a run; returns its folder.
+    """Resume a run; return its folder.
 
-    `overrides` are changes of its config, of `MAY_CHANGE` alone. Raises as `train` does.
+    `overrides` change its config, only in fields of `MAY_CHANGE`. Raises as `train` does.
     """
     folder = RunFolder(run_dir)
     place = f"--resume = {str(run_dir)!r}"
@@ -78,7 +78,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
         )
     with starting():
         offline = read_offline(config, folder)
-        # Its start lies in its own folder: where that came from may be gone.
+        # The run's own folder has its start; the original may be gone.
         started = config.updated({"model.init": "fresh", "learner.state": None})
         check(started)
         resolved = prepare(started, request_tokens=_request_tokens(folder))
@@ -101,7 +101,7 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
 
 
 def _request_tokens(folder: RunFolder) -> float | None:
-    """Mean length of prompt and answer in the newest updates; None where engines told of none."""
+    """Return the mean tokens of prompt plus answer in the newest updates; None if not recorded."""
     tokens = total = 0.0
     for row in read_rows(folder.metrics)[-_MEASURED:]:
         requests = float(row.get("collect/engine/requests") or 0.0)
@@ -119,7 +119,7 @@ def _news(point: ResumePoint, aside: Path | None) -> Iterator[str]:
 
 
 def changed(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
-    """The run's config with its changes; raises `ConfigError` for one that a run cannot take."""
+    """Return the run's config with overrides; raises `ConfigError` for a change not allowed."""
     before, after = load(str(folder.config), {}), load(str(folder.config), overrides)
     old, new = dict(_flat(before.model_dump())), dict(_flat(after.model_dump()))
     for path in sorted(old.keys() | new.keys()):
@@ -143,11 +143,11 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def find_point(folder: RunFolder, place: str) -> ResumePoint:
-    """The newest version with all that a run needs; raises `ConfigError` where there is none."""
+    """Return the newest version with all that a run needs; raises `ConfigError` without one."""
     broken: list[int] = []
     for version in reversed(folder.versions()):
         if not folder.state(version).exists():
-            continue  # never announced: its run ended as it was written; or pruned
+            continue  # never published, as its run ended before that; or pruned
         state = read_whole(folder, version)
         if state is not None:
             return ResumePoint(state, tuple(broken))
@@ -157,7 +157,7 @@ def find_point(folder: RunFolder, place: str) -> ResumePoint:
 
 
 def read_whole(folder: RunFolder, version: int) -> RunState | None:
-    """The state kept with a version, or None if any of the files that go with it is not whole."""
+    """Return the state kept with a version; None if any of the version's files is damaged."""
     path = folder.state(version)
     try:
         text = path.read_bytes()
@@ -178,9 +178,9 @@ def read_whole(folder: RunFolder, version: int) -> RunState | None:
 def rewind(
     folder: RunFolder, point: ResumePoint, *, is_synchronous: bool, aside: Path | None = None
 ) -> None:
-    """Make the files those of the run at its point; what comes after it is kept in `aside`.
+    """Rewind the run's files to a point; later content moves to `aside`.
 
-    In asynchronous play what was played since then stays, unless it is by a version that is gone.
+    In asynchronous play later games stay, unless a version that is gone played them.
     """
     marks = dict(point.state.marks)
     played = folder.games("train", point.version)
@@ -189,7 +189,7 @@ def rewind(
         cut(played)
     folder.rewind(point.version, marks, aside)
     for version in point.state.evaluations:
-        if version > point.state.evaluated:  # it is played again
+        if version > point.state.evaluated:  # the run plays it again
             folder.games("eval", version).unlink(missing_ok=True)
 
 
@@ -201,11 +201,11 @@ def fork(
     with_state: bool = True,
     command: str | None = None,
 ) -> RunFolder:
-    """Train from a version of a run on, as another run; returns its folder.
+    """Train from a version of a run, as another run; return its folder.
 
-    `version` None is the newest. `with_state`: with its optimizer, baselines and reference too.
-    `command` is what began it, for the record.
-    Numbers, ratings and schedules begin anew. The new config names where it began.
+    `version` None is the newest. `with_state` keeps optimizer, baselines and reference policy.
+    `command` is the command line, for the record. Numbers, ratings and schedules start over. The
+    new config names its origin.
     """
     origin = RunFolder(run_dir)
     version = checkpoint_of(origin, version)
@@ -232,7 +232,7 @@ def fork(
 
 
 def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
-    """What the state of a learner lacks for another, a line each."""
+    """Yield what the state of a learner lacks for another one, one line per problem."""
     old, new = kept.algorithm, wanted.algorithm
     if new.name != old.name:
         yield f"learner.algorithm.name = {new.name!r}: the state is one of {old.name!r}"
@@ -247,6 +247,6 @@ def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
 
 
 def _critic(algorithm: AlgorithmConfig) -> str | None:
-    """The kind of an algorithm's critic, if it has one."""
+    """Return the kind of an algorithm's critic; None if it has none."""
     critic = getattr(algorithm, "critic", None)
     return None if critic is None else str(critic.kind)

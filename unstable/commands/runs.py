@@ -1,4 +1,4 @@
-"""Lists: the runs in a folder, a line each (`unstable runs`), and the vetted games."""
+"""Lists: the runs in a folder, one row per run (`unstable runs`), and the vetted games."""
 
 import contextlib
 import time
@@ -15,7 +15,7 @@ from unstable.records.tables import Table, newest_score
 from unstable.records.text import duration
 
 ROWS = 200
-"""In so many last rows of metrics the newest evaluation is looked for."""
+"""Last rows of metrics in which to search the newest evaluation."""
 
 
 class Listed(NamedTuple):
@@ -31,9 +31,9 @@ class Listed(NamedTuple):
 
 
 def runs(root: Path, tag: str | None = None) -> list[Listed]:
-    """Print the runs in a folder, the newest last, and return them; `tag`: those that have it.
+    """Print the runs in a folder, newest last, and return them; `tag` selects runs with that tag.
 
-    Raises `ConfigError` where the folder is not there.
+    Raises `ConfigError` for a missing folder.
     """
     if not root.is_dir():
         raise ConfigError(f"FOLDER = {str(root)!r}: no such folder; give the one that holds runs")
@@ -50,14 +50,14 @@ def runs(root: Path, tag: str | None = None) -> list[Listed]:
 def _listed(root: Path) -> list[Listed]:
     found: list[Listed] = []
     for path in root.iterdir():
-        with contextlib.suppress(OSError):  # it goes away just then, or is not ours to read
+        with contextlib.suppress(OSError):  # it disappears meanwhile, or is not readable
             if (run := _read(RunFolder(path))) is not None:
                 found.append(run)
     return found
 
 
 def _read(folder: RunFolder) -> Listed | None:
-    """A run as its folder shows it; None for the folder of none, or of a game of a person's."""
+    """Return a run by its folder; None for a folder of no run, or of a person's game."""
     dates = [each for each in (folder.metrics, folder.status) if each.exists()]
     if not (dates and folder.config.is_file()):
         return None
@@ -77,7 +77,7 @@ def _read(folder: RunFolder) -> Listed | None:
 
 
 def _read_config(folder: RunFolder) -> Any:
-    """As it stands: a run whose config is no longer valid is listed too."""
+    """Return the unvalidated config, since a run whose config is no longer valid is listed too."""
     try:
         return read_yaml(folder.config.read_text(encoding="utf-8"), str(folder.config))
     except (ConfigError, OSError, ValueError):
@@ -104,7 +104,7 @@ def _cells(run: Listed) -> list[str]:
 
 
 def list_games() -> None:
-    """Print the vetted games, a block each: its name, then a line for each column of the table."""
+    """Print the vetted games, one block per game: its name, then one line per column."""
     from unstable.games.catalog.vetted import COLUMNS, PACK
 
     blocks = (

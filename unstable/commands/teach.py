@@ -1,8 +1,8 @@
-"""Before self-play: a model that does not know the form of a game's answers learns it first.
+"""Warm start before self-play, for a model that does not know the form of a game's answers.
 
-It is asked in a few games; where fewer than 90 % of its moves are legal, it is shown random legal
-moves, so that it learns to answer and nothing of strategy. That is done once for a model and its
-games: the start is kept in the user's cache.
+The model plays a few games; if fewer than 90 % of its moves are legal, it trains on random legal
+moves, so that it learns to answer and no strategy. This happens once for a model and its games:
+the user's cache keeps the start.
 """
 
 import asyncio
@@ -42,24 +42,24 @@ from unstable.types import GameSpec, PlayerId, SeatSpec, Update
 from unstable.types.seeds import derive_seed
 
 ASKED = 16
-"""Games of each env by which the share of legal moves is found."""
+"""Games of each env that measure the share of legal moves."""
 ASKED_AGAIN = 48
-"""More games, where the first ones say that teaching is over: the best of many looks is luck."""
+"""Further games if the first ones meet the target: the best of many measurements is luck."""
 KNOWN = 0.9
-"""A model that makes so many of its moves legal learns the rest by playing. Where every other one
-is illegal, nearly each longer game is a forfeit and teaches nothing."""
+"""Share of legal moves from which on a model learns the rest by playing. If every other move is
+illegal, nearly each longer game is a forfeit and teaches nothing."""
 TAUGHT = 0.96
-"""Of legal moves, with which teaching ends; self-play then began with 94 and 98 % in two games."""
+"""Share of legal moves that ends teaching; self-play then began with 94 and 98 % in two games."""
 POSITIONS = 128
-"""Of random games of each env, in the first lesson; each lesson has others."""
+"""Positions of random games of each env in the first lesson; each lesson has others."""
 MOVES = 8
-"""Legal moves that are shown of a position, at most."""
+"""Most legal moves that a lesson has of a position."""
 STUCK = 500
-"""Steps without more legal moves after which a person is told."""
+"""Steps without more legal moves after which the user gets a warning."""
 LESSONS = 10_000
-"""More than there is time for."""
+"""Limit of lessons, above what time allows."""
 MOST_S = 600.0
-"""After which no further lesson begins."""
+"""Seconds after which no further lesson begins."""
 _LEARNER = {
     "batch_size": 16,
     "micro_batch_size": 16 * MOVES,
@@ -68,22 +68,22 @@ _LEARNER = {
     "final_rate": 0.0,
     "decay_fraction": 1.0,
     "warmup_steps": 4,
-    "ema": 0.98,  # what is asked and kept is the mean of the last steps' weights
+    "ema": 0.98,  # the mean of the last steps' weights is tested and kept
     "max_kl": None,
     "state": None,
     "num": 1,
 }
 _WHOLE_RATE = 1e-4
-"""The learning rate where all weights are taught, not a LoRA."""
+"""Learning rate if all weights are trained, not a LoRA."""
 _PLANNED = ("learner.gradient_checkpointing", "learner.micro_batch_tokens")
 _NOTE_FILE = "taught.json"
 
 
 def taught(resolved: Resolved) -> Resolved:
-    """The run with a start that knows the form of its games' answers.
+    """Return the run with a start that knows the form of its games' answers.
 
-    Asks about games that list their legal moves and that the start was not made for. Raises
-    `RunFailedError` for what failed, and what an interrupt raises.
+    Tests games that list their legal moves and that the start was not made for. Raises
+    `RunFailedError` for a failure, and an interrupt's exception.
     """
     config = resolved.config
     games = [game for game in config.games if _is_new(game, config)]
@@ -105,7 +105,7 @@ def taught(resolved: Resolved) -> Resolved:
 
 
 def _is_new(game: GameConfig, config: RunConfig) -> bool:
-    """Whether the model has to be asked if it can answer in the game."""
+    """Return whether the model needs a test of its answers in the game."""
     knows = [] if config.model.init == "fresh" else made_for(Path(config.model.init))
     return lists_legal_moves(game) and game.env not in knows and not prompt_style(game).reasoning
 
@@ -115,10 +115,10 @@ def _adapter_of(place: Path) -> Path | None:
 
 
 def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
-    """The config by which it is taught, with these games alone.
+    """Return the config of teaching, with these games alone.
 
-    Its micro-batches are planned anew: those of the run may fill the memory, and here the mean of
-    the weights is kept besides.
+    Its micro-batches are planned again: the run's may fill the memory, and teaching also keeps the
+    mean of the weights.
     """
     changes = {"games": list(games), "eval.constrained": False, "loop.mode": "sync"}
     changes |= {name: UNDECIDED[name] for name in _PLANNED}
@@ -129,7 +129,7 @@ def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:
 
 
 def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[Example]]:
-    """A lesson's positions with their legal moves, `times` as many as the first one's."""
+    """Return a lesson's positions with their legal moves, `times` as many as the first one's."""
     tokenizer, positions = load_tokenizer(config.model), list[list[Example]]()
     for game in config.games:
         prompts = prompts_of(config, game, tokenizer)
@@ -140,7 +140,7 @@ def _positions(config: RunConfig, lesson: int = 1, times: int = 1) -> list[list[
 
 
 def _key(config: RunConfig, examples: Sequence[Example]) -> str:
-    """What the start depends on, as a name: model, LoRA, start, and what is taught."""
+    """Return a digest of all that the start depends on: model, LoRA, start and lessons."""
     try:
         stats = [(path.name, path.stat()) for path in weight_files(config.model)]
         files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
@@ -155,7 +155,7 @@ def _key(config: RunConfig, examples: Sequence[Example]) -> str:
 
 
 def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
-    """Ask, teach if need be, and keep the result; an interrupt leaves nothing."""
+    """Test, teach if needed, and keep the result; an interrupt leaves no files."""
     began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="unstable-teach-"))
     task = Lessons(
         train=examples,
@@ -192,13 +192,13 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
 
 
 def _is_enough(rows: Sequence[Row]) -> bool:
-    """Whether the model knows the form, well enough not to be taught or to be taught no more."""
+    """Return whether the share of legal moves suffices to skip teaching, or to end it."""
     least = min(_legal(rows[-1]).values())
     return least >= (TAUGHT if rows[-1][EPOCH] else KNOWN)
 
 
 def _legal(row: Mapping[str, Any]) -> dict[str, float]:
-    """The share of legal moves by game."""
+    """Return the share of legal moves by game."""
     prefix = "legal/"
     return {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
 
@@ -210,7 +210,7 @@ def _shares(row: Mapping[str, Any]) -> str:
 async def _ask_average(
     folder: RunFolder, config: RunConfig, actors: Sequence[Actor], version: int
 ) -> Row:
-    """As `_ask`, of the running mean of the weights, which takes the version's place on file."""
+    """Measure legal moves of the weights' running mean, which replaces the version's weights."""
     from unstable.models.checkpoint import read_average  # which loads torch
 
     place = folder.checkpoint(version)
@@ -219,7 +219,7 @@ async def _ask_average(
 
 
 async def _ask(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
-    """The share of legal moves of a version that plays games with itself, by game."""
+    """Measure the share of legal moves of a version in self-play, by game."""
     player = PlayerId.policy(version)
     await asyncio.gather(*(actor.publish(player) for actor in actors))
     row: Row = {}
@@ -234,7 +234,7 @@ async def _ask(config: RunConfig, actors: Sequence[Actor], version: int) -> Row:
 
 
 def _share(legal: Sequence[bool]) -> float:
-    """Of the moves that are legal; 0 where none was made."""
+    """Return the share of legal moves; 0 without moves."""
     return fmean(legal or [False])
 
 
@@ -245,7 +245,7 @@ async def _legality(
     player: PlayerId,
     numbers: Iterable[int],
 ) -> list[bool]:
-    """Whether each move of these games was legal; each version has deals of its own."""
+    """Return whether each move of these games was legal; each version has its own deals."""
     seat = SeatSpec(player=player, temperature=config.sampling.temperature)
     specs = [
         GameSpec(
@@ -263,7 +263,7 @@ async def _legality(
 
 
 class _Lesson:
-    """How far teaching is, in lines; the `Tracker` of supervised training."""
+    """Progress lines of teaching, as a `Tracker` of supervised training."""
 
     def __init__(self, config: RunConfig) -> None:
         self.lines = Lines(status)
@@ -297,7 +297,7 @@ class _Lesson:
             )
 
     def _warn(self, legal: float, step: int) -> None:
-        """Say once that the share of legal moves no longer rises, and what else there is."""
+        """Warn once if the share of legal moves no longer rises, with alternatives."""
         if legal > self._best + 0.02:
             self._best, self._best_step = legal, step
         elif step - self._best_step >= STUCK and not self._is_stuck:

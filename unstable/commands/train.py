@@ -39,14 +39,14 @@ def train(
     callbacks: Sequence[Callback] = (),
     loop: Loop = run_loop,
 ) -> RunFolder:
-    """Run a whole training; returns its folder. `command` is what began it, for the record.
+    """Run a whole training; return its folder. `command` is the command line, for the record.
 
-    `callbacks` are sinks besides those of the config, or what makes one of config and folder.
+    `callbacks` are sinks in addition to the config's, or factories of one from config and folder.
     `loop` makes the updates (docs/python_api.md, "A loop of your own").
 
-    Raises `ConfigError` for a user's mistake, before any model is loaded where that can be, and
-    `RunFailedError` for whatever ended the run otherwise. An interrupt leaves a folder that is
-    whole up to the last version. In a notebook, call it in a thread: it runs its own event loop.
+    Raises `ConfigError` for a user's mistake, if possible before any model is loaded, and
+    `RunFailedError` for any other failure. An interrupt leaves a folder that is intact up to the
+    last version. In a notebook, call it in a thread: it runs its own event loop.
     """
     with starting():
         check(config)
@@ -68,9 +68,9 @@ def go_on(
     offline: OfflineData | None = None,
     loop: Loop = run_loop,
 ) -> None:
-    """Train in a run's folder, from a state that was kept or, if None, from the start.
+    """Train in a run's folder, from a saved state or, if None, from the start.
 
-    By play, or `offline` on recorded games. Shows what came out of it unless nothing was made.
+    Training is by play, or on recorded games with `offline`. Shows the result at the end.
     """
     with ended_by_sigterm(), logging_to(folder, "loop"):
         sinks = own_sinks(resolved.config, callbacks)
@@ -99,7 +99,7 @@ def _run(
     reason, shown = "", True
     try:
         with tracker.refreshing(), failures_logged(folder, "loop"):
-            ready_weights(resolved.config.model, tracker.phase)  # once, before many ask
+            ready_weights(resolved.config.model, tracker.phase)  # once, before many processes do
             training = _train(
                 resolved.config, resolved.plan, folder, tracker, interrupt, state, offline, loop
             )

@@ -26,12 +26,12 @@ from unstable.tracking.view import RunView
 EVERY_S = 0.5
 FRAMES_A_SECOND = 4
 ONCE_SIZE = 100, 40
-"""Columns and lines of what is printed where there is no terminal."""
+"""Columns and lines of the output without a terminal."""
 LEAVE = b"q\x03\x04"
 
 
 class Watched:
-    """A run as its files show it now. Raises `ConfigError` for a folder that says nothing."""
+    """Current view of a run from its files. Raises `ConfigError` if they show no dashboard."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Watched:
         self.view = self._read()
 
     def refresh(self) -> None:
-        """Look again; what cannot be read just then stays as it was."""
+        """Read the view again; it stays unchanged if files cannot be read."""
         with contextlib.suppress(ConfigError, OSError):
             self.view = self._read()
 
@@ -66,7 +66,7 @@ class Watched:
         view.notice = self._skipped.line or view.notice
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
-            view.engine, view.actors, view.machine = {}, {}, {}  # of the last second that it had
+            view.engine, view.actors, view.machine = {}, {}, {}  # of its last second
             parts = [condition.line, condition.next]
             if condition.word == "failed":  # why is long, and the line is cut at its end
                 parts = [condition.word, condition.next, condition.why]
@@ -75,7 +75,7 @@ class Watched:
         return view
 
     def _newest(self) -> RunSummary:
-        """The run's summary, read again if there are more rows."""
+        """Return the run's summary, read again if the file of rows has changed."""
         with contextlib.suppress(FileNotFoundError):
             file = self._folder.metrics.stat()
             is_of = (file.st_mtime_ns, file.st_size)
@@ -87,12 +87,11 @@ class Watched:
 
 
 def watch(run_dir: Path, *, once: bool = False) -> None:
-    """Show a run's dashboard until q is pressed or Ctrl-C; `once`: print it as it is now.
+    """Show a run's dashboard until q or Ctrl-C; with `once`, print its current state.
 
-    Where there is no terminal it is printed once. Raises `ConfigError` for a folder that is no
-    run's.
+    Without a terminal, also prints it once. Raises `ConfigError` for a folder that is not a run's.
     """
-    logging.getLogger("unstable").addHandler(logging.NullHandler())  # what is drawn stays alone
+    logging.getLogger("unstable").addHandler(logging.NullHandler())  # keeps the display clean
     watched = Watched(existing_run(run_dir))
     console = Console()
     if once or not (console.is_terminal and sys.stdin.isatty()):
@@ -117,7 +116,7 @@ def watch(run_dir: Path, *, once: bool = False) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bytes]]:
-    """A function that waits so many seconds for a key; b"\\0" if none was pressed."""
+    """Yield a function that waits some seconds for a key and returns it, or b"\\0" for none."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 

@@ -1,4 +1,4 @@
-"""A run of `unstable world`: a tiny base model learns to speak, move and see, and no strategy."""
+"""A run of `unstable world`: a tiny base model learns to speak, move and see, not strategy."""
 
 import asyncio
 import contextlib
@@ -41,32 +41,32 @@ from unstable.tracking.lines import progress
 from unstable.types import BASE, WORTH, GameResult, GameSpec, PlayerId, SeatSpec
 
 QUESTIONS = 20_000
-"""Of each kind at most, drawn once."""
+"""Most questions of each kind, drawn once."""
 ESTIMATE_AFTER = 10
-"""Steps after which the time that is left is estimated."""
+"""Steps after which the remaining time is estimated."""
 LOOK_EVERY = 100
-"""Steps between looks at whether enough is learned."""
-_LOOKED_AT = 100  # examples of each kind, then; 1,000 in the end
-_AT_ONCE = 32  # examples that are scored side by side
-_COOLING = 10  # one step in so many is made again, with a falling rate, once enough is learned
+"""Steps between checks of what is learned."""
+_LOOKED_AT = 100  # examples of each kind per check; 1,000 at the end
+_AT_ONCE = 32  # examples scored in one batch
+_COOLING = 10  # 1/10 of the steps so far follow with a falling rate, once enough is learned
 _WARMUP = 50
 _IGNORED = -100
 
 
 class Learned(NamedTuple):
-    """What a model has learned, on average over examples."""
+    """Measures of what a model has learned, averaged over examples."""
 
-    legal: float  # probability of legal answers
+    legal: float  # total probability of legal answers
     divergence: float  # KL of an even choice of the legal moves to the model's, nats
     right: list[float]  # share of questions answered rightly, by kind
 
     def suffices(self, wanted: WorldConfig) -> bool:
-        """Whether it is what the config asks for."""
+        """Return whether the measures reach the config's thresholds."""
         sees = all(right >= wanted.right for right in self.right)
         return self.legal >= wanted.legal and self.divergence <= wanted.kl and sees
 
     def text(self) -> str:
-        """It in one line."""
+        """Return the measures in one line."""
         seen = ", ".join(f"{each:.1%}" for each in self.right) or "none"
         return (
             f"legal answers {self.legal:.1%}, KL of an even choice of the legal moves to its own "
@@ -75,16 +75,16 @@ class Learned(NamedTuple):
 
 
 class World(NamedTuple):
-    """What a model learns from: examples of play, and those of each kind of question."""
+    """Training data of a model: examples of play, and of each kind of question."""
 
     play: list[SyntheticExample]
     questions: list[list[SyntheticExample]]
 
 
 def make_world(config: WorldRun) -> Path:
-    """Make a tiny base model for the config's games; returns its folder.
+    """Make a tiny base model for the config's games; return its folder.
 
-    Raises `ConfigError` for a game that it cannot be made of, and for a folder that is there.
+    Raises `ConfigError` for an unsuitable game, and for a folder that exists.
     """
     out = Path(config.world.out).expanduser()
     _check(config, out)
@@ -132,7 +132,7 @@ def _check(config: WorldRun, out: Path) -> None:
 
 
 def gather(config: WorldRun, tokenizer: Any) -> World:
-    """The examples of all games."""
+    """Return the examples of all games."""
     play: list[SyntheticExample] = []
     questions: list[list[SyntheticExample]] = []
     number = min(QUESTIONS, config.world.steps * config.world.batch_size)
@@ -148,10 +148,10 @@ def gather(config: WorldRun, tokenizer: Any) -> World:
 
 
 def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | None:
-    """Maximum likelihood of answers, each drawn evenly from the right ones.
+    """Train by maximum likelihood of answers, each drawn uniformly from the right ones.
 
-    Until all steps are made or enough is learned, when the rate falls in some last steps. Returns
-    what has interrupted it, if anything: the model is then as far as it was.
+    Ends after all steps, or once enough is learned, after some last steps with a falling rate.
+    Returns the interrupt, None without one; an interrupted model keeps its progress.
     """
     settings = config.world
     rng = random.Random(f"{config.seed} batches")
@@ -163,7 +163,7 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
     began, enough, end = time.monotonic(), settings.steps, settings.steps
     interrupts: list[KeyboardInterrupt] = []
 
-    def note(number: int, _: object) -> None:  # and the second time be ended by it
+    def note(number: int, _: object) -> None:  # the second signal ends it
         interrupts.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
         if len(interrupts) > 1:
             raise interrupts[0]
@@ -196,7 +196,7 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
 
 
 def _drawn(world: World, settings: WorldConfig, rng: random.Random) -> list[SyntheticExample]:
-    """The examples of a step."""
+    """Draw the examples of a step."""
     share = settings.questions if world.questions else 0.0
     num_questions = int(share * settings.batch_size)
     examples = rng.choices(world.play, k=settings.batch_size - num_questions)
@@ -206,7 +206,7 @@ def _drawn(world: World, settings: WorldConfig, rng: random.Random) -> list[Synt
 
 
 def loss_of(model: Any, examples: Sequence[SyntheticExample], rng: random.Random) -> Tensor:
-    """Mean over the examples of an answer's negative log-likelihood, in nats."""
+    """Return the mean over examples of an answer's negative log-likelihood, in nats."""
     answers = [rng.choice(example.answers) for example in examples]
     logits_NV, targets_N = answer_logits(model, examples, answers)
     return F.cross_entropy(logits_NV, targets_N, reduction="sum") / len(examples)
@@ -215,7 +215,7 @@ def loss_of(model: Any, examples: Sequence[SyntheticExample], rng: random.Random
 def answer_logits(
     model: Any, examples: Sequence[SyntheticExample], answers: Sequence[list[int]]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] where the answers' tokens are predicted, and these tokens [N]."""
+    """Return logits [N, V] that predict the answers' tokens, and these tokens [N]."""
     inputs, targets = [], []
     for example, answer in zip(examples, answers, strict=True):
         inputs.append(torch.tensor(example.prompt_ids + answer[:-1]))
@@ -228,7 +228,7 @@ def answer_logits(
 
 
 def measured(model: Any, world: World, most: int) -> Learned:
-    """How much of its play is legal, how even it is, and how much it sees, by `most` of each."""
+    """Measure legality and evenness of play, and right answers, by at most `most` of each kind."""
     rng = random.Random(0)
     played = _scored(model, rng.sample(world.play, min(most, len(world.play))))
     legal = mean(sum(math.exp(logprob) for logprob, _ in answers) for answers in played)
@@ -244,7 +244,7 @@ def measured(model: Any, world: World, most: int) -> Learned:
 
 @torch.no_grad()
 def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple[float, bool]]]:
-    """Of each example's right answers: the log-probability, and whether it is the greedy one."""
+    """Return each right answer's log-probability, and if it is greedy, by example."""
     found: list[list[tuple[float, bool]]] = []
     for part in (examples[at : at + _AT_ONCE] for at in range(0, len(examples), _AT_ONCE)):
         pairs = [(example, answer) for example in part for answer in example.answers]
@@ -261,7 +261,7 @@ def _scored(model: Any, examples: Sequence[SyntheticExample]) -> list[list[tuple
 
 
 async def _score(config: WorldRun, game: GameConfig, folder: str) -> float:
-    """The base model's score against random, a draw counted half, from every side in turn."""
+    """Return the base model's mean score against random, from every side in turn."""
     changes = {"model.name": folder, "model.init": "fresh", "games": [game]}
     resolved = prepare(config.updated(changes)).config
     specs = [_spec(resolved.games[0], number) for number in range(config.world.score_games)]
@@ -293,5 +293,5 @@ def _spec(game: GameConfig, number: int) -> GameSpec:
 
 
 def _schedule(step: int, steps: int) -> float:
-    """A rise, then a cosine down to a fiftieth."""
+    """Return the factor of the learning rate: a warmup, then a cosine down to a fiftieth."""
     return min(1.0, (step + 1) / _WARMUP) * (0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))

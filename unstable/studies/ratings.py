@@ -1,4 +1,4 @@
-"""Both ratings of runs, rebuilt from their files: `unstable ratings RUN...`."""
+"""TrueSkill and Elo ratings of runs, rebuilt from their files: `unstable ratings RUN...`."""
 
 import json
 import math
@@ -25,14 +25,14 @@ from unstable.types.intervals import Interval
 from unstable.types.tallies import Least, added, least_against_past
 
 PROGRAMS = ("random", "expert", "rules")
-"""The first of these that has played is 0 in the fit."""
+"""Candidates for the reference of the fit, at 0 points: the first one that has played."""
 
 
 def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) -> dict[str, Any]:
-    """Print both ratings of the runs' players; returns them as `as_json` prints them.
+    """Print TrueSkill and Elo ratings of the runs' players; return what `as_json` prints.
 
-    A forfeit has the weight `forfeits` in the fit, from 0 to 1. Raises `ConfigError` for a folder
-    that is no run's.
+    `forfeits` is the weight of a forfeited game in the fit, from 0 to 1. Raises `ConfigError` for a
+    folder that is not a run's, and if no game compares two players.
     """
     check_weight(forfeits)
     skipped = Skipped()
@@ -80,13 +80,13 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
 
 
 def check_weight(forfeits: float) -> None:
-    """Raise `ConfigError` for a weight of forfeits that is none."""
+    """Raise `ConfigError` unless the weight of forfeits is from 0 to 1."""
     if not 0 <= forfeits <= 1:
         raise ConfigError(f"--forfeits = {forfeits:g}: give a weight from 0 (left out) to 1")
 
 
 def _comparison(run: Rebuilt) -> str:
-    """How the rebuilt ratings agree with those that the run has written, in a line."""
+    """Return a line that compares the rebuilt ratings with the run's `ratings.json`."""
     place = run.folder.ratings
     if run.difference is None:
         return f"{place}: is not there; TrueSkill is as the games give it"
@@ -101,7 +101,7 @@ def _comparison(run: Rebuilt) -> str:
 
 
 class Names:
-    """What players and games are called where several runs have some of one name."""
+    """Unambiguous names of players and games across several runs."""
 
     def __init__(self, runs: Sequence[Rebuilt]) -> None:
         self._labels = names_of([run.folder.root.resolve() for run in runs])
@@ -114,19 +114,19 @@ class Names:
         )
 
     def player(self, run: int, name: str) -> str:
-        """A player's name: with its run's before it, unless it is the same in all that have it."""
+        """Return a player's name, prefixed by its run's label unless all runs mean one player."""
         is_alone = len(self._labels) == 1 or name in self._alike
         return name if is_alone else f"{self._labels[run]}/{name}"
 
     def game(self, run: int, game: Ranking) -> Ranking:
-        """A game with these names."""
+        """Return a game with unambiguous names of its env and players."""
         env = game.env if game.env in self._envs else f"{self._labels[run]}/{game.env}"
         players = tuple(self.player(run, name) for name in game.players)
         return game._replace(env=env, players=players)
 
 
 def _alike(known: Iterable[Mapping[str, object]]) -> set[str]:
-    """Names that stand for the same thing wherever they are known."""
+    """Return the names that have equal values in all mappings that contain them."""
     found: dict[str, object] = {}
     differ = set()
     for name, value in chain(*(each.items() for each in known)):
@@ -135,11 +135,11 @@ def _alike(known: Iterable[Mapping[str, object]]) -> set[str]:
     return found.keys() - differ
 
 
-# What is found, and how it is shown
+# Results and their tables
 
 
 def rated(games: Sequence[Ranking], forfeits: float) -> dict[str, Any]:
-    """The fit over all games and env by env, what sides are worth, and cycles, as plain values."""
+    """Return the fit over all games and per env, side advantages and cycles, as plain values."""
     anchor = next((name for name in PROGRAMS if any(name in g.players for g in games)), None)
     whole, against = fit(games, forfeits=forfeits, anchor=anchor), tallies(games)
     envs = sorted({game.env for game in games})
@@ -172,7 +172,7 @@ def rated(games: Sequence[Ranking], forfeits: float) -> dict[str, Any]:
 
 
 def _last(game: Ranking) -> set[str]:
-    """Who forfeited."""
+    """Return the players with the worst rank: in a forfeited game, the offenders."""
     worst = max(game.ranks)
     return {p for p, rank in zip(game.players, game.ranks, strict=True) if rank == worst}
 
@@ -190,12 +190,12 @@ def trueskill_record(rating: Rating) -> dict[str, Any]:
 
 
 def least_record(least: Least) -> dict[str, Any]:
-    """As plain values."""
+    """Return a least score as plain values."""
     return {**least._asdict(), "score": least.score._asdict()}
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print what `rated` found, and `trueskill`, `least`, `met` and `drawn` if they are there."""
+    """Print the result of `rated`, and `trueskill`, `least`, `met` and `drawn` if present."""
     met = {row["player"]: row for row in found.get("met", ())}
     known = {row["player"]: row for row in found.get("trueskill", ())}
     zero = found["reference"] or "the mean"
@@ -217,7 +217,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def env_tables(found: Mapping[str, Any]) -> list[Table]:
-    """The points in each env, where there are several."""
+    """Return a table of points per env; none for games of a single env."""
     columns = ["player", "points, 95 %", "games"]
     return [
         Table(
@@ -230,17 +230,17 @@ def env_tables(found: Mapping[str, Any]) -> list[Table]:
 
 
 def _met_cells(met: Mapping[str, Any] | None) -> tuple[str, str]:
-    """How often a past version was drawn as opponent, and how often by the rules' probabilities."""
+    """Return the cells of how often a name was drawn and of the expected count, "" if unknown."""
     return ("", "") if met is None else (f"{met['drawn']:,}", fixed(met["expected"], 1))
 
 
 def points(row: Mapping[str, float]) -> str:
-    """Points with their interval."""
+    """Format points with their interval."""
     return interval(row["points"], row["low"], row["high"], lambda value: fixed(value, 0))
 
 
 def remarks(found: Mapping[str, Any]) -> list[str]:
-    """What the table does not show, in sentences."""
+    """Return sentences on results that the table does not show."""
     lines = [
         f"{each['env']}: side {each['side']} is worth {points(each)} points"
         for each in found["advantages"]

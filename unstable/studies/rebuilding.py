@@ -1,4 +1,4 @@
-"""A run's ratings, rebuilt from its recorded games in the order in which it took them in."""
+"""Ratings of a run, rebuilt from its recorded games in the order in which it counted them."""
 
 import math
 from collections import deque
@@ -20,11 +20,11 @@ from unstable.types import GameResult, PlayerId, Rating
 
 
 class Rebuilt(NamedTuple):
-    """A run's games as they are fitted, and its registry as it was when `ratings.json` was written.
+    """A run's games as input of the fit, and its registry at the last write of `ratings.json`.
 
-    `difference` is the largest of any figure to that file; None where there is none. `met` says how
-    often past versions were drawn as opponents, and how often by the rules; `drawn` says it of envs
-    where a curriculum draws them.
+    `difference` is the largest difference of any figure from that file; None without it. `met` is
+    how often past versions were drawn as opponents, and the expected count; `drawn` is the pair for
+    envs if a curriculum draws them.
     """
 
     folder: RunFolder
@@ -37,11 +37,11 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
-    """A run's ratings from its games, in the order in which the run took them in.
+    """Rebuild a run's ratings from its games, in the order in which the run counted them.
 
-    Training games are on file as they ended. Where play and learning take turns, they counted by
-    number, round by round. When rounds ended, versions began and evaluations counted is told by the
-    registry's marks, which the run's state keeps.
+    Files have training games in the order in which they ended. If play and learning alternate, the
+    run counted them by number in each round. The registry's marks, kept in the run's state, record
+    when rounds ended, versions began and evaluations counted.
     """
     config = load(str(folder.config))
     registry, saved = make_registry(config), read_document(folder.ratings, Ratings, skipped)
@@ -66,11 +66,11 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
 
 
 Added = tuple[PlayerId, PlayerId | None]
-"""A version, and the one that its rating begins as."""
+"""A version, and the one whose rating it inherits; None: the version before it."""
 
 
 def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[GameResult | Added]:
-    """The versions and the rated games of a run, in order."""
+    """Yield the versions and the rated games of a run, in order."""
     files = {(file.purpose, file.version): file for file in folder.game_files()}
     rows = read_rows(folder.metrics, skipped)
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
@@ -93,7 +93,7 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
             yield from rated_games(config, of, ordered) if is_run else ordered
 
     for version in versions:
-        # Of a run whose games are all there these have come by now.
+        # If the run's games are complete, these marks have passed by now.
         while any(mark.kind == "added" and mark.version <= version for mark in marks):
             yield from next_step()
         file = files.get(("train", version))
@@ -110,19 +110,19 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
 
 
 class _Mark(NamedTuple):
-    """What came after so many training games (`RegistryState.marks`)."""
+    """An event and the number of training games before it (`RegistryState.marks`)."""
 
     kind: str
     version: int
-    after: int | None  # None: before those of its version
+    after: int | None  # None: before its version's games
 
     def is_before(self, number: int, version: int) -> bool:
-        """Whether it was before the training game of that number, which counts from 0."""
+        """Return whether it precedes the training game of that number, counted from 0."""
         return self.version <= version if self.after is None else self.after <= number
 
 
 def _state(folder: RunFolder) -> RunState | None:
-    """A run's newest state that is whole, if there is one."""
+    """Return a run's newest valid state; None without one."""
     for version in reversed(folder.versions()):
         path = folder.state(version)
         state = parse(path.read_bytes(), version) if path.is_file() else None
@@ -132,14 +132,14 @@ def _state(folder: RunFolder) -> RunState | None:
 
 
 def _by_round(results: Sequence[GameResult], ends: Iterable[int]) -> list[GameResult]:
-    """By number in each round; `ends` are the numbers of games that had come before others."""
+    """Return results sorted by number within each round; `ends` are the indices of round ends."""
     cuts = [0, *(end for end in ends if 0 < end < len(results)), len(results)]
     rounds = (results[first:last] for first, last in pairwise(cuts))
     return [each for part in rounds for each in sorted(part, key=lambda r: r.spec.game_id)]
 
 
 def results_of(file: GameFile, skipped: Skipped) -> list[GameResult]:
-    """A file's games without their turns, and without branches, which are not rated."""
+    """Return a file's games without turns, and without branches, which are not rated."""
     results, branches = list[GameResult](), range(0)
     for place, head in scan_file(file, skipped):
         if file.purpose == "eval" or place.game not in branches:
@@ -149,7 +149,7 @@ def results_of(file: GameFile, skipped: Skipped) -> list[GameResult]:
 
 
 def _difference(found: Sequence[Rating], saved: Ratings | None) -> float | None:
-    """The largest of any figure of a player; infinite where players differ."""
+    """Return the largest difference of a figure: None without `saved`, inf if players differ."""
     if saved is None:
         return None
     rows = {row.player: row for row in saved.players}

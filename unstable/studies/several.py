@@ -1,7 +1,7 @@
-"""Several runs as child processes: what a sweep and a league have in common.
+"""Several runs as child processes: the common part of sweeps and leagues.
 
-Each is a run like any other. What is done and what is left is read from the runs' own folders, so
-that whatever ends it, it goes on as if nothing had.
+Each is an ordinary run. Progress is read from the runs' own folders, so a study resumes after any
+interruption.
 """
 
 import hashlib
@@ -39,14 +39,14 @@ from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
 LOOK_S = 0.5
 IN_ORDER = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a run that was asked to end."""
+"""Exit codes of a run that ended in order on request."""
 _TAIL_BYTES = 2**16
 _WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
-"""Texts that a command line takes as they stand."""
+"""Texts that the command line reads as strings without JSON quotes."""
 
 
 class ConfigRecord(Record, kw_only=True):
-    """A line of a study's configs as they were when it began: of a trial, or of a member."""
+    """A row of a study's config digests, taken when it began: of a trial or of a member."""
 
     trial: str = ""
     member: str = ""
@@ -57,28 +57,28 @@ class ConfigRecord(Record, kw_only=True):
 class StudyFolder(RunsFolder):
     """A study's folder: its file, a digest of each config, and its runs."""
 
-    kind: ClassVar[str]  # the command that made it
-    below: ClassVar[str]  # where its runs are
+    kind: ClassVar[str]  # command that makes it
+    below: ClassVar[str]  # subfolder of its runs
     listed: ClassVar[str]  # the file of digests
 
     @property
     def file(self) -> Path:
-        """The study, with what was left to choose; only a study's folder has it."""
+        """The study's file, with automatic choices made; it marks the folder as a study's."""
         return self.root / f"{self.kind}.yaml"
 
     @property
     def configs(self) -> Path:
-        """A line for each config, with its digest."""
+        """The file of digests, one row per config."""
         return self.root / self.listed
 
     def make(self, study: Section, configs: Sequence[dict[str, Any]]) -> None:
-        """Make the folder; raises `ConfigError` where it is there, or cannot be made."""
+        """Create the folder; raises `ConfigError` if it exists or cannot be created."""
         self.make_folders(self.below)
         write_lines(self.configs, configs)
-        write_whole(self.file, dump_section(study).encode())  # last: then the folder is a study's
+        write_whole(self.file, dump_section(study).encode())  # last: it marks a complete folder
 
     def text(self) -> str:
-        """What its file says; raises `ConfigError` where it has none."""
+        """Return the text of the study's file; raises `ConfigError` without one."""
         if not self.file.is_file():
             raise ConfigError(
                 f"FOLDER = {str(self.root)!r} holds no {self.file.name}; give a folder that "
@@ -87,7 +87,7 @@ class StudyFolder(RunsFolder):
         return read_text(self.file, str(self.file))
 
     def check_same(self, digests: Mapping[str, str], config: Mapping[str, str]) -> None:
-        """Raise `ConfigError` where what a run begins with is not what it was; both by name."""
+        """Raise `ConfigError` if a digest is not the recorded one; mappings are by name."""
         kept = {
             row.trial or row.member: row.digest for row in read_list(self.configs, ConfigRecord)
         }
@@ -99,28 +99,28 @@ class StudyFolder(RunsFolder):
                 )
 
     def check_new(self) -> None:
-        """Raise `ConfigError` where the folder for a new study is there."""
+        """Raise `ConfigError` if the folder for a new study exists."""
         if self.root.exists():
             again = command_line("unstable", self.kind, "--resume", self.root)
             raise ConfigError(f"{self.root} exists; to go on: {again}; else give another --out")
 
 
 class RunJob(Protocol):
-    """What a child process makes, in a folder of its own, however often it is begun."""
+    """A run that a child process makes in its own folder; it may start several times."""
 
     @property
     def root(self) -> Path:
-        """Its folder."""
+        """Folder of the run."""
 
     def is_over(self) -> bool:
-        """Whether all of it is there."""
+        """Return whether the run is complete."""
 
     def words(self) -> list[str]:
-        """The command, without its first word, that begins it or goes on with it."""
+        """Return the arguments of `unstable` that start or resume the run."""
 
 
 class TrainJob(NamedTuple):
-    """A run of `unstable train` of so many updates; `new` is the command of a new one."""
+    """A run of `unstable train` with `steps` updates; `new` returns the arguments of a new one."""
 
     folder: RunFolder
     name: str
@@ -141,18 +141,18 @@ class TrainJob(NamedTuple):
         return [*self.new(), "--name", self.name, "--run_dir", str(self.root)]
 
     def state(self) -> str:
-        """Whether it is done, running or waiting."""
+        """Return "done", "running" or "waiting"."""
         return state_of(self.folder, self.steps)
 
     def rows(self, skipped: Skipped | None = None) -> list[Row]:
-        """Its metrics, but for damaged ones."""
+        """Return the run's metrics without damaged rows."""
         return read_rows(self.folder.metrics, skipped)
 
 
 class Runs(ABC):
-    """Holds the processes; all else is read from folders.
+    """Runner of child processes; all other state is read from folders.
 
-    `jobs` are what there is to run, by name; `changed` is called as one ends.
+    `jobs` are the runs by name; the runner calls `changed` when one ends.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Runs(ABC):
         self.folder, self._jobs, self._changed = folder, jobs, changed
         self._free = list(shares)
         self._running: dict[str, tuple[Child, Share | None]] = {}
-        self._asked: set[str] = set()  # to end, by us
+        self._asked: set[str] = set()  # `hold` has interrupted these
         self._told: set[str] = set()
         self.done = {name for name, job in jobs.items() if job.is_over()}
         self.failed = set(folder.failures())
@@ -173,14 +173,14 @@ class Runs(ABC):
 
     @abstractmethod
     def due(self) -> list[str]:
-        """Runs that may begin or go on now, in order; those that go on already are left out."""
+        """Return runs that may start or resume now, in order; the caller skips running ones."""
 
     @abstractmethod
     def result(self, name: str) -> str:
-        """What a run has come to, in a few words."""
+        """Return a run's result in a few words."""
 
     def run(self) -> None:
-        """Run what is left; raises what an interrupt raises, once all processes have ended."""
+        """Run the remaining jobs; raises an interrupt's exception once all processes have ended."""
         with handled(self._interrupt):
             try:
                 while self._step():
@@ -192,13 +192,13 @@ class Runs(ABC):
             raise KeyboardInterrupt if self._signal == signal.SIGINT else Terminated
 
     def hold(self, names: Collection[str]) -> None:
-        """Have those of these runs that go on end in order; they can go on later."""
+        """Interrupt the named runs if they are running; they can resume later."""
         for name in self._running.keys() & set(names) - self._asked:
             self._asked.add(name)
             self._running[name][0].send(signal.SIGINT)
 
     def _interrupt(self, received: int, _: object) -> None:
-        """Pass a signal on to all runs."""
+        """Forward a signal to all runs."""
         if self._signal is None:
             name = signal.Signals(received).name
             status(f"{name}: the runs end in order; a second one ends them now")
@@ -207,7 +207,7 @@ class Runs(ABC):
             child.send(_passed_on(received))
 
     def _step(self) -> bool:
-        """Look once; returns whether anything is left to do."""
+        """Collect ended runs and start due ones; return whether anything is left to do."""
         for name in [*self._running]:
             self._collect(name)
         if self._signal is not None:
@@ -235,12 +235,12 @@ class Runs(ABC):
         own = {} if share is None else share.variables
         child = Child(words, self.folder.log(name), () if share is None else share.cores, own)
         self._running[name] = child, share
-        if self._signal is not None:  # it came just then
+        if self._signal is not None:  # a signal arrived meanwhile
             child.send(_passed_on(self._signal))
         status(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
 
     def _collect(self, name: str) -> None:
-        """Take in a run whose process has ended."""
+        """Record the result of a run if its process has ended."""
         child, share = self._running[name]
         if (code := child.exit_code) is None:
             return
@@ -261,12 +261,12 @@ class Runs(ABC):
 
 
 def _passed_on(received: int) -> signal.Signals:
-    """Ctrl-C as it is, anything else as SIGTERM."""
+    """Return SIGINT for Ctrl-C, SIGTERM for any other signal."""
     return signal.SIGINT if received == signal.SIGINT else signal.SIGTERM
 
 
 def is_over(folder: RunFolder, steps: int) -> bool:
-    """Whether a run of so many updates has come to its end, by its own word or its last state."""
+    """Return whether a run of `steps` updates is complete, by its status file or newest state."""
     if status_of(folder).get("state") == "ended":
         return True
     version = max(folder.versions(), default=0)
@@ -278,7 +278,7 @@ def is_over(folder: RunFolder, steps: int) -> bool:
 
 
 def state_of(folder: RunFolder, steps: int) -> str:
-    """Whether such a run is done, running or waiting."""
+    """Return "done", "running" or "waiting" for a run of `steps` updates."""
     if is_over(folder, steps):
         return "done"
     word = condition_of(folder, status_of(folder), time.time()).word
@@ -286,7 +286,7 @@ def state_of(folder: RunFolder, steps: int) -> str:
 
 
 def last_line(folder: RunsFolder, name: str) -> str:
-    """The last line that a run has printed."""
+    """Return the last line that a run has printed, except blank ones."""
     with folder.log(name).open("rb") as file:
         file.seek(max(0, folder.log(name).stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
@@ -294,27 +294,27 @@ def last_line(folder: RunsFolder, name: str) -> str:
 
 
 def train_words(config: str, fields: Mapping[str, Any]) -> list[str]:
-    """The command, without the first word, of a run with these fields."""
+    """Return the arguments of `unstable` that start a run with these fields."""
     options = (word for path, value in fields.items() for word in (f"--{path}", _text(value)))
     return ["train", "--config", config, *options]
 
 
 def _text(value: Any) -> str:
-    """A value as the command line reads it back."""
+    """Format a value so that the command line parses it back."""
     if isinstance(value, list | dict):
         return yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
     return value if isinstance(value, str) and _WORD.fullmatch(value) else json.dumps(value)
 
 
 def digest(config: Section) -> str:
-    """Of a whole config, to see whether it is still the same."""
+    """Return the digest of a whole config, to detect changes."""
     return hashlib.blake2b(config.model_dump_json().encode(), digest_size=8).hexdigest()
 
 
 def runs_at_once(
     wanted: int | Literal["auto"], configs: Mapping[str, RunConfig], machine: Machine, most: int
 ) -> int:
-    """Runs of these configs at a time; raises `ConfigError` where that many do not fit."""
+    """Return the number of concurrent runs; raises `ConfigError` if `wanted` runs do not fit."""
     ready = {name: settle(config) for name, config in configs.items()}
     if wanted == "auto":
         return min(most, most_at_once([*ready.values()], machine, NEEDS))
@@ -327,7 +327,7 @@ def runs_at_once(
 
 
 def parts(machine: Machine, count: int) -> list[Share | None]:
-    """What each of so many runs may use; alone, a run has all of the machine."""
+    """Return the shares of `count` runs; None, for a single run, is the whole machine."""
     return [*shares(machine, count, sorted(os.sched_getaffinity(0)))] if count > 1 else [None]
 
 
@@ -339,9 +339,9 @@ def carry_out(
     show: Callable[[], None],
     retry: bool,
 ) -> None:
-    """Run what is left in a folder, then show it.
+    """Run the remaining jobs of a folder, then show the results.
 
-    Raises `RunFailedError` once all is over where runs have failed, and what an interrupt raises.
+    Raises `RunFailedError` at the end if any run has failed, and an interrupt's exception.
     """
     again = ("unstable", folder.kind, "--resume", folder.root)
     with RunFolder(folder.root).held(f"FOLDER = {str(folder.root)!r}"):

@@ -1,4 +1,4 @@
-"""Equal shares of a machine, so that several runs go on at once, each as on one of its own."""
+"""Equal shares of a machine, so that several runs proceed concurrently, each as if alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +12,21 @@ MOST = 256
 
 
 class Share(NamedTuple):
-    """What a run may use: Share(cores=(0, 1), gpus=("0",))"""
+    """Resources of a run: Share(cores=(0, 1), gpus=("0",))"""
 
     cores: tuple[int, ...]
     gpus: tuple[str, ...]
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a process sees no other cards by."""
+        """Environment variables that hide all other GPUs from a process."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
 
 
 def shares(machine: Machine, count: int, cores: Sequence[int]) -> list[Share]:
-    """So many equal shares; what is left over is used by nobody.
+    """Return `count` equal shares; the remainder stays unused.
 
-    `cores` are those that this process may run on, and may be more than a container's quota.
+    `cores` are the cores that this process may run on, possibly more than a container's quota.
     """
     own, cards = machine.cores // count, len(machine.gpus) // count
     ids = [gpu.id for gpu in machine.gpus]
@@ -37,11 +37,11 @@ def shares(machine: Machine, count: int, cores: Sequence[int]) -> list[Share]:
 
 
 def most_at_once(configs: Sequence[RunConfig], machine: Machine, engines: Engines) -> int:
-    """How many of these runs a machine is good for at once; 1 at least.
+    """Return how many of these runs a machine can run concurrently, at least 1.
 
-    Each has as many cores as processes that compute at once, or cards where it would use them, and
-    memory; and it plays and learns in the same order as it would alone. Raises `ConfigError` for a
-    config that does not fit alone.
+    Each run needs memory, GPUs if it uses them alone, and as many cores as processes that compute
+    concurrently without a GPU; its `loop.mode` must be the one that it has alone. Raises
+    `ConfigError` for a config that does not fit alone.
     """
     alone = [plan(config, [machine], engines) for config in configs]
     most = min(machine.cores, *(len(machine.usable_gpus) for each in alone if _cards(each)), MOST)
@@ -57,7 +57,7 @@ def most_at_once(configs: Sequence[RunConfig], machine: Machine, engines: Engine
 
 
 def check_at_once(config: RunConfig, machine: Machine, count: int, engines: Engines) -> None:
-    """Raise `ConfigError` where so many such runs do not fit, or would run in another way."""
+    """Raise `ConfigError` if `count` such runs do not fit, or would run differently than alone."""
     alone = plan(config, [machine], engines)
     if count > 1 and (problem := _problem(config, alone, machine, count, engines)) is not None:
         raise ConfigError(f"at_once = {count}: {problem}; set it to a lower number, or auto")
@@ -66,7 +66,7 @@ def check_at_once(config: RunConfig, machine: Machine, count: int, engines: Engi
 def _problem(
     config: RunConfig, alone: Plan, machine: Machine, count: int, engines: Engines
 ) -> str | None:
-    """Why so many such runs are too many; None where they are not."""
+    """Return why `count` such runs are too many; None if they fit."""
     if count > machine.cores:
         return f"there are {machine.cores} cores"
     try:
@@ -84,7 +84,7 @@ def _problem(
 
 
 def part(machine: Machine, count: int) -> Machine:
-    """The machine that each of so many runs has."""
+    """Return the part of a machine that each of `count` runs has."""
     return replace(
         machine,
         cores=machine.cores // count,
@@ -95,5 +95,5 @@ def part(machine: Machine, count: int) -> Machine:
 
 
 def _cards(found: Plan) -> set[str]:
-    """The cards that a plan uses."""
+    """Return the GPUs that a plan uses."""
     return {card for place in (*found.actors, *found.learners) for card in place.gpus}

@@ -1,4 +1,4 @@
-"""Audit: a recorded game is played again, and the result is compared with the record.
+"""Audit: plays a recorded game again and compares the result with the record.
 
-A run's folder and a game come in, agreement or the differences go out.
+A run's folder and a game come in; agreement or the differences go out.
 """

@@ -1,7 +1,7 @@
-"""A recorded game played again from its seed, and each turn compared with the record.
+"""Replay of a recorded game from its seed, with each turn compared with the record.
 
-Observations, what the env accepts and the outcome follow from seed and actions. Who answers by a
-seed alone, a program or a local model on the embedded engine, is asked again.
+Observations, the env's verdicts and the outcome follow from seed and actions. A player that
+answers by a seed alone (a program, or a local model on the embedded engine) answers again.
 """
 
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ OUTCOME = ("outcomes", "payoffs", "forfeit", "raised", "truncated", "reason")
 
 
 class ReplayDifference(NamedTuple):
-    """What is not as it was: Difference(2, "the action: recorded [4], now [5]")"""
+    """A difference from the record: Difference(2, "the action: recorded [4], now [5]")"""
 
-    turn: int  # 0-based; as many as there are turns: how it ended
+    turn: int  # 0-based; the number of turns means the end
     what: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """The audit of one game; `again` names the players that are asked again.
+    """Audit of one game; `again` maps players of the record to players that answer now.
 
-    By who answered in the record, who answers now: a version is served as an opponent.
+    Only these answer again; a version of the policy is served as an opponent.
     """
 
     found: FoundGame
@@ -50,11 +50,11 @@ class Audit:
     again: dict[PlayerId, PlayerId]
     terminal: Terminal
     differences: list[ReplayDifference] = field(default_factory=list)
-    same: int = 0  # turns of local models whose tokens came again
+    same: int = 0  # turns of local models with equal tokens
     rounded: list[float] = field(default_factory=list)  # how far off the others were
 
     async def run(self) -> None:
-        """Play the game; what differs is then in `differences`, the first one first."""
+        """Play the game and collect `differences`, sorted by turn."""
         recorded, game = self.found.result, self.found.game
         players = [self] * len(recorded.spec.seats)
         played: GameResult | None = None
@@ -64,7 +64,7 @@ class Audit:
             self.differences.append(ReplayDifference(len(recorded.turns), what))
 
         with faults_to(failed), contained():
-            # What of an env's errors counted as a forfeit then does so now.
+            # An env error that counted as a forfeit then counts as one now.
             played = await play_game(
                 recorded.spec, game, players, self.found.config.seed, trusted=recorded.raised
             )
@@ -73,7 +73,7 @@ class Audit:
         self.differences.sort(key=lambda difference: difference.turn)
 
     def _compare(self, played: GameResult) -> None:
-        """What the env made of the turns."""
+        """Compare the env's verdicts and the end of the game with the record."""
         recorded = self.found.result
         for then, now in zip(recorded.turns, played.turns, strict=False):
             if then.invalid != now.invalid:
@@ -97,7 +97,7 @@ class Audit:
         """Act as every seat's player: return the recorded answer, and compare its observation."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
-            raise LeftError(self.found.result.reason)  # as a game that was cut off there ends
+            raise LeftError(self.found.result.reason)  # ends like a game that was cut off there
         turn = turns[game.turns]
         note = ""
         if what := self._unseen(observation, turn):
@@ -113,7 +113,7 @@ class Audit:
         self.differences.append(ReplayDifference(turn.index, what))
 
     def _unseen(self, observation: Observation, turn: Turn) -> str:
-        """How an observation is not the recorded one; empty where it is."""
+        """Return how an observation differs from the recorded one; empty if it does not."""
         if observation.seat != turn.seat:
             return f"seat {observation.seat} is to move, in the record seat {turn.seat}"
         recorded = turn.answer
@@ -126,7 +126,7 @@ class Audit:
         return f"the observation: recorded {then!r}, now {now!r}"
 
     async def _asked_again(self, observation: Observation, game: Position, turn: Turn) -> str:
-        """Ask the player again, if that can be; returns the result in words."""
+        """Query the player again, if possible; return the result in words."""
         who = answerer(self.found.result, turn)
         if who not in self.again or (seed := self._seed(turn)) is None:
             return ""
@@ -151,7 +151,7 @@ class Audit:
         return ""
 
     def _misread(self, then: Answer, now: Answer) -> str:
-        """What the record makes of the same tokens, and is not so; empty where all is."""
+        """Return how action or log-probabilities of equal tokens differ; empty if they do not."""
         if (now.action, now.formatted) != (then.action, then.formatted):
             return f"the action of these tokens: recorded {then.action!r}, now {now.action!r}"
         assert then.sampled is not None and now.sampled is not None
@@ -165,7 +165,7 @@ class Audit:
         return f"the log-probabilities of these tokens, by up to {off:.3g}"
 
     def _seed(self, turn: Turn) -> int | None:
-        """What the turn was sampled by; None where another run played it, or it was chosen."""
+        """Return the turn's seed; None if another run played it, or an ensemble chose it."""
         spec, fork = self.found.result.spec, self.found.result.fork
         if spec.ensemble and spec.member and turn.index == fork:
             return None
@@ -177,7 +177,7 @@ class Audit:
         return turn_seed(self.found.config.seed, played, turn.seat, turn.index)
 
     def _player(self, turn: Turn) -> Player:
-        """Who made a turn, to be asked once more."""
+        """Return the player that answers a turn again."""
         result, game = self.found.result, self.served.config.games[0]
         seat = _seat(result, turn)
         now = self.again[answerer(result, turn)]
@@ -190,7 +190,7 @@ class Audit:
     async def _gap(
         self, who: PlayerId, then: SampledTokens, now: SampledTokens, seed: int
     ) -> float | None:
-        """How far off the recorded tokens are, where rounding explains them; else None."""
+        """Return how far off the recorded tokens are; None if rounding does not explain them."""
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
         if self.served.players.is_constrained(self.found.result.spec.purpose):
@@ -219,7 +219,7 @@ class Audit:
 
 
 def _seat(result: GameResult, turn: Turn) -> SeatSpec:
-    """Who was to answer a turn: the seat's player, or the opener."""
+    """Return the seat spec of a turn: the seat's own, or the opener's."""
     if turn.index < result.spec.opening:
         assert result.spec.opener is not None
         return result.spec.opener
@@ -227,7 +227,7 @@ def _seat(result: GameResult, turn: Turn) -> SeatSpec:
 
 
 def answerer(result: GameResult, turn: Turn) -> PlayerId:
-    """Who answered a turn: of a policy that is refreshed at each turn, the version that did."""
+    """Return the player that answered a turn, with the version that sampled it if recorded."""
     player, sampled = _seat(result, turn).player, turn.answer.sampled
     if player.version is None or sampled is None or sampled.version is None:
         return player
@@ -235,7 +235,7 @@ def answerer(result: GameResult, turn: Turn) -> PlayerId:
 
 
 def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
-    """Why a player that is no local model is not asked again; None where it is."""
+    """Return why a player other than a local model does not answer again; None if it does."""
     if player == PERSON:
         return "a person played"
     if opponent is None:
@@ -245,7 +245,7 @@ def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
 
 
 def _first_difference(then: str, now: str) -> tuple[str, str]:
-    """The first lines in which two texts differ."""
+    """Return the first lines in which two texts differ."""
     ours, theirs = then.split("\n"), now.split("\n")
     for one, other in zip(ours, theirs, strict=False):
         if one != other:
@@ -267,14 +267,14 @@ async def rounding(
     vocabulary: int,
     dtype: str,
 ) -> float | None:
-    """How far the seed's number is from the recorded token's share, where the answers part.
+    """Return how far the seed's number is from the recorded token's share at the first difference.
 
-    In probability; of greedy answers how much less likely the token is, in nats. None where that is
-    more than rounding can make.
+    The unit is probability; for greedy answers, the nats by which the token is less likely than the
+    best. None if that exceeds rounding, or if no sampled token decides.
     """
     pairs = enumerate(zip(then.token_ids, now.token_ids, strict=False))
     place = next((index for index, (one, other) in pairs if one != other), None)
-    if place is None:  # one goes on where the other ends, which no token decides
+    if place is None:  # one only extends the other, which no token decides
         return None
     drawn = _number(then, place, seed)
     if drawn is None:
@@ -296,7 +296,7 @@ async def rounding(
 def distance(
     logprobs_V: Sequence[float] | FloatArray, temperature: float, token_id: int, number: float
 ) -> float:
-    """How far a number in [0, 1) is from the share of a token at this temperature; 0: it is in it.
+    """Return how far a number in [0, 1) is from a token's share at this temperature; 0 if inside.
 
     >>> distance([-0.6931, -0.6931], 1.0, token_id=1, number=0.25)
     0.25
@@ -309,7 +309,7 @@ def distance(
 
 
 def _number(answer: SampledTokens, place: int, seed: int) -> float | None:
-    """What decided the token at a place of an answer; None where it was inserted there."""
+    """Return the number that decided the token at a place of an answer; None if inserted."""
     from unstable.engines.embedded.sampling import uniforms  # torch takes seconds
 
     begun = 0

@@ -1,4 +1,4 @@
-"""A recorded game again: to audit it, or to go on from one of its turns with other players."""
+"""Replay of a recorded game: to audit it, or to continue from a turn with other players."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,18 +25,18 @@ ME = "me"
 
 
 class Again(NamedTuple):
-    """Who is asked again, and why others are not."""
+    """Players that answer again, and reasons why others do not."""
 
-    players: dict[PlayerId, PlayerId]  # by who answered, who answers now
+    players: dict[PlayerId, PlayerId]  # by recorded player, the player that answers now
     opponents: list[FixedOpponent]
     models: bool  # whether a local model is among them
     reasons: list[str]
 
 
 def audit(found: FoundGame) -> bool:
-    """Play a recorded game again and show it; whether all is as it was.
+    """Play a recorded game again and show it; return whether it agrees with the record.
 
-    Nothing is written. Raises `ConfigError` for a game that is not there any more.
+    Writes no files. Raises `ConfigError` for a game that no longer exists.
     """
     terminal, again = Terminal(), _again(found)
     chosen = for_one_game(found.config, settled(found.game), again.opponents)
@@ -67,7 +67,7 @@ def audit(found: FoundGame) -> bool:
 
 
 def _agreement(made: Audit) -> str:
-    """That all is the same, and of how much that was found out."""
+    """Return a line on the agreement, and on the number of turns that were sampled again."""
     result = made.found.result
     outcomes = ", ".join(f"{outcome:+g}" if outcome else "0" for outcome in result.outcomes)
     line = f"The same: {len(result.turns)} turns, outcome {outcomes}"
@@ -81,7 +81,7 @@ def _agreement(made: Audit) -> str:
 
 
 def _again(found: FoundGame) -> Again:
-    """Who of the game's players is asked again."""
+    """Return which of the game's players answer again."""
     players: dict[PlayerId, PlayerId] = {}
     opponents: list[FixedOpponent] = []
     reasons, models = [], False
@@ -111,7 +111,7 @@ def _again(found: FoundGame) -> Again:
 
 
 def _no_model(found: FoundGame, player: PlayerId) -> str | None:
-    """Why a local model cannot answer again; None where it can."""
+    """Return why a local model cannot answer again; None if it can."""
     if found.config.actors.engine != "embedded":
         return f"the engine was {found.config.actors.engine}, which repeats up to rounding only"
     if player.version is not None and player.version not in found.folder.versions():
@@ -132,9 +132,9 @@ def _no_model(found: FoundGame, player: PlayerId) -> str | None:
 
 
 class Change(NamedTuple):
-    """What is to be otherwise from a turn on; None: as the record has it."""
+    """Changes from a turn on; None keeps the value of the record."""
 
-    turn: int  # the first one that is played anew, counted from 1 as the viewer does
+    turn: int  # the first one to play, counted from 1 as in the viewer
     player: str = ME
     seat: int | None = None
     opponent: str | None = None
@@ -142,9 +142,9 @@ class Change(NamedTuple):
 
 
 def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command: str) -> None:
-    """Play a recorded game up to a turn, and on from there with another player at one seat.
+    """Play a recorded game up to a turn, then continue with another player at one seat.
 
-    It is saved as `play` saves. Raises `ConfigError` for a mistake, before a model is loaded.
+    Saves the game as `play` does. Raises `ConfigError` for a mistake, before a model is loaded.
     """
     result, turns = found.result, len(found.result.turns)
     if not 1 <= change.turn <= turns:
@@ -193,7 +193,7 @@ def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command
 def _sits(
     found: FoundGame, change: Change, is_own: bool, before: PlayerId
 ) -> tuple[PlayerId, FixedOpponent | None]:
-    """Who plays on at a seat: the player that the command names, or the one that sat there."""
+    """Return who continues at a seat: the command's player, or else the recorded one."""
     word = change.player if is_own else change.opponent
     if word is not None:
         option = "--with" if is_own else "--opponent"

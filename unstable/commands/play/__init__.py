@@ -1,4 +1,4 @@
 """One game in front of a person, at the terminal.
 
-The players are made in this process, without Ray; what is played goes into a folder of its own.
+The players run in this process, without Ray; the game's record goes into its own folder.
 """

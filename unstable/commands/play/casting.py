@@ -1,4 +1,4 @@
-"""Who plays in one game, from the words of a command line, and the engine that the models need."""
+"""Players of one game, from the words of a command line, and the engine that models need."""
 
 import contextlib
 import math
@@ -26,16 +26,16 @@ from unstable.records.folder import RunFolder
 from unstable.types import BASE, PlayerId
 
 PERSON = PlayerId("person")
-"""Who sits at the terminal, in specs and files."""
+"""The player at the terminal, in specs and files."""
 FEW = {"actors.num": 1, "actors.games_in_flight": 8}
-"""What one game needs of an engine: votes and scores are requests side by side."""
+"""Engine settings of one game, whose votes and scores are concurrent requests."""
 _MOST_TOKENS = 60  # of an answer whose tokens are listed
 
 
 def game_of(config: RunConfig, name: str | None) -> GameConfig:
-    """The config's game of that name, else the vetted one, else an env with its defaults.
+    """Return the config's game of that name, else the vetted one, else an env with its defaults.
 
-    None is the config's first.
+    None means the config's first game.
     """
     if name is None:
         return config.games[0]
@@ -46,9 +46,9 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
 def as_opponent(
     folder: RunFolder, version: Version | None, run: str | None = None
 ) -> CheckpointOpponent:
-    """A version of a run, which may be called otherwise than by its folder, as an opponent.
+    """Return a version of a run as an opponent; `run` replaces the folder's name in its name.
 
-    Raises `ConfigError` where it has no checkpoint.
+    Raises `ConfigError` if it has no checkpoint.
     """
     version = checkpoint_of(folder, version)
     name = f"{run or folder.root.resolve().name}:{version}"  # RUN@N would name a policy
@@ -56,7 +56,7 @@ def as_opponent(
 
 
 def run_of(word: str) -> tuple[RunFolder, Version | None] | None:
-    """The folder and the version of RUN[@VERSION]; None where there is no such folder."""
+    """Return the folder and the version of RUN[@VERSION]; None for a missing folder."""
     path, at, number = word.rpartition("@")
     is_number = number.isascii() and number.isdecimal()
     is_version = bool(at) and (is_number or number == "best")
@@ -70,9 +70,9 @@ def run_of(word: str) -> tuple[RunFolder, Version | None] | None:
 def player_of(
     config: RunConfig, word: str, option: str
 ) -> tuple[PlayerId, FixedOpponent | None, int]:
-    """The player of a word: its id, its section if it has one, and its version, or else 0.
+    """Return the player of a word: its id, its section or None, and its version or 0.
 
-    random, expert, rules, base, an opponent of the config, or RUN[@VERSION].
+    A word is random, expert, rules, base, an opponent of the config, or RUN[@VERSION].
     """
     known = config.fixed_opponents
     if word == BASE.name:
@@ -90,7 +90,7 @@ def player_of(
 def for_one_game(
     config: RunConfig, game: GameConfig, opponents: Iterable[FixedOpponent]
 ) -> RunConfig:
-    """The config with one game, and no other players than those that sit there."""
+    """Return the config with one game, and with these opponents alone."""
     return alone(config).updated(
         {
             "games": [game],
@@ -104,26 +104,26 @@ def for_one_game(
 
 
 def is_local_model(config: RunConfig, player: PlayerId) -> bool:
-    """Whether a player is a model that is served here."""
+    """Return whether a player is a model that this process serves."""
     adapters = {o.key for o in config.opponents.fixed if o.adapter_folder is not None}
     return player == BASE or player.version is not None or player.name in adapters
 
 
 class PlayerSource(NamedTuple):
-    """What makes a game's players, and the engine of those that are local models."""
+    """Factory of a game's players, and the engine of local models; None without any."""
 
     config: RunConfig
     players: PlayerFactory
     engine: Engine | None
 
     async def probabilities(self, player: PlayerId, asked: OpponentTurn) -> list[str]:
-        """How likely a model was to choose what it did, in lines: its actions, or its tokens."""
+        """Return lines with a model's probabilities of actions, or of the tokens it sampled."""
         if self.engine is None or asked.answer.sampled is None:
             return [f"{player} is no local model: it has no probabilities."]
         (prompts,) = self.players.prompts.values()
         sampled = asked.answer.sampled
         if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
-            with contextlib.suppress(ConfigError, ValueError):  # it cannot write one of them
+            with contextlib.suppress(ConfigError, ValueError):  # it cannot write a move
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
@@ -154,9 +154,9 @@ class PlayerSource(NamedTuple):
 async def served(
     config: RunConfig, folder: RunFolder, *, model: bool
 ) -> AsyncIterator[PlayerSource]:
-    """The players of a resolved config's game, with the model loaded if one of them needs it.
+    """Yield the players of a resolved config's game, with the model loaded if `model`.
 
-    In this process: a game with a person is one game, and its model waits for the person.
+    They run in this process: a game with a person is one game, and its model waits for the person.
     """
     if not model:
         yield PlayerSource(config, PlayerFactory(config, None, None), None)
@@ -166,7 +166,7 @@ async def served(
 
     from unstable.runtime.local import LocalActor
 
-    disable_progress_bar()  # which would draw between what is shown
+    disable_progress_bar()  # its bars would break the output
     torch.set_num_threads(1)  # as in an actor: the same numbers come out
     actor = await LocalActor.start(config, folder, folder.log("engine"))
     try:

@@ -1,4 +1,4 @@
-"""Which recorded game of a run is meant."""
+"""Lookup of a recorded game of a run."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -23,12 +23,12 @@ class FoundGame(NamedTuple):
 
     @property
     def game(self) -> GameConfig:
-        """The game's config."""
+        """Config of the game."""
         return self.config.game_by_key[self.result.spec.env]
 
     @property
     def title(self) -> str:
-        """The game in a line."""
+        """Purpose, number, version, env and players of the game in one line."""
         spec = self.result.spec
         kind = {"eval": "evaluation", "train": "training"}[spec.purpose]
         players = ", ".join(seat.player.name for seat in spec.seats)
@@ -38,8 +38,8 @@ class FoundGame(NamedTuple):
 def find(root: Path, game: int, purpose: str | None, version: Version | None) -> FoundGame:
     """Return a run's game of that number; without a purpose its training game if there is one.
 
-    Evaluations of several versions have games of one number. Raises `ConfigError` where there is
-    none, or more than one.
+    Evaluations of several versions share numbers. Raises `ConfigError` if no game matches, or more
+    than one.
     """
     folder = existing_run(root)
     place = f"RUN_DIR = {str(folder.root)!r}"

@@ -1,6 +1,6 @@
 """One game at the terminal: a person against a checkpoint, a scripted player or an endpoint.
 
-It is saved in a folder of its own.
+The game is saved in its own folder.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from unstable.types import GameResult, GameSpec, SeatSpec, Turn
 
 
 class PlayOptions(NamedTuple):
-    """What the command line says besides fields of the config; None: nothing."""
+    """Command-line options in addition to config fields; None if not given."""
 
     game: str | None = None
     seat: int | None = None
@@ -74,8 +74,8 @@ def play(
 ) -> None:
     """Play one game against a version of a run, or without a run against `choices.opponent`.
 
-    `root` is the run's folder, its newest version that of None. Without a run the settings are
-    those of `config`. Raises `ConfigError` for a mistake, before a model is loaded.
+    `root` is the run's folder, `version` None its newest version. Without a run the settings come
+    from `config`. Raises `ConfigError` for a mistake, before a model is loaded.
     """
     if root is not None and config is not None:
         raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
@@ -105,14 +105,14 @@ def play(
 def with_game(
     source: str, game: GameConfig, undecided: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> RunConfig:
-    """A config with one game, which has another seed each time; `undecided` are those of a run."""
+    """Return a config with one game and a random seed; `undecided` resets fields of a run."""
     alone = {"games": [game.model_dump()], "eval.exploitability.games": []}
     seed = secrets.randbelow(2**31)
     return load(source, {**undecided, **FEW, **alone, "seed": seed, **fields})
 
 
 def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent | None) -> float:
-    """An opponent's: as it is given, else its own, else the first of the evaluation."""
+    """Return an opponent's temperature: `given`, else its own, else evaluation's first one."""
     if given is not None and given < 0:
         raise ConfigError(f"--temperature = {shown(given)}: give 0 (greedy) or a positive number")
     own = getattr(opponent, "temperature", None)
@@ -121,32 +121,32 @@ def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent 
 
 
 class Sitting(NamedTuple):
-    """A game that is about to be played; its config has this game and its players alone."""
+    """A game that is about to be played; its config has only this game and its players."""
 
     config: RunConfig
     spec: GameSpec
-    version: int  # that the file of games is named by: the played run's, or 0
+    version: int  # in the name of the file of games: the played run's, or 0
     command: str
-    option: str = "--opponent"  # that names the other players
-    shared: Sequence[Turn] = ()  # that have been played already
+    option: str = "--opponent"  # the option that names the other players
+    shared: Sequence[Turn] = ()  # turns that are already played
 
     @property
     def game(self) -> GameConfig:
-        """The game's config."""
+        """Config of the game."""
         return self.config.game_by_key[self.spec.env]
 
     @property
     def own(self) -> int | None:
-        """The person's seat."""
+        """Seat of the person; None if no person plays."""
         players = [seat.player for seat in self.spec.seats]
         return players.index(PERSON) if PERSON in players else None
 
 
 def sit(sitting: Sitting) -> None:
-    """Play the game and say where it is saved; a game in which nothing was played is not.
+    """Play the game and print where it is saved; a game without new turns is not saved.
 
-    Raises `ConfigError` for what cannot be played, before a model is loaded. What was played is
-    saved before `RunFailedError` is raised for what failed, or what an interrupt raises.
+    Raises `ConfigError` for a game that cannot be played, before a model is loaded. Saves the turns
+    before it raises `RunFailedError` for a failure, or an interrupt's exception.
     """
     model, failed = any(is_local_model(sitting.config, s.player) for s in sitting.spec.seats), ""
     _check(sitting, model)
@@ -154,7 +154,7 @@ def sit(sitting: Sitting) -> None:
     names = dict.fromkeys(s.player.name for s in sitting.spec.seats if s.player != PERSON)
     name = "-".join(["play", sitting.game.key.rpartition(":")[2], *names])
     named = make_folder(sitting.config, called=name).root
-    folder = RunFolder(named.absolute())  # wherever a bot goes
+    folder = RunFolder(named.absolute())  # a bot may change the directory
     kept = _Kept(sitting, [*sitting.shared])
     try:
         with at_work(folder, "play", light=not model):
@@ -179,14 +179,14 @@ class _Kept:
     result: GameResult | None = None
 
     def add(self, game: Game, turn: Turn) -> None:
-        """Keep a turn."""
+        """Append a turn."""
         self.turns.append(turn)
         self.stakes = game.stakes
 
     def save(self, named: Path, folder: RunFolder, failed: str) -> None:
-        """Write the record and say where, if a turn was played; else the folder goes.
+        """Write the record and print its path if a turn was played, else delete the folder.
 
-        It stays where its log says what `failed`.
+        The folder stays if the game `failed`, since its log has the details.
         """
         version, shared = self.sitting.version, len(self.sitting.shared)
         if len(self.turns) == shared:
@@ -200,11 +200,11 @@ class _Kept:
         path.parent.mkdir(exist_ok=True)
         with contextlib.closing(LineFile(path)) as file:
             file.append(game_line(game_body(result), version, None))
-        # As they are: a path that is broken in two cannot be copied.
+        # Unwrapped, since a path on two lines cannot be copied.
         print(f"saved: {named}\nto see it: {command_line('unstable', 'report', named)}")
 
     def _cut_off(self, why: str) -> GameResult:
-        """The game as far as it went, where it did not end."""
+        """Return the record of a game that did not end."""
         nothing = [0.0] * len(self.sitting.spec.seats)
         return GameResult(
             spec=self.sitting.spec,
@@ -234,7 +234,7 @@ def _check(sitting: Sitting, model: bool) -> None:
 
 
 def _resolved(sitting: Sitting, model: bool) -> Sitting:
-    """With nothing left to be decided, and the game's teams."""
+    """Return the sitting with a resolved config, and the game's teams."""
     if model:
         config = prepare(sitting.config, learner=False).config
     else:
@@ -256,7 +256,7 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
             )
             for place, seat in enumerate(sitting.spec.seats)
         ]
-        if sitting.own is not None:  # who takes the time that a person takes
+        if sitting.own is not None:  # a person has no time limit
             game = game.updated({"timeout": inf})
         with contained():
             kept.result = await play_game(
@@ -266,12 +266,12 @@ async def _play(sitting: Sitting, folder: RunFolder, kept: _Kept, model: bool) -
         if table.failure:
             raise RunFailedError(table.failure)
     task = asyncio.current_task()
-    if task is not None and task.cancelling():  # an interrupt, which is over by now
+    if task is not None and task.cancelling():  # an interrupt that ended the game
         raise asyncio.CancelledError
 
 
 def _beginning(sitting: Sitting, table: PlayTable) -> str:
-    """The game and who sits where."""
+    """Return a line with the game and its seats, then remarks."""
     places = range(len(sitting.spec.seats))
     seats = ", ".join(f"{table.name(seat)} at seat {seat}" for seat in places)
     line = f"{sitting.game.key}, seed {sitting.config.seed}: {seats}."

@@ -17,10 +17,10 @@ from unstable.types import Answer, GameResult, GameSpec, Observation, PlayerId
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROMPT = "your action> "
-MOST_MOVES = 60  # that are listed
-MOST_CHARACTERS = 500  # of an action that is told; !why shows all of it
+MOST_MOVES = 60  # in a list
+MOST_CHARACTERS = 500  # of an action that is shown; !why shows all of it
 PATIENCE_S = 1.0
-"""After which a person is shown that another player has not answered yet."""
+"""Seconds after which the person sees that another player has not answered yet."""
 HELP = """\
 Type an action as the rules say. Brackets of a listed action may be left out.
 ?       this list, and the legal actions where the game lists them
@@ -34,14 +34,14 @@ class OpponentTurn(NamedTuple):
     """Another player's last turn."""
 
     answer: Answer
-    moves: list[str] | None  # that were legal; None: the game does not list them
-    position: str  # as a compact prompt has it
+    moves: list[str] | None  # legal ones; None: the game does not list them
+    position: str  # in a compact prompt's form
 
 
 class PlayTable:
-    """The person's seat, if there is one, and the others as they are seen from it.
+    """The person's seat, if any, and the other players in the person's view.
 
-    `probabilities` gives in lines how likely each action was for a model.
+    `probabilities` returns lines with a model's probability of each action.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class PlayTable:
         self._asked: dict[int, OpponentTurn] = {}
         self._events: list[str] = []
         self._rules = ""
-        self._doubtful = ""  # an action that is not listed, which was asked about
+        self._doubtful = ""  # unlisted action that needs a second entry
         self._game: Game | None = None
         self.failure = ""
-        """Why another player could not go on."""
+        """Reason why another player failed; empty if none has."""
 
     def seated(self, seat: int, player: Player | None) -> Player:
-        """Who plays at a seat as it is seen here; None is the person."""
+        """Return the player at a seat with its turns shown; `player` None is the person."""
         return self if player is None else _OtherPlayer(self, player, seat)
 
     def name(self, seat: int) -> str:
-        """Who sits there."""
+        """Return the name of a seat's player, "you" for the person."""
         return "you" if seat == self._own else self._spec.seats[seat].player.name
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
@@ -85,7 +85,7 @@ class PlayTable:
                 return scripted(observation, action)
 
     def _show_position(self, observation: Observation) -> None:
-        """What is new since the person's last turn: the rules once, events once, the board."""
+        """Show what is new since the person's last turn: rules and events once, and the board."""
         known = len(self._events)
         is_more = observation.events[:known] == self._events
         events = observation.events[known:] if is_more else observation.events
@@ -96,7 +96,7 @@ class PlayTable:
             self._terminal.show(f"\n{part}")
 
     def _action(self, line: str, game: Game) -> str | None:
-        """What is played for a line; None where the person is to think again."""
+        """Return the action of a line; None if the person must enter another line."""
         if not line.isprintable():
             self._terminal.show("The line holds control characters; type it again.")
             return None
@@ -117,7 +117,7 @@ class PlayTable:
         return None
 
     async def _reply(self, command: str, game: Game) -> list[str]:
-        """The answer to a command, in lines."""
+        """Return the answer to a command, in lines."""
         if command == "?":
             moves = game.legal_moves() if lists_legal_moves(game.config) else []
             more = f" and {len(moves) - MOST_MOVES:,} more" if len(moves) > MOST_MOVES else ""
@@ -149,7 +149,7 @@ class PlayTable:
     async def watch(
         self, seat: int, player: Player, turn: tuple[Observation, Position, int]
     ) -> Answer:
-        """Another player's turn, of which the person sees what the game shows to all."""
+        """Take another player's turn, and show the person what the game shows to all."""
         observation, game, seed = turn
         assert isinstance(game, Game), "played here"
         self._game = game
@@ -172,7 +172,7 @@ class PlayTable:
             self._terminal.show(f"\n{observation.board}")
             if prompted := prompted_position(answer, observation.position):
                 self._terminal.show(prompted)
-        # Elsewhere an action may be for nobody else's eyes; the game says what the person may know.
+        # In other games an action may be secret; the game shows what the person may know.
         is_seen = self._own is None or self._shows_all()
         action = answer.action
         brief = action if len(action) <= MOST_CHARACTERS else f"{action[:MOST_CHARACTERS]} ..."
@@ -184,7 +184,7 @@ class PlayTable:
         return self._game is not None and self._game.shows_all
 
     def show_end(self, result: GameResult) -> None:
-        """How the game ended."""
+        """Show the end of the game."""
         left = result.reason == LEFT
         if self._game is not None and not left and (self._own is None or self._shows_all()):
             self._terminal.show(f"\n{self._game.board}")
@@ -199,7 +199,7 @@ class PlayTable:
 
 @dataclass(frozen=True, slots=True)
 class _OtherPlayer:
-    """Any other player, whose turns the person sees."""
+    """Another player, whose turns the person sees."""
 
     table: PlayTable
     player: Player
@@ -210,9 +210,9 @@ class _OtherPlayer:
 
 
 def prompted_position(answer: Answer, position: str) -> str:
-    """The line that says how a model's compact prompt put a position; empty where none did.
+    """Return a line with the position in a model's compact prompt; empty without such a prompt.
 
-    There X is always the mover's own, whatever stone the board has for it.
+    In the prompt X is always the player to move, even if its stone on the board is another.
     """
     if not position or answer.sampled is None or position not in answer.observation:
         return ""
@@ -221,7 +221,7 @@ def prompted_position(answer: Answer, position: str) -> str:
 
 
 async def _or_leave(waited: Awaitable[T]) -> T:
-    """Ctrl-C ends the wait and so the game, which is then still saved."""
+    """Await a value; Ctrl-C ends the wait and thus the game, which is still saved."""
     try:
         return await waited
     except asyncio.CancelledError:
@@ -229,7 +229,7 @@ async def _or_leave(waited: Awaitable[T]) -> T:
 
 
 def hint(game: Game) -> list[str]:
-    """What is known of the legal actions of the seat to move, best first."""
+    """Return lines on the known worth of legal actions of the seat to move, best first."""
     if (action_values := game.action_values()) is not None:
         ranked = sorted(action_values.items(), key=lambda pair: -pair[1])
         lines = [

@@ -1,4 +1,4 @@
-"""A person's terminal: text that fits its width, and lines as they are typed."""
+"""A person's terminal: text wrapped to its width, and typed lines."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ class Terminal:
         self._lines: asyncio.Queue[str | None] | None = None
 
     def show(self, text: str = "") -> None:
-        """Print text, wrapped at the terminal's width as it is now."""
+        """Print text, wrapped at the terminal's current width."""
         width = shutil.get_terminal_size().columns
         try:
             print("\n".join(wrapped(text, width)), flush=True)
@@ -29,11 +29,11 @@ class Terminal:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     async def ask(self, prompt: str) -> str:
-        """The next line, without white space around it; `LeftError` at the end of the input."""
+        """Return the next line, stripped; raises `LeftError` at the end of the input."""
         if self._lines is None:
             self._lines = asyncio.Queue()
-            # Signals have to be heeded meanwhile, so nothing may wait for a line in this thread;
-            # and a file or a pipe can be read so as well.
+            # This thread must handle signals, so another one waits for lines, which also works for
+            # a file or a pipe.
             reading = (asyncio.get_running_loop(), self._lines)
             threading.Thread(target=_read, args=reading, daemon=True).start()
         print(prompt, end="", flush=True)
@@ -48,8 +48,8 @@ class Terminal:
 def _read(loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str | None]") -> None:
     """Put each line of the input into the queue, and None at its end.
 
-    By the descriptor: a thread that waits in `sys.stdin` would hold a lock that Python's own end
-    needs.
+    It reads the descriptor: a thread that waits in `sys.stdin` would hold a lock that Python needs
+    to exit.
     """
     rest = b""
     try:

@@ -1,4 +1,4 @@
-"""A league as one value: members that train in turn against each other's frozen versions."""
+"""Config of a league: members that train in turn against each other's frozen versions."""
 
 import itertools
 import re
@@ -31,7 +31,7 @@ OWN = {
     "tracking.run_dir": "the league has a folder for each run",
     "tracking.name": "runs are called by member and generation",
 }
-"""Fields that the league itself gives its runs."""
+"""Fields that the league sets for its runs, and why a config may not."""
 NAME = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 Role = Literal["main", "exploiter", "league_exploiter"]
 DRAWS: dict[Role, DrawConfig] = {
@@ -47,34 +47,32 @@ RESTARTS: dict[Role, Literal["never", "each", "won"]] = {
 
 
 class MeetConfig(Section):
-    """How often each frozen version is met, beside the others."""
+    """Weights of frozen versions as opponents."""
 
     rule: Literal["uniform", "pfsp"] = "pfsp"
-    """uniform: all alike; pfsp: by the score against each so far"""
+    """uniform: equal weights; pfsp: weights by the score against each version so far"""
     form: Literal["hard", "even"] = "hard"
-    """of pfsp, for a score p: hard is (1 - p)^exponent, even (p (1 - p))^exponent"""
-    exponent: PositiveFloat = Field(2.0, description="of pfsp")
+    """pfsp weight for a score p: hard (1 - p)^exponent, even (p (1 - p))^exponent"""
+    exponent: PositiveFloat = Field(2.0, description="exponent of pfsp")
     prior: PositiveFloat = 4.0
-    """drawn games that every score begins with; the more, the nearer to uniform"""
+    """drawn games that every score starts with; more make weights nearer to uniform"""
     newest: PositiveInt | None = None
-    """frozen versions of each member that are met; default: all"""
+    """newest frozen versions of each member that serve as opponents; default: all"""
 
 
 class MemberConfig(Section):
     """A policy that trains in the league."""
 
     role: Role = "main"
-    """main: meets itself and the frozen versions of all; exploiter: the newest versions of some
-    alone; league_exploiter: the frozen versions of all"""
+    """main: meets itself and all frozen; exploiter: newest of some; league_exploiter: all frozen"""
     against: Annotated[list[str], Field(min_length=1)] | None = None
-    """members that an exploiter meets; default: all of role main"""
+    """members that an exploiter meets; default: all with role main"""
     restart: Literal["never", "each", "won"] | None = None
-    """when it begins a generation from the start: each one, or once it has won; default: main
-    never, exploiter each, league_exploiter won"""
+    """restarts from the start; default: main never, exploiter each, league_exploiter won"""
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """score of its last generation from which on it has won"""
+    """score in its last generation at which a member has won"""
     draw: DrawConfig | None = None
-    """shares of itself (self), its run's own past, and frozen versions (fixed)"""
+    """shares of games against itself (self), its run's past and frozen versions (fixed)"""
     fields: Arguments = Field({}, description="fields of its runs, by dotted path")
 
     @model_validator(mode="after")
@@ -89,32 +87,31 @@ class MemberConfig(Section):
 
     @property
     def shares(self) -> DrawConfig:
-        """How often it meets itself, its run's past, and frozen versions."""
+        """Shares of games against itself, its run's past and frozen versions."""
         return self.draw or DRAWS[self.role]
 
     @property
     def restarts(self) -> Literal["never", "each", "won"]:
-        """When it begins from the start."""
+        """Rule of the generations that begin from the start."""
         return self.restart or RESTARTS[self.role]
 
 
 class LeagueConfig(Section):
     """A league: its members, how long they train, and how they meet."""
 
-    name: RunName | None = Field(None, description="of its folder; default: that of its file")
-    config: PathText = Field("default", description="what all runs begin with: a name or a file")
+    name: RunName | None = Field(None, description="name of the folder; default: the file's name")
+    config: PathText = Field("default", description="base config of all runs: a name or a file")
     common: Arguments = Field({}, description="fields of all runs, by dotted path")
     members: Annotated[dict[str, MemberConfig], Field(min_length=1)]
-    """by name, in the order in which they train"""
-    generations: PositiveInt = Field(description="after each one versions are frozen")
-    updates: PositiveInt = Field(description="that a member makes in a generation")
+    """members by name, in training order"""
+    generations: PositiveInt = Field(description="generations; each ends with frozen versions")
+    updates: PositiveInt = Field(description="updates of a member in a generation")
     meet: MeetConfig = MeetConfig()
     turns: Literal["alternate", "together"] = "alternate"
-    """whether a member meets what the members before it have made in this generation, or all train
-    side by side and meet what the last one made"""
+    """alternate: one by one, meeting this generation's versions too; together: side by side"""
     at_once: PositiveInt | Auto = 1
-    """runs at a time, of members that train together; auto: as many as fit"""
-    seed: Integer = Field(0, description="decides the seeds of all runs")
+    """concurrent runs of members that train together; auto: as many as fit"""
+    seed: Integer = Field(0, description="seed from which all runs' seeds derive")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -162,16 +159,16 @@ class LeagueConfig(Section):
             )
 
     def targets(self, name: str) -> list[str]:
-        """The members that an exploiter meets."""
+        """Return the members that an exploiter meets."""
         mains = [each for each, member in self.members.items() if member.role == "main"]
         return self.members[name].against or mains
 
     def fields(self, name: str) -> dict[str, Any]:
-        """What a member's runs are given, whatever the generation."""
+        """Return the fields of a member's runs that all generations share."""
         own = with_numbers({**self.common, **self.members[name].fields})
         return {**own, "loop.steps": self.updates}
 
 
 def read_league(text: str, place: str) -> LeagueConfig:
-    """The league that a YAML text describes; raises `ConfigError`, which begins with `place`."""
+    """Parse a league from YAML text; a `ConfigError`'s message begins with `place`."""
     return read_section(LeagueConfig, text, place, "members")

@@ -1,4 +1,4 @@
-"""`unstable league`: from a file to the runs of a league's members, and from them to a table."""
+"""`unstable league`: runs the members of a league's file and prints a table of their results."""
 
 import json
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from unstable.studies.several import carry_out, parts, runs_at_once
 
 
 def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) -> None:
-    """Run the league of a file, in `out` or outputs/<its name>; `seed` in place of the file's.
+    """Run the league of a file, in `out` or outputs/<its name>; `seed` replaces the file's.
 
     With `plan_only` it prints the runs' commands and starts nothing. Raises `ConfigError` for a
-    mistake before anything starts, `RunFailedError` where runs have failed, and what an interrupt
-    raises.
+    mistake before anything starts, `RunFailedError` if runs have failed, and an interrupt's
+    exception.
     """
     place = f"FILE = {str(path)!r}"
     config = read_league(read_text(path, place), place)
@@ -43,7 +43,7 @@ def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) ->
 
 
 def go_on(root: Path, *, retry: bool = False) -> None:
-    """Go on with a league, whatever ended it; errors as above. `retry`: runs that failed, too."""
+    """Resume a league; `retry` also reruns failed runs. Raises as `begin` does."""
     league = _read(root)
     league.folder.check_same(league.digests(), dict.fromkeys(league.bases, league.config.config))
     _run(league, this_machine(), retry=retry)
@@ -65,7 +65,7 @@ def _read(root: Path) -> League:
 
 
 def check_league(league: League) -> None:
-    """Raise `ConfigError` for what would fail later in a member's runs."""
+    """Raise `ConfigError` for a mistake that would fail later in a member's runs."""
     for name, base in league.bases.items():
         try:
             check(base)
@@ -84,9 +84,9 @@ def check_league(league: League) -> None:
 
 
 def largest(league: League) -> dict[str, RunConfig]:
-    """By member, a config with as many adapters as its last run has.
+    """Return by member a config with as many adapters as its last run has.
 
-    Frozen versions count as past ones, since their adapters are not there yet.
+    Frozen versions count as past ones, since their adapters do not exist yet.
     """
     found = {}
     for name, base in league.bases.items():
@@ -103,7 +103,7 @@ def largest(league: League) -> dict[str, RunConfig]:
 
 
 def _at_once(league: League, machine: Machine) -> int:
-    """Runs at a time; raises `ConfigError` where that many do not fit."""
+    """Return the number of concurrent runs; raises `ConfigError` if that many do not fit."""
     if league.config.turns == "alternate":
         return 1
     most = len(league.config.members)
@@ -133,7 +133,7 @@ def _run(league: League, machine: Machine, *, retry: bool = False) -> None:
 
 
 def _tournament(league: League) -> str | None:
-    """The command by which all frozen versions play each other; None before there are two."""
+    """Return the command of a tournament of each run's newest version; None for fewer than two."""
     runs = [league.folder.run(turn.name) for turn in league.turns]
     players = [f"{run.root}@{max(run.versions())}" for run in runs if run.versions()]
     return command_line("unstable", "tournament", *players) if len(players) > 1 else None

@@ -1,4 +1,4 @@
-"""What each run of a league is given: by the league's file, and by what the runs before it left."""
+"""Inputs of each run of a league, from the league's file and the folders of earlier runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from unstable.types.tallies import Tally, added
 
 @dataclass(frozen=True, slots=True)
 class LeagueFolder(StudyFolder):
-    """LeagueFolder(Path("out")).run("main-2") is out/members/main/generation-2."""
+    """A league: LeagueFolder(Path("out")).run("main-2") is out/members/main/generation-2."""
 
     kind = "league"
     below = "members"
@@ -44,23 +44,23 @@ class LeagueFolder(StudyFolder):
         return RunFolder(self.root / self.below / member / f"generation-{generation}")
 
     def read(self) -> LeagueConfig:
-        """The league of this folder."""
+        """Read the league of this folder."""
         return read_league(self.text(), str(self.file))
 
 
 class Results(NamedTuple):
-    """How a run's policy fared against each opponent that is not a version of its own run."""
+    """Tallies of a run's policy against each opponent that is not a version of its own run."""
 
-    games: dict[str, Tally]  # all that are on file
-    end: dict[str, Tally]  # the last version's in evaluation
+    games: dict[str, Tally]  # all recorded games
+    end: dict[str, Tally]  # the last version's evaluation
 
     def of(self, opponent: str) -> Tally:
-        """Against one: in the last evaluation if it was met there, else in all games."""
+        """Return the tally against an opponent: its last evaluation, else all games."""
         return self.end.get(opponent) or self.games.get(opponent, Tally())
 
 
 class League(NamedTuple):
-    """A league, its folder, all turns in order, and what each member's runs have in common."""
+    """A league, its folder, all turns in order, and the base config of each member's runs."""
 
     folder: LeagueFolder
     config: LeagueConfig
@@ -69,34 +69,34 @@ class League(NamedTuple):
 
     @property
     def size(self) -> str:
-        """How much it is, in words."""
+        """Number of runs, members and generations, in words."""
         count, generations = len(self.config.members), self.config.generations
         return f"{len(self.turns)} runs ({count} members, {generations} generations)"
 
     def digests(self) -> dict[str, str]:
-        """Of the config that each member's runs have in common."""
+        """Return the digest of each member's base config."""
         return {name: digest(base) for name, base in self.bases.items()}
 
     def lines(self) -> list[dict[str, str]]:
-        """The same as lines of the league's folder."""
+        """Return the digests as rows of `members.jsonl`."""
         return [{"member": name, "digest": each} for name, each in self.digests().items()]
 
     def met(self, turn: MemberTurn) -> list[MemberTurn]:
-        """The frozen versions that a run meets."""
+        """Return the frozen versions that a turn's run meets."""
         return met(self.config, turn, self.turns)
 
     def before(self, turn: MemberTurn) -> MemberTurn | None:
-        """The member's turn in the generation before, if it has had one."""
+        """Return the member's turn in the previous generation; None if it had none."""
         last = MemberTurn(turn.member, turn.generation - 1)
         return last if last in self.turns else None
 
     def version(self, turn: MemberTurn) -> Path:
-        """Where the version that a turn ends with lies."""
+        """Return the checkpoint of the version that a turn ends with."""
         run = self.folder.run(turn.name)
         return run.checkpoint(max(run.versions(), default=self.config.updates)).resolve()
 
     def fields(self, turn: MemberTurn) -> dict[str, Any]:
-        """The fields of a turn's run, by dotted path."""
+        """Return the fields of a turn's run, by dotted path."""
         versions, last = self.met(turn), self.before(turn)
         known = [results(self.folder.run(each.name)) for each in self._since_the_start(turn)]
         shares = self.config.members[turn.member].shares
@@ -131,20 +131,20 @@ class League(NamedTuple):
         return {**fields, **going_on}
 
     def job(self, turn: MemberTurn) -> TrainJob:
-        """A turn's run, which is given what the runs before it have come to as it begins."""
+        """Return the job of a turn's run, which reads earlier runs' results as it starts."""
         run, updates = self.folder.run(turn.name), self.config.updates
         return TrainJob(run, turn.name, updates, partial(self.words, turn))
 
     def words(self, turn: MemberTurn) -> list[str]:
-        """The command, without the first word, that makes a turn's run."""
+        """Return the arguments of `unstable` that start a turn's run."""
         return train_words(self.config.config, self.fields(turn))
 
     def command(self, turn: MemberTurn) -> str:
-        """The whole command."""
+        """Return the whole command line of a turn's run."""
         return command_line("unstable", *self.words(turn))
 
     def _since_the_start(self, turn: MemberTurn) -> list[MemberTurn]:
-        """The member's turns before this one, the newest first, back to where it began anew."""
+        """Return the member's earlier turns, newest first, back to its latest restart."""
         found, last = [], self.before(turn)
         while last is not None:
             found.append(last)
@@ -153,7 +153,7 @@ class League(NamedTuple):
 
 
 def league_of(folder: LeagueFolder, config: LeagueConfig) -> League:
-    """The league with each member's config; raises `ConfigError` for one that is none."""
+    """Return the league with each member's base config; raises `ConfigError` for invalid ones."""
     bases = {}
     for name in config.members:
         alone = {"opponents.draw": {"self": 1.0, "past": 0.0, "fixed": 0.0}, "opponents.fixed": []}
@@ -165,12 +165,12 @@ def league_of(folder: LeagueFolder, config: LeagueConfig) -> League:
 
 
 def began_anew(folder: RunFolder) -> bool:
-    """Whether a run has begun from the start."""
+    """Return whether a run has begun from the start, without another run's learner state."""
     return folder.config.is_file() and load(str(folder.config)).learner.state is None
 
 
 def results(folder: RunFolder) -> Results:
-    """Those on file; games with openings that others have played do not count."""
+    """Return a run's recorded results; games with openings by other players do not count."""
     skipped, last = Skipped(), max(folder.versions(), default=0)
     found: dict[bool, list[Ranking]] = {True: [], False: []}
     for file in folder.game_files():
@@ -180,7 +180,7 @@ def results(folder: RunFolder) -> Results:
 
 
 def _against(games: Iterable[Ranking]) -> dict[str, Tally]:
-    """Of all versions of the policy together, by opponent."""
+    """Return the tally of all versions of the policy together, by opponent."""
     met: dict[str, list[Tally]] = {}
     for (one, other), tally in tallies(games).items():
         if PlayerId.parse(one).version is not None and PlayerId.parse(other).version is None:
@@ -189,7 +189,7 @@ def _against(games: Iterable[Ranking]) -> dict[str, Tally]:
 
 
 class Runner(Runs):
-    """The members' runs, in the order of generations."""
+    """Runner of the members' runs, in the order of generations."""
 
     def __init__(self, league: League, shares: Sequence[Share | None]) -> None:
         self._turns = {turn.name: turn for turn in league.turns}

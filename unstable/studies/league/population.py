@@ -1,8 +1,8 @@
-"""Who trains when in a league of several policies, and whom of the frozen versions it meets.
+"""Training order of a league of several policies, and each one's opponents.
 
-Roles are those of AlphaStar (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z): mains meet
-themselves and all frozen versions, exploiters the newest mains alone, league exploiters all frozen
-versions. All here are functions of the league's file and of results.
+Roles follow AlphaStar (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z): mains meet themselves
+and all frozen versions, exploiters only the newest mains, league exploiters all frozen versions.
+All functions depend only on the league's file and on results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,25 @@ from unstable.studies.league.config import LeagueConfig, MeetConfig, MemberConfi
 from unstable.types.tallies import Tally
 
 FORGOTTEN = 0.5
-"""What a game counts after each further generation: the member has become another meanwhile."""
+"""Discount of a game's weight per further generation, since the member changes meanwhile."""
 LEAST_WEIGHT = 1e-3
-"""Of a version, where the mean is 1: none is never met."""
+"""Lower bound of a version's weight, relative to a mean of 1."""
 
 
 class MemberTurn(NamedTuple):
-    """A member's training in a generation, and the version that it ends with: Turn("main", 1)"""
+    """A member's training in a generation, and the version at its end: Turn("main", 1)"""
 
     member: str
     generation: int  # from 1 on
 
     @property
     def name(self) -> str:
-        """What its run is called, and the frozen version as an opponent."""
+        """Name of its run, and of its frozen version as an opponent."""
         return f"{self.member}-{self.generation}"
 
 
 def turns(league: LeagueConfig) -> list[MemberTurn]:
-    """All turns in order. A member that would have nobody to meet sits a generation out."""
+    """Return all turns in order. A member without any opponent skips a generation."""
     found: list[MemberTurn] = []
     for generation in range(1, league.generations + 1):
         for name, member in league.members.items():
@@ -46,7 +46,7 @@ def turns(league: LeagueConfig) -> list[MemberTurn]:
 def needed(
     league: LeagueConfig, turn: MemberTurn, all_turns: Sequence[MemberTurn]
 ) -> list[MemberTurn]:
-    """The turns that have to be over before one."""
+    """Return the turns that must be complete before a turn starts."""
     order = {name: place for place, name in enumerate(league.members)}
 
     def is_before(other: MemberTurn) -> bool:
@@ -60,7 +60,7 @@ def needed(
 def met(
     league: LeagueConfig, turn: MemberTurn, all_turns: Sequence[MemberTurn]
 ) -> list[MemberTurn]:
-    """The frozen versions that a turn's run meets, the oldest first."""
+    """Return the frozen versions that a turn's run meets, oldest first."""
     frozen = needed(league, turn, all_turns)
     if league.members[turn.member].role == "exploiter":
         targets = league.targets(turn.member)
@@ -71,12 +71,12 @@ def met(
 
 
 def newest(versions: Sequence[MemberTurn]) -> list[MemberTurn]:
-    """The newest version of each member."""
+    """Return the newest version of each member."""
     return [*{each.member: each for each in versions}.values()]
 
 
 def begins_anew(member: MemberConfig, last: Tally | None) -> bool:
-    """Whether it begins a generation from the start; `last` are its results in the one before."""
+    """Return whether a member restarts; `last` is its tally in its previous generation, if any."""
     if last is None or member.restarts == "each":
         return True
     return member.restarts == "won" and last.share >= member.threshold
@@ -85,11 +85,11 @@ def begins_anew(member: MemberConfig, last: Tally | None) -> bool:
 def weights(
     meet: MeetConfig, versions: Sequence[str], results: Sequence[Mapping[str, Tally]]
 ) -> dict[str, float]:
-    """How often each version is met, where the mean is 1.
+    """Return each version's weight as an opponent, with mean 1.
 
-    `results` are the member's against each in its last generations, the newest first.
-    Prioritized fictitious self-play (`matchmaking.pfsp`) weighs by the score so far, of which drawn
-    games are the prior.
+    `results` are the member's tallies against each in its last generations, newest first.
+    Prioritized fictitious self-play (`matchmaking.pfsp`) weighs by the score so far, with drawn
+    games as the prior.
     """
     scores = []
     for name in versions:

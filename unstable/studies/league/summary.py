@@ -1,4 +1,4 @@
-"""What the members of a league came to, generation by generation, as a table and as JSON."""
+"""Results of a league's members by generation, as a table and as JSON."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from unstable.types.tallies import Least, Tally, added, least_score
 
 
 class TurnSummary(NamedTuple):
-    """A member in a generation."""
+    """Results of a member in a generation."""
 
     turn: MemberTurn
     state: str  # waiting, running, done, failed
@@ -27,11 +27,11 @@ class TurnSummary(NamedTuple):
     exploitability: dict[str, float]  # by game
     games: float
     folder: str
-    line: str  # the last that it has printed, where it failed
+    line: str  # last printed line, if it failed
 
 
 def summaries(league: League) -> list[TurnSummary]:
-    """Those of all turns, in order."""
+    """Return the summaries of all turns, in order."""
     failures = league.folder.failures()
     return [_summary(league, turn, failures.get(turn.name, "")) for turn in league.turns]
 
@@ -63,7 +63,7 @@ def _summary(league: League, turn: MemberTurn, line: str) -> TurnSummary:
 
 
 def summary_table(found: Sequence[TurnSummary], members: Sequence[str]) -> Table:
-    """A line for each of them."""
+    """Return a table with one row per summary."""
     envs = list(dict.fromkeys(env for each in found for env in each.exploitability))
     solved = [f"exploitability {env}" if len(envs) > 1 else "exploitability" for env in envs]
     against = [f"against {name}" for name in members]
@@ -94,7 +94,7 @@ def _score(tally: Tally) -> str:
 
 
 def as_records(found: Sequence[TurnSummary]) -> list[dict[str, Any]]:
-    """All figures as plain values, for JSON."""
+    """Return all figures as plain values, for JSON."""
 
     def plain(tally: Tally) -> dict[str, Any]:
         score = tally.score()._asdict() if tally.games else None

@@ -1,4 +1,4 @@
-"""A sweep as one value: runs that differ in some fields and in their seeds."""
+"""Config of a sweep: runs that differ in some fields and in their seeds."""
 
 import itertools
 import json
@@ -30,21 +30,21 @@ OWN = {
     "tracking.run_dir": "the sweep has a folder for each run",
     "tracking.name": "runs are called by what they are given",
 }
-"""Fields that the sweep itself gives its runs."""
+"""Fields that the sweep sets for its runs, and why a setting may not."""
 NAME = re.compile(r"[\w+][\w.+-]{0,59}")
-"""What a setting may be called; with its seed it is a run's name."""
+"""Valid names of a setting, which with the seed are names of runs."""
 TRIES = 100
-"""Draws for each that is wanted, as some may be alike."""
+"""Draws per wanted setting, since some may be equal."""
 Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class RangeConfig(Section):
-    """Numbers to draw from."""
+    """Range of numbers to draw from."""
 
-    low: float = Field(description="the least")
-    high: float = Field(description="the largest")
-    log: bool = Field(False, description="evenly in the logarithm")
-    whole: bool = Field(False, description="whole numbers")
+    low: float = Field(description="lower bound")
+    high: float = Field(description="upper bound")
+    log: bool = Field(False, description="uniform in the logarithm")
+    whole: bool = Field(False, description="round to whole numbers")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -54,7 +54,7 @@ class RangeConfig(Section):
         return self
 
     def draw(self, chance: random.Random) -> float:
-        """A number, of four digits so that it can be read and typed."""
+        """Draw a number, with four significant digits so that it is easy to read and type."""
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         value = chance.uniform(low, high)
         value = min(self.high, max(self.low, math.exp(value) if self.log else value))
@@ -62,15 +62,15 @@ class RangeConfig(Section):
 
 
 class RandomConfig(Section):
-    """Settings that are drawn."""
+    """Settings drawn at random."""
 
-    count: PositiveInt = Field(description="settings to draw")
-    seed: Integer = Field(0, description="decides what is drawn")
+    count: PositiveInt = Field(description="number of settings to draw")
+    seed: Integer = Field(0, description="seed of the draws")
     draw: Annotated[dict[str, RangeConfig | Values], Field(min_length=1)]
-    """by field: a list to choose from, or a range"""
+    """source by field: a list of values, or a range"""
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """What each draw gives; another count or another field changes none of the others."""
+        """Yield each draw's fields; a field's draws depend on neither count nor other fields."""
         for number in itertools.count():
             drawn = {}
             for path, source in self.draw.items():
@@ -83,15 +83,15 @@ class RandomConfig(Section):
 
 
 class StopConfig(Section):
-    """Successive halving: at each rung only the best settings go on."""
+    """Successive halving: at each rung only the best settings continue."""
 
     rungs: Annotated[list[PositiveInt], Field(min_length=1)]
-    """where settings are compared, ascending"""
-    by: Literal["updates", "games"] = Field("updates", description="what rungs count, of a run")
+    """points at which settings are compared, ascending"""
+    by: Literal["updates", "games"] = Field("updates", description="unit of rungs, per run")
     keep: PositiveInt | Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """settings that go on from a rung: how many, or which share"""
+    """settings that continue after a rung: a count or a share"""
     needs: PositiveInt | None = None
-    """seeds of which a setting needs a value to be compared; default: above half"""
+    """seeds with a value that a setting needs to be compared; default: more than half"""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -101,34 +101,34 @@ class StopConfig(Section):
 
 
 class Setting(NamedTuple):
-    """What runs are given, whatever their seed: Setting("kl_loss-0", "tiny_kuhn", {...})"""
+    """Fields that runs of all seeds share: Setting("kl_loss-0", "tiny_kuhn", {...})"""
 
     name: str
     config: str
     fields: dict[str, Any]
-    league: dict[str, Any] | None = None  # what its file says besides, where it is one
+    league: dict[str, Any] | None = None  # a league's other keys; None: no league
 
 
 class SweepConfig(Section):
-    """A sweep: settings, by one of grid, settings and random, each with every seed."""
+    """A sweep: settings from one of grid, settings and random, each run with every seed."""
 
-    name: RunName | None = Field(None, description="of its folder; default: that of its file")
-    config: PathText = Field("default", description="what all runs begin with: a name or a file")
+    name: RunName | None = Field(None, description="name of the folder; default: the file's name")
+    config: PathText = Field("default", description="base config of all runs: a name or a file")
     common: Arguments = Field({}, description="fields of all runs, by dotted path")
     grid: Annotated[dict[str, Values], Field(min_length=1)] | None = None
-    """values of each field; every combination is a setting"""
+    """values by field; every combination is a setting"""
     settings: Annotated[list[Arguments], Field(min_length=1)] | None = None
-    """the fields of each setting, its name, and league, where it is one"""
-    random: RandomConfig | None = Field(None, description="settings that are drawn")
+    """fields of each setting, with optional name, config and league"""
+    random: RandomConfig | None = Field(None, description="settings drawn at random")
     seeds: Annotated[list[Integer], Field(min_length=1)] = [0]
-    """each setting is run with each of them"""
+    """seeds of the runs of each setting"""
     metric: str | None = None
-    """what settings are compared by; default: the first that is evaluated"""
+    """metric that compares settings; default: the first evaluated one"""
     goal: Literal["max", "min"] | None = None
-    """whether more of it is better; default: not so of exploitability alone"""
+    """better direction of the metric; default: min for exploitability, else max"""
     at_once: PositiveInt | Auto = 1
-    """runs at a time; auto: as many as cores or cards allow"""
-    stop: StopConfig | None = Field(None, description="stops what cannot win; default: nothing")
+    """concurrent runs; auto: as many as cores or GPUs allow"""
+    stop: StopConfig | None = Field(None, description="early stopping of settings; default: none")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -157,9 +157,9 @@ class SweepConfig(Section):
         return self
 
     def all_settings(self) -> list[Setting]:
-        """Every setting, the first of which others are compared with.
+        """Return all settings; the first is the baseline of comparisons.
 
-        Raises `ConfigError` for two of one name, and where fewer differ than shall be drawn.
+        Raises `ConfigError` for duplicate names, and if draws yield too few distinct settings.
         """
         points = [with_numbers(point) for point in self._points()]
         names = _names(points)
@@ -203,7 +203,7 @@ class SweepConfig(Section):
 
 
 def _names(points: Sequence[dict[str, Any]]) -> list[str]:
-    """What each is called: the last parts of its fields' paths, or all of them, and the values."""
+    """Return the points' names: values with fields' last parts, or whole paths if ambiguous."""
     paths = {path for point in points for path in point}
     ends = [path.rpartition(".")[2] for path in paths]
     names = []
@@ -221,5 +221,5 @@ def _word(value: Any) -> str:
 
 
 def read_sweep(text: str, place: str) -> SweepConfig:
-    """The sweep that a YAML text describes; raises `ConfigError`, which begins with `place`."""
+    """Parse a sweep from YAML text; a `ConfigError`'s message begins with `place`."""
     return read_section(SweepConfig, text, place, "grid")

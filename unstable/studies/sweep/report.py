@@ -1,4 +1,4 @@
-"""What the runs of a sweep came to: figures over seeds, as a table, as JSON and as a page."""
+"""Results of a sweep's runs: figures over seeds, as a table, as JSON and as a page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,61 +22,61 @@ CAPTION = (
     "run's best value, which chance alone raises. Of many settings the best one looks better than "
     "it is. Games and minutes are those of a run."
 )
-MOST_CHARTS = 6  # of metrics beside the sweep's own
+MOST_CHARTS = 6  # in addition to the sweep's metric
 MOST_DIFFERENCE = 1.1
-"""Of games a version, above which curves are over games."""
+"""Largest ratio of games per version between settings for which curves are over versions."""
 ANY = (-math.inf, math.inf)
 _digits = partial(fixed, digits=3)
 _signed = partial(signed, digits=3)
 
 
 class Measure(NamedTuple):
-    """What settings are compared by: Measure("eval/Nim-v0/random/sampled/score", "max")"""
+    """Metric that compares settings: Measure("eval/Nim-v0/random/sampled/score", "max")"""
 
     metric: str
     goal: str
 
     @property
     def sign(self) -> int:
-        """1 where more of it is better, else -1."""
+        """1 if more is better, else -1."""
         return 1 if self.goal == "max" else -1
 
     @property
     def range(self) -> tuple[float, float]:
-        """Least and largest possible value: a score is a share."""
+        """Least and greatest possible value: (0, 1) for a score, else unbounded."""
         parsed = EvalKey.parse(self.metric)
         return (0.0, 1.0) if parsed is not None and parsed[1] == "score" else ANY
 
     @property
     def text(self) -> str:
-        """Both in words."""
+        """Metric and goal in words."""
         return f"{self.metric} ({'more' if self.goal == 'max' else 'less'} is better)"
 
 
 class Outcome(NamedTuple):
-    """What a run has come to; its rows are those up to where its setting was stopped."""
+    """Outcome of a run; its rows end where its setting was stopped."""
 
     name: str
     setting: str
     seed: int
     state: str  # waiting, running, stopped, done, failed
     rows: list[Row]
-    command: str  # that makes it again
+    command: str  # command that repeats the run
     folder: str
-    line: str = ""  # the last that it has printed, where it failed; or what of it is damaged
+    line: str = ""  # last printed line if it failed, or a note on damaged rows
 
     def values(self, metric: str) -> list[tuple[int, float]]:
-        """A metric's values, each with its version."""
+        """Return a metric's values, each with its version."""
         found = ((row["version"], row.get(metric)) for row in self.rows)
         return [(version, float(value)) for version, value in found if value is not None]
 
     def total(self, name: str) -> float:
-        """Of all rows."""
+        """Return the sum of a metric over all rows."""
         return sum(row.get(name) or 0 for row in self.rows)
 
 
 class Spread(NamedTuple):
-    """A mean over seeds, and its 95 % interval where the values say one."""
+    """A mean over seeds, and its 95 % interval; None for a single value or equal ones."""
 
     mean: float
     low: float | None = None
@@ -84,7 +84,7 @@ class Spread(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the runs of a setting came to, on average."""
+    """Results of a setting, averaged over its runs."""
 
     setting: str
     runs: list[Outcome]
@@ -98,9 +98,9 @@ class Result(NamedTuple):
 def arrival(
     rows: Sequence[Row], metric: str, rung: int, by: str, *, ended: bool = False
 ) -> tuple[int, float] | None:
-    """The first value at or after a rung, with its version; None where there is none yet.
+    """Return the first value at or after a rung, with its version; None if there is none yet.
 
-    Of a run that has ended before it, as rungs by games may have it, the last value.
+    For a run that ended before the rung, as happens with rungs by games, return the last value.
     """
     games, last = 0.0, None
     for row in rows:
@@ -115,7 +115,7 @@ def arrival(
 def spread(
     values: Sequence[float], z: float = Z, range_: tuple[float, float] = ANY
 ) -> Spread | None:
-    """Mean and interval of values of several seeds, as far as it is in a range; None of nothing."""
+    """Return mean and interval over seeds, clipped to a range; None without values."""
     if not values:
         return None
     if len(set(values)) == 1:
@@ -126,7 +126,7 @@ def spread(
 
 
 def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
-    """Those of each setting, in the order in which settings first come."""
+    """Return the result of each setting, in order of first appearance."""
     found: list[Result] = []
     for setting in dict.fromkeys(each.setting for each in outcomes):
         runs = [each for each in outcomes if each.setting == setting]
@@ -150,9 +150,9 @@ def results(outcomes: Sequence[Outcome], measure: Measure) -> list[Result]:
 def _difference(
     first: Sequence[Outcome], second: Sequence[Outcome], measure: Measure, z: float = Z
 ) -> Spread | None:
-    """The second's values less the first's, over the seeds that both have.
+    """Return the second setting's values minus the first's, over the seeds that both have.
 
-    Of runs that are done the last ones, else those of the last version that both have.
+    Compares the last values if both runs are done, else values at the last version of both.
     """
     own, gains = {run.seed: run for run in first}, []
     for run in second:
@@ -170,7 +170,7 @@ def _difference(
 
 
 def cells(result: Result) -> list[str]:
-    """A line of the table."""
+    """Return a row of the table."""
     shown = (result.end, _digits), (result.difference, _signed), (result.best, _digits)
     states = [run.state for run in result.runs]
     return [
@@ -183,7 +183,7 @@ def cells(result: Result) -> list[str]:
 
 
 def as_record(found: Sequence[Result], measure: Measure) -> dict[str, Any]:
-    """The results as plain values, for JSON."""
+    """Return the results as plain values, for JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Outcome):
@@ -198,9 +198,9 @@ def as_record(found: Sequence[Result], measure: Measure) -> dict[str, Any]:
 
 
 def headline(found: Sequence[Result], measure: Measure) -> str:
-    """Which setting is best by the mean at the end, and from which others that can be told.
+    """Return a sentence on the best setting by the mean at the end, and whether it is clearly best.
 
-    By differences to the first setting, whose intervals hold together in 95 %.
+    Based on differences from the first setting, whose intervals hold jointly with 95 %.
     """
     ended = [each for each in found if any(run.state == "done" for run in each.runs)]
     ranked = _ranked(ended, measure)
@@ -212,7 +212,7 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
     z = z_of_each(len(others))
 
     def is_better(one: Result, sign: float) -> bool:
-        """Whether a setting is better than the first one, or with sign -1 worse."""
+        """Return whether a setting is better than the first one, or with sign -1 worse."""
         found = _difference(first.runs, one.runs, measure, z)
         if found is None or found.low is None or found.high is None:
             return False
@@ -229,7 +229,7 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
 
 
 def _ranked(found: Sequence[Result], measure: Measure) -> list[Result]:
-    """Those that have a value, the best first."""
+    """Return the results that have a value, best first."""
     means = {each.setting: measure.sign * each.end.mean for each in found if each.end}
     known = [each for each in found if each.setting in means]
     return sorted(known, key=lambda each: -means[each.setting])
@@ -242,9 +242,9 @@ def sweep_page(
     settings: Mapping[str, Mapping[str, Any]],
     rungs: Sequence[Sequence[str]],
 ) -> dict[str, Any]:
-    """What `write_page` shows: table, curves, runs, rungs and the commands.
+    """Return the content for `write_page`: table, curves, runs, rungs and commands.
 
-    `settings` are the fields of each setting, `rungs` lines of a table of what was stopped.
+    `settings` are the fields of each setting, `rungs` the rows of the table of decisions.
     """
     runs = [run for result in found for run in result.runs]
     tables = [Table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
@@ -295,7 +295,7 @@ def _set(settings: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:
-    """The sweep's metric and the other measures, a curve a setting."""
+    """Return charts of the sweep's metric and of other measures, one curve per setting."""
     shown, caption = list(found), BAND
     if len(found) > MOST_SERIES:
         best = _ranked(found[1:], measure)[: MOST_SERIES - 1]
@@ -315,7 +315,7 @@ def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:
 
 
 def _differ_in_games(found: Sequence[Result]) -> bool:
-    """Whether a version costs some settings more games than others, so that games are compared."""
+    """Return whether games per version differ between settings, so that curves are over games."""
     costs = [
         mean(run.total("collect/games") / run.rows[-1]["version"] for run in made)
         for result in found
@@ -330,7 +330,7 @@ def _is_measure(name: str) -> bool:
 
 
 def _curve(runs: Sequence[Outcome], metric: str, over: str) -> Points:
-    """Mean, least and largest value over seeds by version, or over the games until then."""
+    """Return mean, least and greatest value over seeds, by version or by games until then."""
     by_version: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         games = 0.0

@@ -1,4 +1,4 @@
-"""Runs the trials of a sweep, as many at once as there are shares, until nothing is left to do."""
+"""Runner of a sweep's trials, as many concurrently as there are shares."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from unstable.studies.sweep.trials import Sweep, Trial
 
 
 class SweepRunner(Runs):
-    """The trials, and which of them go on from a rung. `changed` is called as a run ends."""
+    """Runner of trials that stops settings at rungs; it calls `changed` when a run ends."""
 
     def __init__(
         self, sweep: Sweep, shares: Sequence[Share | None], changed: Callable[[], None]
@@ -25,7 +25,7 @@ class SweepRunner(Runs):
         self._trials = {each.name: each for each in sweep.trials}
         self._decisions = sweep.folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
-        self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # how long metrics were then
+        self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # file size, and if done
         for name in sorted(self.done):
             self.result(name)
 
@@ -49,7 +49,7 @@ class SweepRunner(Runs):
         return number(values[-1] if values else None)
 
     def _decide(self) -> set[str]:
-        """Decide the rungs that all have come to; returns the runs that wait at the next one."""
+        """Decide the rungs that all runs have reached; return the runs that wait at the next."""
         config, measure = self._sweep.config, self._sweep.measure
         trials, folder = self._sweep.trials, self._sweep.folder
         stop, names = config.stop, [each.setting.name for each in trials]
@@ -70,7 +70,7 @@ class SweepRunner(Runs):
         return set()
 
     def _at(self, name: str, rung: int, by: str) -> float | None:
-        """A run's value at a rung; its rows are read again only if there are more."""
+        """Return a run's value at a rung, None before it; rows are reread only after changes."""
         key, path = (name, rung), self.folder.run(name).metrics
         look = path.stat().st_size if path.is_file() else 0, name in self.done
         if key not in self._arrived and self._looked.get(key) != look:
@@ -83,7 +83,7 @@ class SweepRunner(Runs):
 
 
 def outcomes(sweep: Sweep) -> list[Outcome]:
-    """What each run has come to; one that was stopped, up to its last rung."""
+    """Return the outcome of each run; a stopped one counts up to the rung that stopped it."""
     folder, stop = sweep.folder, sweep.config.stop
     failures, decisions = folder.failures(), folder.decisions()
 
@@ -96,7 +96,7 @@ def outcomes(sweep: Sweep) -> list[Outcome]:
         if line:
             state = "failed"
         elif stopped and stop is not None:
-            state = "stopped"  # how far it came beyond its rung is chance
+            state = "stopped"  # its progress beyond the rung is arbitrary
             at = arrival(rows, sweep.measure.metric, stopped[0], stop.by)
             rows = [row for row in rows if at is None or row["version"] <= at[0]]
         line = line or skipped.line

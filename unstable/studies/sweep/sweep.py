@@ -1,4 +1,4 @@
-"""`unstable sweep`: from a file to a folder of runs, and from that folder to a table and a page."""
+"""`unstable sweep`: runs a sweep's file in a folder, and shows it as a table and a page."""
 
 import json
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     """Run the sweep of a file, in `out` or outputs/<its name>.
 
     With `plan_only` it prints the runs' commands and starts nothing. Raises `ConfigError` for a
-    mistake before anything starts, `RunFailedError` once all is over where runs have failed, and
-    what an interrupt raises.
+    mistake before anything starts, `RunFailedError` at the end if runs have failed, and an
+    interrupt's exception.
     """
     place = f"FILE = {str(path)!r}"
     config = read_sweep(read_text(path, place), place)
@@ -48,9 +48,9 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
 
 
 def go_on(root: Path, *, retry: bool = False) -> None:
-    """Go on with a sweep, whatever ended it; errors as above. `retry`: runs that failed, too."""
+    """Resume a sweep; `retry` also reruns failed runs. Raises as `begin` does."""
     sweep = _read(root)
-    # What has begun goes on with its own config.
+    # Runs that have begun resume with their own config.
     waiting = [each for each in sweep.trials if not sweep.folder.run(each.name).root.exists()]
     sweep.folder.check_same(
         {each.name: each.digest for each in waiting},
@@ -75,7 +75,7 @@ def _read(root: Path) -> Sweep:
 
 
 def _at_once(sweep: Sweep, machine: Machine) -> int:
-    """Runs at a time; raises `ConfigError` where that many do not fit."""
+    """Return the number of concurrent runs; raises `ConfigError` if that many do not fit."""
     configs = dict(chain.from_iterable(each.configs().items() for each in sweep.settings))
     return runs_at_once(sweep.config.at_once, configs, machine, len(sweep.trials))
 
@@ -98,7 +98,7 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
 
 
 def _write(sweep: Sweep) -> list[Result]:
-    """Write the page; returns what is in it."""
+    """Write the page; return its results."""
     folder, found = sweep.folder, results(outcomes(sweep), sweep.measure)
     fields = {each.setting.name: each.given for each in sweep.settings}
     rungs = [

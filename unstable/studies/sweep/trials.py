@@ -1,4 +1,4 @@
-"""The runs of a sweep, each checked before anything starts."""
+"""Runs of a sweep, each checked before anything starts."""
 
 import shutil
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from unstable.types.metrics import GROUPS, EvalKey, ExploitKey, sampling_mode
 
 @dataclass(frozen=True, slots=True)
 class SweepFolder(StudyFolder):
-    """SweepFolder(Path("outputs/nim")).run("base-seed1") is the run's own folder there."""
+    """A sweep's folder: SweepFolder(Path("outputs/nim")).run("base-seed1") is a run's folder."""
 
     kind = "sweep"
     below = "runs"
@@ -34,11 +34,11 @@ class SweepFolder(StudyFolder):
 
     @property
     def report(self) -> Path:
-        """The sweep as a page to read."""
+        """The sweep's report page."""
         return self.root / "report.html"
 
     def read(self) -> SweepConfig:
-        """The sweep of this folder."""
+        """Read the sweep of this folder."""
         return read_sweep(self.text(), str(self.file))
 
     @property
@@ -46,27 +46,27 @@ class SweepFolder(StudyFolder):
         return self.root / "decisions.jsonl"
 
     def decisions(self) -> list[RungDecision]:
-        """What became of each rung so far."""
+        """Return the decisions on rungs so far."""
         return read_list(self._decisions, RungDecision)
 
     def add_decision(self, decision: RungDecision) -> None:
-        """Write one down."""
+        """Append a decision to the file."""
         append(self._decisions, decision)
 
 
 COSTS = ("version", "collect/games", "time/total")
-"""What counts of members that are not measured."""
+"""Metrics that count for members that are not measured."""
 
 
 def league_config(setting: Setting, seed: int) -> LeagueConfig:
-    """The league that a setting says; raises `ConfigError`, which begins with `league`."""
+    """Return the league of a setting; a `ConfigError`'s message begins with `league`."""
     own = {"config": setting.config, "common": setting.fields, "seed": seed}
     text = yaml.safe_dump({**(setting.league or {}), **own}, sort_keys=False)
     return read_league(text, "league")
 
 
 def measured(config: LeagueConfig) -> str:
-    """The member by which a league is compared with other runs: its first main, or else first."""
+    """Return the member that represents a league in comparisons: the first main, else the first."""
     mains = [name for name, member in config.members.items() if member.role == "main"]
     return (mains or [*config.members])[0]
 
@@ -92,7 +92,7 @@ class LeagueJob(NamedTuple):
         return ["league", "--resume", str(self.root)]
 
     def state(self) -> str:
-        """Whether it is done, running or waiting."""
+        """Return "done", "running" or "waiting"."""
         if self.is_over():
             return "done"
         runs = (self.folder.run(turn.name) for turn in turns(self.config))
@@ -100,13 +100,13 @@ class LeagueJob(NamedTuple):
         return "running" if is_running else "waiting"
 
     def rows(self, skipped: Skipped | None = None) -> list[Row]:
-        """Metrics of the measured member, its versions counted on, and what all others cost."""
+        """Return the measured member's metrics, versions counted on, and the others' `COSTS`."""
         found: list[Row] = []
         for turn in turns(self.config):
             made = self.config.updates * (turn.generation - 1)
             for row in read_rows(self.folder.run(turn.name).metrics, skipped):
                 is_measured = turn.member == measured(self.config)
-                is_again = made > 0 and row["version"] == 0  # as the generation before ended
+                is_again = made > 0 and row["version"] == 0  # repeats the last generation's end
                 own: dict[str, Any] = dict(row)
                 if not is_measured or is_again:
                     own = {name: row[name] for name in COSTS if name in row}
@@ -115,7 +115,7 @@ class LeagueJob(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A run of a sweep: a setting with a seed. Of a league `config` is its measured member's."""
+    """A run of a sweep: a setting with a seed. For a league `config` is its measured member's."""
 
     setting: Setting
     seed: int
@@ -124,16 +124,16 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called, in its folder's name too."""
+        """Name of the run and of its folder."""
         return f"{self.setting.name}-seed{self.seed}"
 
     @property
     def words(self) -> list[str]:
-        """The command, without the first word, that makes the run, if it is no league."""
+        """Arguments of `unstable` that start the run, unless it is a league."""
         return train_words(self.setting.config, {**self.setting.fields, "seed": self.seed})
 
     def command(self, folder: SweepFolder) -> str:
-        """The command that makes the run, wherever; of a league by its file in the folder."""
+        """Return the command that repeats the run; for a league it names the file in the folder."""
         if self.league is None:
             return command_line("unstable", *self.words)
         file = LeagueFolder(folder.run(self.name).root).file
@@ -141,12 +141,12 @@ class Trial(NamedTuple):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What its setting gives, to be shown."""
+        """Fields of its setting, for display."""
         league = {} if self.setting.league is None else {"league": self.setting.league}
         return {**self.setting.fields, **league}
 
     def job(self, folder: SweepFolder) -> TrainJob | LeagueJob:
-        """What makes it in the sweep's folder."""
+        """Return the job that makes the run in the sweep's folder."""
         own = folder.run(self.name)
         if self.league is not None:
             return LeagueJob(LeagueFolder(own.root), self.league)
@@ -154,17 +154,17 @@ class Trial(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of its whole config, and its league's."""
+        """Digest of the whole config, and of the league's if it is one."""
         own = digest(self.config)
         return own if self.league is None else f"{own}-{digest(self.league)}"
 
     def record(self, folder: SweepFolder) -> dict[str, Any]:
-        """It as a line of the sweep's folder."""
+        """Return the trial as a row of `trials.jsonl`."""
         names = {"trial": self.name, "setting": self.setting.name, "seed": self.seed}
         return {**names, "command": self.command(folder), "digest": self.digest}
 
     def configs(self) -> dict[str, RunConfig]:
-        """Those that a machine has to have room for, one after another, each by a name."""
+        """Return by name the configs that a machine must have room for, one at a time."""
         if self.league is None:
             return {self.setting.name: self.config}
         league = largest(_league(self.league))
@@ -172,7 +172,7 @@ class Trial(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A sweep with all that was left to choose, and its folder."""
+    """A sweep with automatic choices made, its folder and its trials."""
 
     folder: SweepFolder
     config: SweepConfig
@@ -180,26 +180,26 @@ class Sweep(NamedTuple):
 
     @property
     def measure(self) -> Measure:
-        """What settings are compared by."""
+        """Metric and goal that compare settings."""
         assert self.config.metric is not None and self.config.goal is not None, "both are chosen"
         return Measure(self.config.metric, self.config.goal)
 
     @property
     def settings(self) -> list[Trial]:
-        """A run of each setting."""
+        """One trial per setting, with the first seed."""
         return self.trials[: len(self.trials) // len(self.config.seeds)]
 
     @property
     def size(self) -> str:
-        """How much it is, in words."""
+        """Number of runs, settings and seeds, in words."""
         seeds = len(self.config.seeds)
         return f"{len(self.trials)} runs ({len(self.settings)} settings, {seeds} seeds)"
 
 
 def trials_of(sweep: SweepConfig) -> list[Trial]:
-    """All settings with the first seed, then with the next: soon there is one run of each.
+    """Return all settings with the first seed, then with the next: soon each has one run.
 
-    Raises `ConfigError` for a setting that is no config, and for two runs that are the same.
+    Raises `ConfigError` for a setting that is not a valid config, and for two equal runs.
     """
     settings = sweep.all_settings()
     trials = [_made(each, seed) for seed in sweep.seeds for each in settings]
@@ -226,7 +226,7 @@ def _league(config: LeagueConfig) -> League:
 
 
 def check_trials(sweep: Sweep) -> None:
-    """Raise `ConfigError` for what would fail later in any run, or keep it out of the table."""
+    """Raise `ConfigError` for a mistake that would fail a run later or keep it out of the table."""
     stop = sweep.config.stop
     for trial in sweep.settings:  # a seed changes none of it
         try:
@@ -250,10 +250,10 @@ def check_trials(sweep: Sweep) -> None:
 
 
 def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
-    """What settings are compared by: what the sweep names, or what the config evaluates first."""
+    """Return the measure that the sweep names, or else the config's first evaluated metric."""
     metric = sweep.metric
     if metric is None:
-        check_games(config)  # before it is asked what is evaluated in them
+        check_games(config)  # before `_keys` inspects the games
         if not (keys := _keys(config)):
             raise ConfigError("metric: these runs are not evaluated; set eval.every, or name one")
         metric = _figure(keys[0])
@@ -261,7 +261,7 @@ def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
 
 
 def _keys(config: RunConfig) -> list[EvalKey | ExploitKey]:
-    """What is evaluated: scores, then exploitabilities."""
+    """Return the keys of all evaluations: scores, then exploitabilities."""
     scores = [
         EvalKey(game.key, opponent, sampling_mode(temperature))
         for game in config.games
@@ -277,7 +277,7 @@ def _figure(key: EvalKey | ExploitKey) -> str:
 
 
 def _check_metric(config: RunConfig, metric: str) -> None:
-    """Raise `ConfigError` for what no run makes, as far as it is known before one does."""
+    """Raise `ConfigError` for a metric that no run makes, as far as known before a run."""
     group, _, name = metric.partition("/")
     if group not in GROUPS or not name:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Players of any kind against each other: who they are, the games, and what these amount to.
+"""Tournaments of players of any kind: entrants, pairings, games and results.
 
-What is played, and what is found, goes into a folder of its own, out of which it goes on.
+A tournament keeps games and results in its own folder, from which it resumes.
 """

@@ -1,4 +1,4 @@
-"""Who takes part in a tournament, from the words of a command line, and the config of all games."""
+"""Entrants of a tournament, from the words of a command line, and the config of all games."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from unstable.types import BASE
 
 
 class Entrant(BaseModel):
-    """A player, by its name in games; of a version of a run its folder and number."""
+    """A player by its name in games; for a version of a run, also its folder and number."""
 
     player: str
     root: Path | None = None
@@ -37,9 +37,9 @@ class Entrant(BaseModel):
 def config_of(
     source: str | None, words: Sequence[str], games: Sequence[str], fields: Mapping[str, Any]
 ) -> RunConfig:
-    """That of all games: of `source`, else of the first run among the players, else `default`.
+    """Return the config of all games, with the named games, else its own.
 
-    With the named games, else its own.
+    It comes from `source`, else from the first run among the players, else from `default`.
     """
     runs = [folder for folder, _ in filter(None, map(_run_of, words))]
     name, undecided = source or "default", {}
@@ -51,11 +51,11 @@ def config_of(
 
 
 def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, list[Entrant]]:
-    """The config with the players that the words name alone, and these.
+    """Return the config with only the players that the words name, and their entrants.
 
-    random, expert, rules, base, an opponent of the config, RUN[@VERSION], the folder of a LoRA
-    adapter or of whole weights, or module:Class. Raises `ConfigError` for mistakes, before a model
-    is loaded.
+    A word is random, expert, rules, base, an opponent of the config, RUN[@VERSION], the folder of
+    a LoRA adapter or of whole weights, or module:Class. Raises `ConfigError` for mistakes, before
+    a model is loaded.
     """
     roots = [folder.root.resolve() for folder, _ in filter(None, map(_run_of, words))]
     roots = list(dict.fromkeys(roots))
@@ -79,7 +79,7 @@ def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, l
 
 
 def _run_of(word: str) -> tuple[RunFolder, Version | None] | None:
-    """The run and the version that a word names, if it does."""
+    """Return the run and the version that a word names; None if it names no run."""
     run = run_of(word)
     return run if run is not None and run[0].config.is_file() else None
 
@@ -93,7 +93,7 @@ def _is_bot(word: str) -> bool:
 def _entrant(
     config: RunConfig, word: str, labels: Mapping[Path, str], name: str | None
 ) -> tuple[Entrant, FixedOpponent | None]:
-    """The player that a word names, with its section; `name` is a bot's, if not its class's."""
+    """Return a word's player and opponent section, if any; `name` replaces a bot's class name."""
     is_known = word == BASE.name or word in config.fixed_opponents
     if not is_known and (run := _run_of(word)) is not None:
         root, version = run[0].root.resolve(), checkpoint_of(*run)
@@ -105,12 +105,12 @@ def _entrant(
     elif not is_known and _is_bot(word):
         opponent = PythonOpponent(target=word, name=name)
     else:
-        _, opponent, _ = player_of(config, word, "PLAYER")  # which says what is wrong with it
+        _, opponent, _ = player_of(config, word, "PLAYER")  # raises for an invalid word
     return Entrant(player=word if opponent is None else opponent.key), opponent
 
 
 def _check_same(config: RunConfig, root: Path) -> None:
-    """Raise `ConfigError` for a run of another base, or one that is put its games otherwise."""
+    """Raise `ConfigError` for a run with another base model, or other prompts in these games."""
     own = load(str(RunFolder(root).config))
     for field in ("name", "quantize", "chat_template"):
         asked, its = (getattr(each.model, field) for each in (config, own))
@@ -131,11 +131,11 @@ def _check_same(config: RunConfig, root: Path) -> None:
 
 
 _PUT = ("env", "args", "seats", "events", "prompt", "parser")
-"""What of a game's section a model sees."""
+"""Fields of a game's section that determine what a model sees."""
 
 
 def check_runs(players: Sequence[Entrant]) -> None:
-    """Raise `ConfigError` where a joint policy correlation would be of more than runs."""
+    """Raise `ConfigError` if joint policy correlation would mix runs with others or repeat one."""
     roots = [each.root for each in players]
     if any(roots) and (None in roots or len(set(roots)) < len(roots)):
         raise ConfigError(

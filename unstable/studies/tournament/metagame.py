@@ -1,4 +1,4 @@
-"""What the pay-offs of players against each other say: who is best, where no ranking is."""
+"""Analysis of players' payoffs against each other: the best players, and cycles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from unstable.types.tallies import Tally
 
 Matrix = NDArray[np.float64]
 MUTATION = 0.01
-"""Of alpha-rank: how likely the worse of two takes the population over."""
+"""Probability in alpha-rank that the worse of two players takes over the population."""
 _MOST_CYCLES = 10
 _DRAWS = 200
 
 
 class NashAverage(NamedTuple):
-    """A mixture of players, by their places, and what each player wins against it."""
+    """A mixture of players, by index, and each player's payoff against it."""
 
     mixture: list[float]
     worth: list[float]
 
 
 def nash_average(payoffs: Matrix, coldest: float = 1e-9) -> NashAverage:
-    """Nash averaging (Balduzzi et al., 2018, arXiv:1806.02643) of an antisymmetric matrix.
+    """Compute the Nash average (Balduzzi et al., 2018, arXiv:1806.02643) of antisymmetric payoffs.
 
     The mixture is the equilibrium of maximal entropy, so that copies of a player change nothing. It
-    is the limit of the equilibria p = softmax(payoffs p / t) as t falls to 0, here to `coldest`,
-    each of which is unique and found by Newton's method from the one before.
+    is the limit of the equilibria p = softmax(payoffs p / t) as t falls to 0, here to `coldest`;
+    each is unique, and Newton's method finds it from the previous one.
     """
     count = len(payoffs)
     scale = max(float(np.abs(payoffs).max(initial=0.0)), 1e-300)
@@ -44,10 +44,10 @@ def nash_average(payoffs: Matrix, coldest: float = 1e-9) -> NashAverage:
 
 
 def _equilibrium(game: Matrix, logs: Matrix, heat: float) -> Matrix:
-    """The logarithms u of p = softmax(game p / heat), from a guess: game e^u / heat - u is flat."""
+    """Solve p = softmax(game p / heat) for u = log p, from a guess: game e^u / heat - u is flat."""
     count = len(game)
     system = np.zeros((count + 1, count + 1))
-    system[:count, count] = -1.0  # the constant that normalises
+    system[:count, count] = -1.0  # the constant that normalizes
     constant = 0.0
     for _ in range(60):
         mixture = np.exp(logs)
@@ -64,9 +64,9 @@ def _equilibrium(game: Matrix, logs: Matrix, heat: float) -> Matrix:
 
 
 def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float, float]]:
-    """95 % intervals of the Nash average's shares, where pay-offs have these standard errors.
+    """Return 95 % intervals of the Nash average's shares, given the payoffs' standard errors.
 
-    By 200 draws of the pay-offs from normal distributions: a mixture moves far by little.
+    Uses 200 draws of the payoffs from normal distributions: small changes move a mixture far.
     """
     chance = np.random.default_rng(seed % 2**63)  # which may be negative
     drawn = []
@@ -78,10 +78,10 @@ def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float,
 
 
 def alpha_rank(payoffs: Matrix) -> list[float]:
-    """Alpha-rank (Omidshafiei et al., 2019, arXiv:1903.01373) of one population, at infinite alpha.
+    """Compute alpha-rank (Omidshafiei et al., 2019, arXiv:1903.01373) at infinite alpha.
 
-    `payoffs` are the row's player's. The share of time that the population, in which one player at
-    a time is taken over by a better one, consists of each.
+    `payoffs` are the row's player's. The result is the share of time in which each player makes up
+    a single population that better players take over, one at a time.
     """
     edge = payoffs.T - payoffs  # of the column, that would take over, against the row
     rates = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
@@ -93,11 +93,11 @@ def alpha_rank(payoffs: Matrix) -> list[float]:
 
 
 def cycles(tallies: Mapping[tuple[str, str], Tally]) -> list[list[str]]:
-    """Players each of whom beats the next, and the last the first: no ranking can be right there.
+    """Return cycles of players, each of which beats the next, so that no ranking can hold.
 
-    Only what games support: a player beats another where the interval of the pair's score is above
-    a half, all pairs' intervals together holding with 95 %. Of each such edge a shortest cycle, the
-    shortest first, at most ten that differ.
+    A player beats another if the interval of the pair's score is above a half, with the intervals
+    of all pairs holding jointly with 95 %. The result has a shortest cycle for each such edge, the
+    shortest first, at most ten distinct ones.
     """
     pairs = {pair for pair, tally in tallies.items() if pair[0] < pair[1] and tally.games}
     beats: dict[str, list[str]] = {}
@@ -117,7 +117,7 @@ def cycles(tallies: Mapping[tuple[str, str], Tally]) -> list[list[str]]:
 
 
 def _way(beats: Mapping[str, Sequence[str]], start: str, end: str) -> list[str] | None:
-    """A shortest row of players from `start` to `end`, each of whom beats the next."""
+    """Return a shortest path of players from `start` to `end`, each beating the next, or None."""
     ways, seen = [[start]], {start}
     for way in ways:
         if way[-1] == end:
@@ -129,22 +129,22 @@ def _way(beats: Mapping[str, Sequence[str]], start: str, end: str) -> list[str] 
 
 
 class Correlation(NamedTuple):
-    """Joint policy correlation of runs: mean pay-off beside a run's own partner and another's."""
+    """Joint policy correlation of runs: mean payoff with partners of one run, and of others."""
 
     own: float
     others: float
 
     @property
     def loss(self) -> float | None:
-        """The average proportional loss; None where partners of one run win nothing together."""
+        """Average proportional loss; None if partners of one run win nothing together."""
         return (self.own - self.others) / self.own if self.own > 0 else None
 
 
 def joint_policy_correlation(together: Matrix) -> Correlation:
-    """Of the matrix that Lanctot et al. (2017, arXiv:1711.00832, section 3.1) define.
+    """Compute joint policy correlation (Lanctot et al., 2017, arXiv:1711.00832, section 3.1).
 
-    `together` [runs, runs] is the mean of what all seats win together where the first seat's player
-    is of the row's run and the others' of the column's; two runs at least.
+    `together` [runs, runs] is the mean sum of all seats' outcomes, with the first seat's player
+    from the row's run and the others from the column's; at least two runs.
     """
     count = len(together)
     own = float(np.trace(together)) / count

@@ -1,8 +1,8 @@
-"""Which games a tournament consists of, in order: by its design and the results so far alone.
+"""Games of a tournament, in order, as a function of its design and the results so far.
 
-So one that was cut off goes on as if it had not been. A deal is played from every side: of two
-sides once each way, of more with each player alone at each side against the other at all others.
-All pairs get the same deals.
+An interrupted tournament thus resumes with unchanged games. A deal is played from every side: two
+sides once each way, more sides with each player alone at each side against the other at the rest.
+All pairs get identical deals.
 """
 
 import math
@@ -22,24 +22,24 @@ from unstable.types import GameResult, GameSpec, PlayerId, SeatSpec
 from unstable.types.seeds import derive_seed
 
 ROUND = 256
-"""Games after which results are on file; what a kill costs at most."""
+"""Games of a round, after which results are recorded; a kill loses at most one round."""
 FIRST_DEALS = 2
-"""Deals of each pair before a budget goes where intervals are widest."""
+"""Deals of each pair before a budget goes to the widest intervals."""
 STEPS = 20
-"""Parts of a budget, after each of which it is looked at anew where the next goes."""
+"""Parts of a budget; after each one, results decide where the next goes."""
 
 
 class Design(BaseModel):
-    """What a tournament is besides its config: who plays at which temperature, and how much."""
+    """Design of a tournament in addition to its config: players with temperatures, and its size."""
 
     players: list[tuple[str, NonNegativeFloat]]
     deals: PositiveInt  # of each pair in each env
-    budget: PositiveInt | None = None  # games in all, in place of `deals`
+    budget: PositiveInt | None = None  # total games, replaces `deals`
     with_itself: bool = False  # each player meets itself too, as joint policy correlation needs
 
 
 Pair = tuple[int, int]
-"""Two players by their place, or one twice."""
+"""Two players by their index, or one twice."""
 
 
 class _Deal(NamedTuple):
@@ -49,7 +49,7 @@ class _Deal(NamedTuple):
 
 
 def next_round(config: RunConfig, design: Design, results: Sequence[GameResult]) -> list[GameSpec]:
-    """The games after these, which are whole rounds; none at the end."""
+    """Return the next round's games after `results` of whole rounds; empty at the end."""
     done = len(results)
     deals = design.deals if design.budget is None else FIRST_DEALS
     fixed = [
@@ -69,13 +69,13 @@ def next_round(config: RunConfig, design: Design, results: Sequence[GameResult])
 
 
 def least_budget(config: RunConfig, design: Design) -> int:
-    """Games that a budget begins with."""
+    """Return the least budget: the games of the first deals of all pairs."""
     sizes = [len(_seatings(game, pair)) for game in config.games for pair in _pairs(design)]
     return FIRST_DEALS * sum(sizes)
 
 
 def number_of_games(config: RunConfig, design: Design) -> int:
-    """Of all rounds; of a budget at most so many."""
+    """Return the number of games of all rounds; with a budget, an upper bound."""
     return design.budget or least_budget(config, design) // FIRST_DEALS * design.deals
 
 
@@ -86,7 +86,7 @@ def _pairs(design: Design) -> list[Pair]:
 
 
 def _seatings(game: GameConfig, pair: Pair) -> list[tuple[int, ...]]:
-    """Who of the pair holds each side, game by game."""
+    """Return the player of the pair at each side, for each game of a deal."""
     one, other = pair
     sides = range(len(game.sides))
     alone = [
@@ -98,7 +98,7 @@ def _seatings(game: GameConfig, pair: Pair) -> list[tuple[int, ...]]:
 
 
 def _specs(config: RunConfig, design: Design, deal: _Deal) -> list[GameSpec]:
-    """A deal's games, not numbered yet."""
+    """Return the games of a deal, not numbered yet."""
     seats = [
         SeatSpec(player=PlayerId(name), temperature=temperature)
         for name, temperature in design.players
@@ -126,7 +126,7 @@ def _numbered(specs: Iterable[GameSpec], first: int) -> list[GameSpec]:
 def _widest(
     config: RunConfig, design: Design, results: Sequence[GameResult], size: int
 ) -> list[_Deal]:
-    """Deals of about so many games, each where the pair's interval would be the widest then."""
+    """Choose deals of at most `size` games, each for the pair with the then widest interval."""
     places = {name: place for place, (name, _) in enumerate(design.players)}
     played: dict[tuple[str, Pair], list[Ranking]] = defaultdict(list)
     for result in results:

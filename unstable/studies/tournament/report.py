@@ -1,4 +1,4 @@
-"""A tournament as a page: who is best, who beats whom, and its games."""
+"""Report page of a tournament: standings, pairs and games."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ AGAIN = "Games, players and seeds are decided by config.yaml and tournament.json
 
 
 def write_tournament_report(folder: RunFolder, found: Found) -> int:
-    """Write the page of a tournament's results into its folder; returns its size in bytes."""
+    """Write the page of a tournament's results into its folder; return its size in bytes."""
     (run,) = read_runs([folder.root])
     games, chunks = packed_games([run], [survey(run)], [sources(run.config)])
     ranked = [row["player"] for row in found["players"]]
@@ -66,7 +66,7 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
 
 
 def headline(found: Found) -> str:
-    """Who is best, where the fit can tell."""
+    """Return a sentence on the strongest player, and whether the fit is sure, or on a cycle."""
     first, *others = found["players"]
     if found["cycles"]:
         ring = found["cycles"][0]
@@ -127,7 +127,7 @@ def _scores(found: Found, ranked: Sequence[str]) -> Chart:
 
 
 def _together(found: Found) -> list[Table]:
-    """The matrix of joint policy correlation, if there is one."""
+    """Return a table with the matrix of joint policy correlation; empty without one."""
     matrix = (found.get("together") or {}).get("matrix")
     if matrix is None:
         return []

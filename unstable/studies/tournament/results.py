@@ -1,4 +1,4 @@
-"""What the games of a tournament amount to, as plain values, and how that is shown."""
+"""Results of a tournament's games as plain values, and their tables."""
 
 import math
 from collections import defaultdict
@@ -40,7 +40,7 @@ SHOWN = (
 
 
 class Payoff(NamedTuple):
-    """A player's mean pay-off against another, and the same over the stakes.
+    """A player's mean payoff against another, in its unit and as a share of the stakes.
 
     Payoff(0.25, Interval(0.25, 0.1, 0.4), 0.125, 0.04)
     """
@@ -52,9 +52,9 @@ class Payoff(NamedTuple):
 
 
 def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]:
-    """Of each two players that met each other alone, both ways; none if a game has no pay-offs.
+    """Return payoffs of players that met, by ordered pair; empty if a game has no payoffs.
 
-    A deal is one observation, the mean of its games from every side: they share the luck of the
+    A deal is one observation, the mean of its games from every side, which share the luck of the
     cards.
     """
     deals: dict[tuple[str, str], dict[tuple[str, int], list[tuple[float, float]]]] = {}
@@ -85,9 +85,9 @@ def payoff_matrix(
     tallies: Mapping[tuple[str, str], Tally],
     payoffs: Mapping[tuple[str, str], Payoff],
 ) -> tuple[Matrix, Matrix]:
-    """What the row's player wins from the column's, from -1 to 1, and its standard errors.
+    """Return what the row's player wins from the column's, from -1 to 1, and standard errors.
 
-    Pay-offs over stakes; where games are only won, drawn or lost, wins less losses, per game.
+    Values are payoffs over stakes, or wins minus losses per game if games have no payoffs.
     """
     matrix, errors = np.zeros((2, len(names), len(names)))
     for row, one in enumerate(names):
@@ -102,9 +102,9 @@ def payoff_matrix(
 
 
 def won_together(names: Sequence[str], results: Sequence[GameResult]) -> Matrix:
-    """The mean sum of outcomes where the row's player is at the first side, the column's at others.
+    """Return mean sums of outcomes: the row's player at the first side, the column's elsewhere.
 
-    Of a pair that has not met so it is 0.
+    A pair that has not met in these places has 0.
     """
     totals = np.zeros((2, len(names), len(names)))
     place = {name: at for at, name in enumerate(names)}
@@ -122,7 +122,7 @@ def standings(
     results: Sequence[GameResult],
     forfeits: float,
 ) -> dict[str, Any]:
-    """All that is found, by player and by pair."""
+    """Return all results, by player and by pair."""
     games = [ranked for each in results if (ranked := ranking(each)) is not None]
     names = [each.player for each in players]
     against = tallies(games)
@@ -163,7 +163,7 @@ def standings(
 
 
 def _payoff_record(found: Payoff | None, envs: int) -> dict[str, Any] | None:
-    """Of one env: pay-offs of several have no unit in common."""
+    """Return a payoff as plain values; None with several envs, whose units differ."""
     if found is None or envs > 1:
         return None
     return dict(zip(ENDS, found.interval or (found.mean, None, None), strict=True))
@@ -175,7 +175,7 @@ def _trueskill(
     results: Sequence[GameResult],
     draws: Mapping[str, float],
 ) -> list[dict[str, Any]]:
-    """In the order of the games; `draws` is how often equals draw, by env."""
+    """Return TrueSkill ratings in game order; `draws` is the share of draws of equals, by env."""
     known = {name: config.fixed_opponents.get(name) for name in names}
     programs = [PlayerId(name) for name, each in known.items() if each and each.is_program]
     ids = list(map(PlayerId, names))
@@ -185,7 +185,7 @@ def _trueskill(
 
 
 def _least(players: Sequence[Entrant], against: Tallies) -> list[tuple[Entrant, Least]]:
-    """Of each run with several versions here, the newest one's against the others."""
+    """Return each run's newest version with its least score against the run's other versions."""
     runs: dict[Any, list[Entrant]] = {}
     for each in players:
         if each.root is not None:
@@ -201,7 +201,7 @@ def _least(players: Sequence[Entrant], against: Tallies) -> list[tuple[Entrant, 
 
 
 def _together(config: RunConfig, names: list[str], results: Sequence[GameResult]) -> dict[str, Any]:
-    """Joint policy correlation; of games whose pay-offs cancel there is none."""
+    """Return joint policy correlation as plain values; None in zero-sum games."""
     if all(map(is_zero_sum, config.games)):
         return {"players": names, "matrix": None, "own": None, "others": None, "loss": None}
     matrix = won_together(names, results)
@@ -210,7 +210,7 @@ def _together(config: RunConfig, names: list[str], results: Sequence[GameResult]
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print the standings, the pay-offs and what else is to be said."""
+    """Print the standings, the payoffs and remarks."""
     print_table(standings_table(found).only(*SHOWN))
     print()
     print_table(pairs_table(found))
@@ -219,7 +219,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def standings_table(found: Mapping[str, Any]) -> Table:
-    """The players, the best first."""
+    """Return the table of players, best first."""
     nash = {row["player"]: row for row in found["nash"]}
     skills = {row["player"]: row for row in found["trueskill"]}
     rows = []
@@ -250,7 +250,7 @@ def standings_table(found: Mapping[str, Any]) -> Table:
 
 
 def pairs_table(found: Mapping[str, Any]) -> Table:
-    """Who won how often from whom, each pair once."""
+    """Return the table of results between players, each pair once."""
     pays = any(pair["payoff"] is not None for pair in found["pairs"])
     order = [row["player"] for row in found["players"]]
     rows = [
@@ -272,7 +272,7 @@ def pairs_table(found: Mapping[str, Any]) -> Table:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """What is said below the tables."""
+    """Return the lines below the tables."""
     said = remarks(found)
     apart = [
         f"{pair['player']} against {pair['opponent']}"

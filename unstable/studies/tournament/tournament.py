@@ -1,4 +1,4 @@
-"""A tournament: played round by round, on file after each, and gone on with after any end."""
+"""Tournaments, played and recorded round by round, and resumable after any interruption."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
@@ -35,13 +35,13 @@ from unstable.tracking.lines import Lines
 from unstable.types import BASE, GameResult, PlayerId
 
 DEALS = 16
-"""Of each pair in each game, unless an option says otherwise."""
+"""Default number of deals of each pair in each game."""
 SIDE_BY_SIDE = 32
-"""Games at once where no local model plays."""
+"""Concurrent games if no local model plays."""
 
 
 class TournamentPlan(BaseModel):
-    """What is written down before the first game, and what was found after the last one."""
+    """Content of `tournament.json`: the design before the first game, and results at the end."""
 
     design: Design
     players: Annotated[list[Entrant], Field(min_length=2)]
@@ -50,7 +50,7 @@ class TournamentPlan(BaseModel):
 
 
 class TournamentOptions(NamedTuple):
-    """What the command line says besides players and fields of the config; None: nothing."""
+    """Command-line options in addition to players and config fields; None if not given."""
 
     config: str | None = None
     game: Sequence[str] = ()
@@ -67,7 +67,7 @@ def tournament(
     fields: Mapping[str, Any],
     command: str | None = None,
 ) -> dict[str, Any]:
-    """Play a tournament of the players that the words name; prints and returns what is found.
+    """Play a tournament of the players that the words name; print and return its results.
 
     Raises `ConfigError` for a mistake, before a model is loaded.
     """
@@ -105,9 +105,9 @@ def tournament(
 
 
 def resume(root: Path) -> dict[str, Any]:
-    """Go on with a tournament that was cut off, as if it had not been.
+    """Resume an interrupted tournament; print and return its results.
 
-    Raises `ConfigError` for a folder that holds none.
+    Raises `ConfigError` for a folder without a tournament.
     """
     folder = existing_run(root)
     folder.check_links()
@@ -134,14 +134,14 @@ def resume(root: Path) -> dict[str, Any]:
 
 
 class _Ready(NamedTuple):
-    """A config that can be played, and where; without a plan no local model plays."""
+    """A config that can be played, and its plan; `resolved` is None if no local model plays."""
 
     config: RunConfig
     resolved: Resolved | None
 
 
 def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
-    """Check all that can be without a model, and plan."""
+    """Run all checks that need no model, and plan."""
     check_games(config)
     for game in settle(config).games:
         if len(game.sides) < 2:
@@ -162,7 +162,7 @@ def _write(folder: RunFolder, plan: TournamentPlan) -> None:
 
 
 def _played(folder: RunFolder, ready: _Ready, plan: TournamentPlan) -> dict[str, Any]:
-    """Play what is left, and tell what all of it amounts to."""
+    """Play the remaining games; write, print and return the results."""
     with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
         results, found = _on_file(folder, ready.config, plan.design)
         try:
@@ -230,7 +230,7 @@ def _play_rest(
     results: list[GameResult],
     found: dict[int, GameResult],
 ) -> None:
-    """Play round after round, less the games that are `found`; each is on file before the next."""
+    """Play round after round without the `found` games; record each round before the next."""
     total = number_of_games(ready.config, design)
     if not next_round(ready.config, design, results):
         return
@@ -260,14 +260,14 @@ def _play_rest(
 def _without_model(
     config: RunConfig, folder: RunFolder, work: Callable[[Sequence[Actor], Lines], Awaitable[None]]
 ) -> None:
-    """The same in this process, which needs no engine."""
+    """Play the remaining games in this process, without an engine."""
     lines = Lines(status)
 
     async def main() -> None:
         collector = Collector(config, None, None)
         await collector.start()
         try:
-            await work(cast(Sequence[Actor], [collector]), lines)  # which plays, and no more
+            await work(cast(Sequence[Actor], [collector]), lines)  # only its `play` is called
         finally:
             await collector.close()
 
