@@ -32,7 +32,7 @@ OUTCOME = ("outcomes", "payoffs", "forfeit", "raised", "truncated", "reason")
 
 
 class ReplayDifference(NamedTuple):
-    """A difference from the record: Difference(2, "the action: recorded [4], now [5]")"""
+    """A difference from the record: ReplayDifference(2, "the action: recorded [4], now [5]")"""
 
     turn: int  # 0-based; the number of turns means the end
     what: str

@@ -20,7 +20,7 @@ LEAST_WEIGHT = 1e-3
 
 
 class MemberTurn(NamedTuple):
-    """A member's training in a generation, and the version at its end: Turn("main", 1)"""
+    """A member's training in a generation, and the version at its end: MemberTurn("main", 1)"""
 
     member: str
     generation: int  # from 1 on
