@@ -29,6 +29,6 @@ class Ranked(unstable.Algorithm):
         return advantages_S
 
     def loss(self, tokens: Tokens) -> Loss:
-        ratios_N = (tokens.logprobs_N - tokens.behaviour_logprobs_N).detach().exp()
+        ratios_N = (tokens.logprobs_N - tokens.behavior_logprobs_N).detach().exp()
         weights_N = ratios_N.clamp(max=2.0) * tokens.advantages_N / tokens.normalizers_N
         return Loss(-(weights_N * tokens.logprobs_N).sum(), ratios_N)

@@ -9,4 +9,4 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-.venv/bin/python scripts/prose.py --most 2200 | tail -n 1
+.venv/bin/python scripts/prose.py --most 0 | tail -n 1

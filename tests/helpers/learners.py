@@ -181,7 +181,7 @@ def unlike_batch(version: int) -> Batch:
 def make_tokens(logprobs, turns, sequences=None, *, old=None, reference=None, **fields):
     """Tokens of an optimizer step; by default the policy that sampled them has made no step yet."""
     old = logprobs.detach() if old is None else old
-    given = {"advantages_N": torch.zeros_like(old), "behaviour_logprobs_N": old} | fields
+    given = {"advantages_N": torch.zeros_like(old), "behavior_logprobs_N": old} | fields
     given |= {"logprobs_N": logprobs, "old_logprobs_N": old, "reference_logprobs_N": reference}
     return Tokens(turns_N=turns, sequences_N=turns if sequences is None else sequences, **given)
 

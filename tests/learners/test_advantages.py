@@ -179,8 +179,8 @@ def test_each_sample_has_what_its_trajectory_says():
     by_role = {role: places.tolist() for role, places in batch.by_role().items()}
     assert by_role == {("a", 1): [2, 3], ("b", 0): [0, 1]}
     assert batch.rewards_S.tolist() == [0.5, 1.0, 1.0, 1.0]
-    behaviour = [logprobs.tolist() for logprobs in batch.behaviour_logprobs]
-    assert behaviour == [[-0.5], [-1.0], [-1.0, -1.0], [-1.0]]
+    behavior = [logprobs.tolist() for logprobs in batch.behavior_logprobs]
+    assert behavior == [[-0.5], [-1.0], [-1.0, -1.0], [-1.0]]
 
     assert [tokens.prompt_ids for tokens in batch.token_samples] == [[1], [1], [1, 4], [1, 5]]
 

@@ -192,7 +192,7 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
     learner = make_learner(model, algorithm=algorithm)
     before, untrained = trained(learner), critic_parameters(learner)
     for version in range(2):
-        # Alone in its env, so that its normalised advantage is 0; the value is not right yet.
+        # Alone in its env, so that its normalized advantage is 0; the value is not right yet.
         update = learner.update(make_batch([make_sample([1, 2, 3], [4], 2.0)], version))
         assert update.advantages == [0.0]
         assert update.metrics["learn/value_loss"] > 0

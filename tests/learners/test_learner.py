@@ -45,7 +45,7 @@ from unstable.types import Reward, Segment
 
 
 def plain(**changes):
-    """REINFORCE, its advantages not normalised."""
+    """REINFORCE, its advantages not normalized."""
     return {"name": "reinforce", "normalize": "none"} | changes
 
 

@@ -27,11 +27,11 @@ LOGPROBS = st.lists(
 )
 
 
-def sampled(logprobs, behaviour, advantages, normalizer):
+def sampled(logprobs, behavior, advantages, normalizer):
     """A micro-batch of one turn, scored by a policy that has made no step yet."""
     turns = torch.zeros(len(logprobs), dtype=torch.long)
     weights = {"advantages_N": advantages, "normalizers_N": torch.full_like(advantages, normalizer)}
-    return make_tokens(logprobs, turns, behaviour_logprobs_N=behaviour, **weights)
+    return make_tokens(logprobs, turns, behavior_logprobs_N=behavior, **weights)
 
 
 def reinforce_loss(tokens, cap):
@@ -41,9 +41,9 @@ def reinforce_loss(tokens, cap):
 
 def test_loss_by_hand():
     logprobs = torch.log(torch.tensor([0.5, 0.2, 0.9])).requires_grad_()
-    behaviour = torch.log(torch.tensor([0.25, 0.4, 0.1]))
+    behavior = torch.log(torch.tensor([0.25, 0.4, 0.1]))
     advantages = torch.tensor([1.0, -2.0, 3.0])
-    loss = reinforce_loss(sampled(logprobs, behaviour, advantages, 10.0), cap=4.0)
+    loss = reinforce_loss(sampled(logprobs, behavior, advantages, 10.0), cap=4.0)
     loss.value.backward()
     assert loss.ratios_N.tolist() == pytest.approx([2.0, 0.5, 9.0])  # before the cap of 4
     assert {name: column.tolist() for name, column in loss.means.items()} == {
@@ -58,22 +58,22 @@ def test_loss_by_hand():
 @every_row("difference", -120.0, 120.0)
 def test_absurd_ratios_stay_finite(difference):
     logprobs = torch.tensor([min(0.0, difference)], requires_grad=True)
-    behaviour = torch.tensor([min(0.0, -difference)])
-    loss = reinforce_loss(sampled(logprobs, behaviour, torch.tensor([1.0]), 1.0), cap=2.0)
+    behavior = torch.tensor([min(0.0, -difference)])
+    loss = reinforce_loss(sampled(logprobs, behavior, torch.tensor([1.0]), 1.0), cap=2.0)
     loss.value.backward()
     assert math.isfinite(loss.value.item())
     assert loss.ratios_N.isfinite().all()
-    assert kl_estimates(logprobs, behaviour).isfinite().all()
+    assert kl_estimates(logprobs, behavior).isfinite().all()
     assert logprobs.grad.item() == pytest.approx(-2.0 if difference > 0 else 0.0, abs=1e-8)
 
 
 @given(LOGPROBS)
 def test_micro_batches_add_up_and_zero_advantages_are_nothing(rows):
-    logprobs, behaviour, advantages = torch.tensor(rows, dtype=torch.float64).T
+    logprobs, behavior, advantages = torch.tensor(rows, dtype=torch.float64).T
     advantages[::2] = 0.0
 
     def loss(part):
-        tokens = sampled(logprobs[part], behaviour[part], advantages[part], 7.0)
+        tokens = sampled(logprobs[part], behavior[part], advantages[part], 7.0)
         return reinforce_loss(tokens, cap=2.0).value
 
     whole, *parts = (loss(slice(start, None, step)) for start, step in ((0, 1), (0, 2), (1, 2)))
@@ -83,9 +83,9 @@ def test_micro_batches_add_up_and_zero_advantages_are_nothing(rows):
 
 @given(LOGPROBS)
 def test_kl_estimate_is_schulmans_k3(rows):
-    logprobs, behaviour, _ = torch.tensor(rows, dtype=torch.float64).T
-    estimates = kl_estimates(logprobs, behaviour)
-    log_ratios = (logprobs - behaviour).clamp(-20, 20)
+    logprobs, behavior, _ = torch.tensor(rows, dtype=torch.float64).T
+    estimates = kl_estimates(logprobs, behavior)
+    log_ratios = (logprobs - behavior).clamp(-20, 20)
     torch.testing.assert_close(estimates, log_ratios.exp() - 1 - log_ratios, atol=1e-9, rtol=1e-9)
     assert (estimates >= 0).all()
 

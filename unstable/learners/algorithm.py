@@ -23,7 +23,7 @@ class Tokens:
 
     logprobs_N: Tensor  # the only logprobs with a gradient
     old_logprobs_N: Tensor  # of the policy that the update began with
-    behaviour_logprobs_N: Tensor  # of the engine that sampled
+    behavior_logprobs_N: Tensor  # of the engine that sampled
     reference_logprobs_N: Tensor | None  # of the reference; None: nothing refers to one
     advantages_N: Tensor
     normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step

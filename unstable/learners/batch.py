@@ -70,7 +70,7 @@ class FlatBatch:
         return [(owner.env, owner.seat) for owner in self.owners_S]
 
     @cached_property
-    def behaviour_logprobs(self) -> list[Tensor]:
+    def behavior_logprobs(self) -> list[Tensor]:
         """The engine's log-probabilities of each sample's tokens."""
         sampled = [sample.tokens.logprobs for sample in self.samples]
         joined = torch.tensor(list(chain.from_iterable(sampled)), dtype=torch.float32)
@@ -145,7 +145,7 @@ class Examples:
     advantages_S: Floats
     weights_S: Floats  # of the gradient, in [0, 1]
     chosen: Ints  # indices of those that steps are made of
-    behaviour: Sequence[Tensor] | None  # logprobs that they were sampled with; None: they were not
+    behavior: Sequence[Tensor] | None  # logprobs that they were sampled with; None: they were not
 
     @classmethod
     def turns(cls, batch: FlatBatch, advantages_S: Floats, weights_S: Floats, chosen: Ints) -> Self:
@@ -157,7 +157,7 @@ class Examples:
             advantages_S=advantages_S,
             weights_S=weights_S,
             chosen=chosen,
-            behaviour=batch.behaviour_logprobs,
+            behavior=batch.behavior_logprobs,
         )
 
     @classmethod
@@ -177,5 +177,5 @@ class Examples:
             advantages_S=np.array(advantages_S, np.float64),
             weights_S=np.ones(count),
             chosen=np.arange(count),
-            behaviour=None,
+            behavior=None,
         )

@@ -15,7 +15,7 @@ from unstable.learners.losses import (
 
 
 class Clipped(Algorithm):
-    """Aggregation, correction for the behaviour policy."""
+    """Aggregation, correction for the behavior policy."""
 
     config: ClippedConfig
 
@@ -38,7 +38,7 @@ class Clipped(Algorithm):
     def importance_weights(self, tokens: Tokens) -> Tensor:
         """Compute each token's [N] importance weight, old policy over behavior policy."""
         config = self.config
-        log_ratios_N = log_ratios(tokens.old_logprobs_N, tokens.behaviour_logprobs_N)
+        log_ratios_N = log_ratios(tokens.old_logprobs_N, tokens.behavior_logprobs_N)
         low, high = config.importance_floor, config.importance_cap
         if config.importance == "truncate":
             return truncated_weights(log_ratios_N, high)

@@ -80,7 +80,7 @@ class Critic(ABC):
         targets_S: Floats,
         returns_S: Floats,
     ) -> Estimate:
-        """The estimate, its advantages normalised as the config says; sets the metrics."""
+        """The estimate, its advantages normalized as the config says; sets the metrics."""
         self.metrics = {
             "learn/value_mean": float(values_S.mean()),
             "learn/value_loss": float(((targets_S - values_S) ** 2).mean()) / 2,
@@ -124,7 +124,7 @@ class Critic(ABC):
 
 
 class StateCritic(Critic):
-    """V(o), of the state where a turn's prompt ends, and generalised advantages.
+    """V(o), of the state where a turn's prompt ends, and generalized advantages.
 
     Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
     """
@@ -140,7 +140,7 @@ class StateCritic(Critic):
         return scores.states_SD
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
-        """The targets are the values plus the advantages, before these are normalised."""
+        """The targets are the values plus the advantages, before these are normalized."""
         config = self.config
         with self.in_place():
             turns = self.read(batch.token_samples)

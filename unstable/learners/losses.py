@@ -11,9 +11,9 @@ MAX_LOG_RATIO = 20.0
 """Beyond this a ratio is as good as infinite; within it, its exponential is finite."""
 
 
-def log_ratios(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
+def log_ratios(logprobs_N: Tensor, behavior_logprobs_N: Tensor) -> Tensor:
     """Compute each token's [N] log-ratio, now minus when sampled, in nats; without gradient."""
-    differences_N = logprobs_N.detach() - behaviour_logprobs_N
+    differences_N = logprobs_N.detach() - behavior_logprobs_N
     return differences_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -113,12 +113,12 @@ def sequence_mask(log_ratios_N: Tensor, sequences_N: Tensor, low: float, high: f
     return ((means_N >= low) & (means_N <= high)).to(log_ratios_N.dtype)
 
 
-def kl_estimates(logprobs_N: Tensor, behaviour_logprobs_N: Tensor) -> Tensor:
-    """Estimates [N], never negative, of KL(behaviour || now) from tokens that behaviour sampled.
+def kl_estimates(logprobs_N: Tensor, behavior_logprobs_N: Tensor) -> Tensor:
+    """Estimates [N], never negative, of KL(behavior || now) from tokens that behavior sampled.
 
     ratio - 1 - log(ratio), Schulman's k3: http://joschu.net/blog/kl-approx.html.
     """
-    log_ratios_N = log_ratios(logprobs_N, behaviour_logprobs_N)
+    log_ratios_N = log_ratios(logprobs_N, behavior_logprobs_N)
     return torch.expm1(log_ratios_N) - log_ratios_N
 
 

@@ -188,13 +188,13 @@ def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
             suffixes,
         ).items()
     }
-    if examples.behaviour is None:
+    if examples.behavior is None:
         return _floats(metrics)
     rows_N = Layout(sizes_S.tolist(), torch.device("cpu")).rows(chosen_P)
-    behaviour_N = torch.cat([*examples.behaviour])[rows_N]
-    weights_N = log_ratios(_joined(reports, LOGPROBS), behaviour_N).exp()
+    behavior_N = torch.cat([*examples.behavior])[rows_N]
+    weights_N = log_ratios(_joined(reports, LOGPROBS), behavior_N).exp()
     first_N = _joined(reports[:1], LOGPROBS)
-    sampled_N = behaviour_N[: len(first_N)]
+    sampled_N = behavior_N[: len(first_N)]
     mismatch_N, kl_N = (first_N - sampled_N).abs(), kl_estimates(first_N, sampled_N)
     return _floats(
         {

@@ -118,7 +118,7 @@ class Pairwise(Preferences):
         indices = np.array(pairs, np.int64).reshape(-1)
         if not pairs:
             return Examples.turns(batch, advantages_S, self.weights(batch), indices)
-        behaviour = batch.behaviour_logprobs
+        behavior = batch.behavior_logprobs
         return Examples(
             samples=[batch.token_samples[index] for index in indices],
             roles_S=[batch.roles_S[index] for index in indices],
@@ -126,7 +126,7 @@ class Pairwise(Preferences):
             advantages_S=np.tile([1.0, -1.0], len(pairs)),
             weights_S=self.weights(batch)[indices],
             chosen=np.arange(len(indices)),
-            behaviour=[behaviour[index] for index in indices],
+            behavior=[behavior[index] for index in indices],
         )
 
     def loss(self, tokens: Tokens) -> Loss:

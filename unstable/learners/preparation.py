@@ -41,7 +41,7 @@ class PreparedBatch:
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
-    behaviour_logprobs_N: Tensor | None = None  # None: the policy's own
+    behavior_logprobs_N: Tensor | None = None  # None: the policy's own
     old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
     first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
@@ -84,7 +84,7 @@ class PreparedBatch:
         return Tokens(
             logprobs_N=logprobs_N,
             old_logprobs_N=old_N,
-            behaviour_logprobs_N=_rows(self.behaviour_logprobs_N, rows, own_N),
+            behavior_logprobs_N=_rows(self.behavior_logprobs_N, rows, own_N),
             reference_logprobs_N=None if reference_N is None else reference_N[rows],
             advantages_N=self.advantages_N[rows],
             normalizers_N=each.normalizers_N,
@@ -177,7 +177,7 @@ class Preparation:
         """Prepare a batch; the algorithm's baselines and counters take it in."""
         config, old, reading = self._config.algorithm, None, None
         if self._reference is not None and config.kl_reward > 0:
-            old = self._old_logprobs(algorithm, flat.token_samples, flat.behaviour_logprobs)
+            old = self._old_logprobs(algorithm, flat.token_samples, flat.behavior_logprobs)
             reading = self._reference.read(flat.token_samples)
         rewards_S = shaped_rewards(
             flat,
@@ -201,7 +201,7 @@ class Preparation:
             old = reading = None
         steps_use_old = self._steps_use_old(algorithm)
         if old is None and (steps_use_old or algorithm.uses_log_ratios):
-            old = self._old_logprobs(algorithm, samples, examples.behaviour)
+            old = self._old_logprobs(algorithm, samples, examples.behavior)
         wanted = np.concatenate([np.array([], int), *atoms])
         if self._reference is not None and reading is None:
             reading = self._reference.read(samples, wanted)
@@ -221,7 +221,7 @@ class Preparation:
             advantages_S=estimate.advantages_S,
             advantages_N=layout.repeated(examples.advantages_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
-            behaviour_logprobs_N=layout.joined(examples.behaviour),
+            behavior_logprobs_N=layout.joined(examples.behavior),
             old_logprobs_N=layout.joined(old if steps_use_old else None),
             first_logprobs_N=layout.joined(self._first_logprobs(algorithm, samples)),
             reference_logprobs_N=reference_N,
@@ -246,11 +246,11 @@ class Preparation:
         self,
         algorithm: Algorithm,
         samples: Sequence[TokenSample],
-        behaviour: Sequence[Tensor] | None,
+        behavior: Sequence[Tensor] | None,
     ) -> Sequence[Tensor]:
         """Return the logprobs that a ratio, or a KL in the reward, refers to."""
-        if self._old_is_engine(algorithm) and behaviour is not None:
-            return behaviour
+        if self._old_is_engine(algorithm) and behavior is not None:
+            return behavior
         return self._scorer.logprobs(samples)
 
     def _first_logprobs(

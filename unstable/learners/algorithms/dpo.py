@@ -1,4 +1,4 @@
-"""DPO, direct preference optimisation: a classifier of pairs whose logit is beta x margin.
+"""DPO, direct preference optimization: a classifier of pairs whose logit is beta x margin.
 
 Rafailov et al. 2023, https://arxiv.org/abs/2305.18290. With label smoothing it is cDPO (Mitchell
 2023, https://ericmitchell.ai/cdpo.pdf), with a length weight R-DPO (Park et al. 2024,

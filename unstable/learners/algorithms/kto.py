@@ -1,4 +1,4 @@
-"""KTO, Kahneman-Tversky optimisation: single answers, desirable ones and others.
+"""KTO, Kahneman-Tversky optimization: single answers, desirable ones and others.
 
 Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306. z0, the KL that log-ratios are compared
 with, is their mean over the update's turns. The policy sampled these, so it is an unbiased estimate

@@ -16,14 +16,14 @@ from unstable.learners.losses import log_ratios
 class PolicyGradient(Algorithm):
     """-sum(min(ratio, cap) * advantage * logprob / normalizer); no ratio is clipped.
 
-    The ratio to the behaviour policy is a constant. Where the advantage is zero, so is the loss.
+    The ratio to the behavior policy is a constant. Where the advantage is zero, so is the loss.
     """
 
     uses_old_logprobs = False
 
     def loss(self, tokens: Tokens) -> Loss:
         cap = self.config.importance_cap
-        ratios_N = log_ratios(tokens.logprobs_N, tokens.behaviour_logprobs_N).exp()
+        ratios_N = log_ratios(tokens.logprobs_N, tokens.behavior_logprobs_N).exp()
         weights_N = ratios_N.clamp(max=cap)
         losses_N = weights_N * tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
         capped_N = (ratios_N > cap).float()
@@ -31,7 +31,7 @@ class PolicyGradient(Algorithm):
 
 
 class RoleBaselined(Algorithm):
-    """Rewards minus their role's baseline, normalised within each env, for a loss beside it."""
+    """Rewards minus their role's baseline, normalized within each env, for a loss beside it."""
 
     config: ReinforceConfig | PPOConfig
 

@@ -1,4 +1,4 @@
-"""REINFORCE++: rewards normalised over the whole batch, PPO's clip, no groups and no critic.
+"""REINFORCE++: rewards normalized over the whole batch, PPO's clip, no groups and no critic.
 
 https://arxiv.org/abs/2501.03262.
 """

@@ -1,6 +1,6 @@
 """RFT, rejection fine-tuning: imitate the turns of those who won.
 
-Yuan et al. 2023, https://arxiv.org/abs/2308.01825. Also known as filtered behaviour cloning.
+Yuan et al. 2023, https://arxiv.org/abs/2308.01825. Also known as filtered behavior cloning.
 """
 
 from typing import Any

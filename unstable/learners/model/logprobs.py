@@ -17,7 +17,7 @@ CHUNK_ROWS = 256
 class DivergenceTarget(NamedTuple):
     """Another policy's distributions q, which the policy's own p are compared with; a constant.
 
-    reverse: KL(p || q). forward: KL(q || p). jsd: the generalised Jensen-Shannon divergence
+    reverse: KL(p || q). forward: KL(q || p). jsd: the generalized Jensen-Shannon divergence
     beta KL(q || m) + (1 - beta) KL(p || m) with m = beta q + (1 - beta) p, of GKD,
     https://arxiv.org/abs/2306.13649.
     """
