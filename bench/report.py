@@ -59,7 +59,10 @@ def make_game(number: int, prompt: int, answer: int) -> dict[str, Any]:
                 "answer": {
                     **{"player": "main@0", "action": action, "text": action * 20},
                     "observation": f"{observation.rules}\n{observation.board}",
-                    "sampled": {"version": 0, "prompt_ids": prompt_ids, "segments": [segment]},
+                    "sampled": {
+                        **{"version": 0, "temperature": 1.0, "prompt_ids": prompt_ids},
+                        "segments": [segment],
+                    },
                 },
                 "rewards": {"outcome": {"raw": 1.0, "weighted": 1.0}},
             }

@@ -150,7 +150,7 @@ def test_activations_are_those_that_a_real_pass_keeps(kind, dtype):
 LOGITS = """
 import torch
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import Aim, selected_logprobs
+from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
 
 V, N = 40_000, 768
 
@@ -167,7 +167,7 @@ def taken(dtype, exact_kl):
     targets, temperatures = torch.randint(0, V, (N,)), torch.ones(N)
 
     def score(n):
-        of = {} if reference is None else {"reference": Aim(reference[:n])}
+        of = {} if reference is None else {"reference": DivergenceTarget(reference[:n])}
         rows = 256 * (1 + len(of))
         selected_logprobs(
             hidden[:n], Head(head), targets[:n], temperatures[:n], rows, entropy=True, aims=of
