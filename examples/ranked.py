@@ -1,6 +1,7 @@
 """A custom algorithm: REINFORCE whose advantage is the rank of the reward.
 
-    unstable train --config tiny_kuhn --learner.algorithm.name examples.ranked:Ranked
+    unstable train --config tiny_kuhn --learner.algorithm.name examples.ranked:Ranked \\
+        --learner.algorithm.old_logprobs learner
 
 Ranks do not depend on the scale of payoffs, and one enormous payoff moves the policy no more than
 any other best result.

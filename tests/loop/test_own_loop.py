@@ -1,17 +1,22 @@
 """The examples that build on the public loop: an algorithm and a league of one's own."""
 
+import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from examples import gated_league
+from examples import gated_league, ranked
 from examples import loop as plain_loop
 from examples.gated_league import CHANGES, loop
 from tests.helpers.learners import save_model, solve_bandit
 from tests.helpers.locally import locally
 from tests.helpers.loop import KUHN_RUN, Begin, played
 from tests.helpers.resume import rows
+from unstable.cli import SHORT_FORMS, parse_options
+from unstable.config import load
+from unstable.learners.algorithms import algorithm_class
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.types import PlayerId
@@ -55,3 +60,11 @@ async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPa
     assert set().union(*met.values()) <= set(champions)
     assert any(version < newest - 1 for newest, own in met.items() for version in own)
     assert len(rows(context.folder)) == 7
+
+
+def test_the_command_of_the_custom_algorithm_is_accepted() -> None:
+    """As its docstring has it, with the settings of the config that it names."""
+    found = re.search(r"unstable train --config (\w+) (.*?)\n\n", str(ranked.__doc__), re.DOTALL)
+    assert found is not None
+    options = parse_options(shlex.split(found[2].replace("\\\n", " ")), SHORT_FORMS)
+    assert algorithm_class(load(found[1], options).learner.algorithm) is ranked.Ranked
