@@ -173,7 +173,7 @@ def taken(dtype, exact_kl):
             hidden[:n], Head(head), targets[:n], temperatures[:n], rows, entropy=True, aims=of
         )
 
-    score(4)
+    score(N)  # threads and kernels
     before = resident("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
     score(N)
@@ -196,7 +196,7 @@ def test_logits_take_what_the_learner_was_seen_to_take() -> None:
         estimate = logits_bytes(QWEN_SHAPE, exact_kl=exact_kl)
         for each in line.split():
             measured = float(each) * 256 * QWEN_SHAPE.vocabulary
-            assert 0.85 * estimate < measured < 1.07 * estimate, (exact_kl, line)
+            assert 0.85 * estimate < measured < 1.05 * estimate, (exact_kl, line)
 
 
 def test_gpus_share_one_half_of_each_lora() -> None:

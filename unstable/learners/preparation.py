@@ -19,7 +19,7 @@ from unstable.learners.micro_batches import MicroBatch, token_normalizers
 from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.packing import sent
 from unstable.learners.model.policy import Inputs, Policy, Scores
-from unstable.learners.reference import OtherPolicies
+from unstable.learners.reference import OtherPolicies, PolicyReading
 from unstable.learners.regularization import Coefficients, shaped_rewards, turn_kl
 from unstable.learners.scoring import Scorer
 from unstable.types import TokenSample
@@ -199,15 +199,8 @@ class Preparation:
         samples, atoms = examples.samples, minibatch_atoms(examples, algorithm)
         if samples is not flat.token_samples:
             old = reading = None
-        steps_use_old = self._steps_use_old(algorithm)
-        if old is None and (steps_use_old or algorithm.uses_log_ratios):
-            old = self._old_logprobs(algorithm, samples, examples.behavior)
         wanted = np.concatenate([np.array([], int), *atoms])
-        if self._reference is not None and reading is None:
-            reading = self._reference.read(samples, wanted)
-        if algorithm.uses_log_ratios and atoms:
-            assert old is not None and reading is not None
-            algorithm.refer(turn_kl(old, reading.logprobs)[wanted])
+        old, reading = self._scored(examples, algorithm, wanted, old, reading)
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
@@ -222,7 +215,7 @@ class Preparation:
             advantages_N=layout.repeated(examples.advantages_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
             behavior_logprobs_N=layout.joined(examples.behavior),
-            old_logprobs_N=layout.joined(old if steps_use_old else None),
+            old_logprobs_N=layout.joined(old if self._steps_use_old(algorithm) else None),
             first_logprobs_N=layout.joined(self._first_logprobs(algorithm, samples)),
             reference_logprobs_N=reference_N,
             aims=aims,
@@ -230,6 +223,28 @@ class Preparation:
             if targets_S is None
             else sent(torch.from_numpy(targets_S).float(), self._scorer.device),
         )
+
+    def _scored(
+        self,
+        examples: Examples,
+        algorithm: Algorithm,
+        wanted: Ints,
+        old: Sequence[Tensor] | None,
+        reading: PolicyReading | None,
+    ) -> tuple[Sequence[Tensor] | None, PolicyReading | None]:
+        """Score examples under the old and the reference policy, unless done or unneeded.
+
+        Passes the log-ratios of the wanted examples to the algorithm (`refer`).
+        """
+        samples = examples.samples
+        if old is None and (self._steps_use_old(algorithm) or algorithm.uses_log_ratios):
+            old = self._old_logprobs(algorithm, samples, examples.behavior)
+        if self._reference is not None and reading is None:
+            reading = self._reference.read(samples, wanted)
+        if algorithm.uses_log_ratios and len(wanted):
+            assert old is not None and reading is not None
+            algorithm.refer(turn_kl(old, reading.logprobs)[wanted])
+        return old, reading
 
     def _old_is_engine(self, algorithm: Algorithm) -> bool:
         return algorithm.uses_old_logprobs and self._config.algorithm.old_logprobs == "engine"
