@@ -90,9 +90,9 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
 
 
 def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
-    """Go on with the run at a terminal, and close that while the last version is evaluated.
+    """Resume the run at a terminal, and close the terminal while the last version is evaluated.
 
-    It ends in order, with a summary nobody sees, and leaves nobody behind.
+    The run shuts down in order, writes its report and leaves no child process.
     """
     with PseudoTerminal(project, 80, 24, "train", "--resume", "run") as terminal:
         deadline = time.monotonic() + PATIENCE_S

@@ -34,13 +34,13 @@ def begin(model: Path, run_dir: Path, mode: str) -> BaseProcess:
 
 
 def progress(folder: RunFolder) -> int:
-    """What has come to the files: bytes of games, and files of checkpoints."""
+    """Measure a run's progress: bytes of recorded games plus number of checkpoint files."""
     games = sum(path.stat().st_size for path in (folder.root / "games").glob("*.jsonl"))
     return games + sum(len(files) for *_, files in os.walk(folder.checkpoints))
 
 
 def finished(folder: RunFolder, purpose: str = "train") -> dict[int, Any]:
-    """Games on file by id, each of them once; half a line is none."""
+    """Return the recorded games by id; ignores partial lines, rejects repeated training games."""
     found: dict[int, Any] = {}
     for path in sorted((folder.root / "games").glob(f"{purpose}-*.jsonl")):
         for line in path.read_text().splitlines(keepends=True):
@@ -124,7 +124,7 @@ def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, 
 
 
 def played_lengths(folder: RunFolder) -> list[int]:
-    """Turns of each game on file."""
+    """Return the number of turns of each recorded game."""
     return [len(game["turns"]) for game in finished(folder).values()]
 
 
@@ -135,7 +135,7 @@ def trained_lengths(folder: RunFolder) -> list[int]:
 
 
 def distance(one: list[int], other: list[int]) -> float:
-    """Of Kolmogorov and Smirnov: the largest difference of two distributions' functions."""
+    """Return the Kolmogorov-Smirnov statistic of two samples."""
     return max(
         abs(sum(n <= at for n in one) / len(one) - sum(n <= at for n in other) / len(other))
         for at in {*one, *other}
@@ -143,7 +143,7 @@ def distance(one: list[int], other: list[int]) -> float:
 
 
 def test_a_bias_towards_short_games_is_seen() -> None:
-    """As if one long game in three had been lost with its process."""
+    """The statistic exceeds its bound when one long game in three is missing."""
     chance = random.Random(0)
     lengths = [chance.choice([2, 3, 4, 5, 6, 7, 8, 9]) for _ in range(800)]
     kept = [n for n in lengths if n < 6 or chance.random() > 1 / 3]

@@ -1,4 +1,4 @@
-"""Three quarters of an hour of games, as fast as they are played: nothing grows but the files.
+"""Soak test: during 45 minutes of games at full speed, nothing grows but the files.
 
 The loop, the collector, the buffer, the learner and the files are real, in a process of their own;
 the engine is scripted, and fails now and then. `pytest -m slow -s tests/chaos/test_soak.py` prints
@@ -74,7 +74,7 @@ class SlowEngine(SeededEngine):
 
 @dataclass(frozen=True)
 class Measured:
-    """What the process holds after so many games."""
+    """Resources that the process holds after `games` games."""
 
     games: int
     in_flight: float
@@ -105,7 +105,7 @@ def measure(context: Context) -> Measured:
 
 
 async def watch(context: Context, games: int) -> list[Measured]:
-    """Measurements until so many games are played."""
+    """Measure the process every `EVERY` games until `games` games are played."""
     found: list[Measured] = []
     for mark in range(EVERY, games + 1, EVERY):
         while context.tracker.view.games < mark:

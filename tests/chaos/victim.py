@@ -64,7 +64,7 @@ def settings(mode: str) -> dict[str, Any]:
 
 
 async def live(model: Path, run_dir: Path, mode: str) -> None:
-    """Begin the run, or go on with it."""
+    """Begin or resume the run."""
     run, point = RunFolder(run_dir), None
     with contextlib.suppress(ConfigError):
         point = find_point(run, "--resume")
@@ -86,7 +86,7 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
 
 
 def left_by(run_dir: Path) -> Path:
-    """Where a run that has ended says how many games it dealt, and which were in flight then."""
+    """Path where a run that has ended writes its number of dealt games and the ids in flight."""
     return run_dir.parent / f"{run_dir.name}.left.json"
 
 

@@ -1,4 +1,4 @@
-"""Whatever a person gives, a mistake is one line: field, value and remedy; never a traceback."""
+"""Every mistake in user input yields one line with field, value and remedy; never a traceback."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from unstable.config import CONFIGS, ConfigError, RunConfig, dump, fields, load,
 
 
 def is_expected(line: str, expected: str) -> bool:
-    """Whether it is one line, and the one that is expected; `...` stands for any words."""
+    """Return whether `line` is one line that matches `expected`; `...` matches any words."""
     pattern = ".*".join(map(re.escape, expected.split("...")))
     is_one = len(line.splitlines()) == 1 and line.isprintable() and len(line) < 500
     return is_one and re.fullmatch(pattern, line) is not None

@@ -1,4 +1,4 @@
-"""Best of N: which answer is played, by whom, and that a judge that knows makes it stronger."""
+"""Best of N: the choice of the answer, the players that use it, and the gain by a good judge."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ JUDGE = f"{__name__}:nim_sum"
 
 
 async def nim_sum(result: GameResult, turn: Turn) -> float | None:
-    """1 for a move in Nim after which whoever moves loses against perfect play, else 0."""
+    """Score a move in Nim: 1 if it leaves a lost position, 0 if not, -1 if it is illegal."""
     await asyncio.sleep(0)
     piles = list(map(int, turn.answer.observation.splitlines()[1].split()))
     words = turn.answer.action.strip("[]").split()
@@ -48,7 +48,7 @@ async def nim_sum(result: GameResult, turn: Turn) -> float | None:
 
 
 async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer, list[str], Any]:
-    """What is played of these answers, what the judge was asked, and what the engine was."""
+    """Return the answer played out of `texts`, the answers the judge scored, and the engine."""
     engine, asked = Recorder(*texts), []
 
     async def judge(game: GameConfig, observation: Observation, answer: Answer) -> float | None:

@@ -1,4 +1,4 @@
-"""The border of a game: whatever an env or a bot does costs that game alone, and in its time."""
+"""Isolation of games: a fault of an env or a bot fails that game alone, within its time limit."""
 
 import asyncio
 import importlib
@@ -30,7 +30,7 @@ from unstable.types import GameFailure, GameResult, GameSpec, Observation, Playe
 
 
 def collector(engine: Any = None, endpoint: str = "http://nowhere", **game: Any) -> Collector:
-    """Of an unruly game with the settings of `game`, and of TicTacToe."""
+    """Build a collector of an unruly game and TicTacToe, both with the settings `game`."""
     remote = {"kind": "openai", "name": "remote", "model": "any", "base_url": endpoint}
     config = parse(
         {
@@ -77,7 +77,7 @@ RAISED = {
 
 
 async def of_each(playing: Collector, errors: dict[str, str]) -> dict[str, GameFailure]:
-    """What became of a game of each fault of an env and of a bot, between games that end well."""
+    """Play a game with each env and bot fault among valid games; return the failures by fault."""
     faults = [f"{who}_{what}" for who in ("env", "bot") for what in errors]
     others = [other for fault in faults for other in ("counts", fault)] + ["counts"]
     results = await played(playing, *(spec(i, "counts", who) for i, who in enumerate(others)))
@@ -327,7 +327,7 @@ async def test_no_game_is_blamed_for_what_others_do() -> None:
 
 
 async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
-    """As an HTTP client that waits within the task of a game."""
+    """Code that blocks outside the game, such as an HTTP client in its task, is not reported."""
     name = task_name(spec(0, "counts", "counts"))
     assert await watched(0.9, 0.1, name, time.sleep) == ([], [])
 

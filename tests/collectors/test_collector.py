@@ -131,7 +131,7 @@ async def test_enough_does_not_depend_on_who_reads():
 
 
 async def test_what_a_dead_actor_left_of_a_group_is_played_though_there_is_enough():
-    """Whichever members were over by then; else the others would wait in the buffer for ever."""
+    """Any remainder of a group is completed; else its members would wait in the buffer forever."""
     whole = [
         replace(spec, member=k, seats=tuple(replace(s, group_size=3) for s in spec.seats))
         for k, spec in enumerate(specs(3))

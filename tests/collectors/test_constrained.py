@@ -49,7 +49,7 @@ def player(
 def chances(game: Game, model: PreTrainedModel, temperature: float) -> dict[str, float]:
     """Each legal move's chance by hand: every answer put through whole, renormalised at each fork.
 
-    Temperature 0 stands for 1, as it does for logprobs.
+    Temperature 0 means 1, as it does for logprobs.
     """
     prompts = builder()
     prompt_ids = prompts.build(game.observe()).ids

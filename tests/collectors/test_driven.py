@@ -176,7 +176,7 @@ async def test_a_key_opens_its_own_seat_and_nothing_else(tmp_path):
 
 
 async def test_no_seat_reads_what_another_was_asked(tmp_path):
-    """Nor does whoever asks for games: there is no address that gives back what was said."""
+    """No address returns a seat's messages to another seat or to a program that takes games."""
     secret = "the king of hearts"
     async with one_game(tmp_path) as game:
         first, second = game.told["seats"]
@@ -287,7 +287,7 @@ async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
 
 
 async def test_a_program_that_has_gone_gets_no_game(tmp_path):
-    """It waited for one, and its connection is closed by the time that there is one."""
+    """A game goes to a connected program, not to one that disconnected while it waited."""
     async with driven_actor(tmp_path) as actor:
         door = Door(actor)
         host, port = door.url.removeprefix("http://").split(":")

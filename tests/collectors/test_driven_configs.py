@@ -1,4 +1,4 @@
-"""What a config says of games that programs outside play, and the lines about mistakes in it."""
+"""Configs of games that external programs drive, and the error lines about mistakes in them."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
 
 
 def answer(changes: dict[str, Any]) -> str:
-    """The line about a mistake; empty where there is none."""
+    """Return the error line for a changed config; empty if the config is valid."""
     try:
         check(load("tiny_kuhn", {"games.0.args": {}, "games.0.env": "driver", **OFF, **changes}))
     except ConfigError as error:

@@ -87,7 +87,7 @@ class Caller(Scripted):
 
 
 async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(begin):
-    """By the openai client, through the whole loop: the game on file, the samples, the loss."""
+    """Recorded games, samples and loss cover only the agent's text, with the openai client."""
     context = begin(
         games=[
             {
@@ -188,7 +188,7 @@ async def test_the_twin_of_a_programs_chats_gets_the_tokens_that_the_program_get
 
 
 def test_the_twin_is_kuhn_poker(tmp_path):
-    """Its equilibrium is not exploitable, and its value is known: an eighteenth of the ante."""
+    """Kuhn poker's equilibrium is not exploitable in the twin and has the known value of -1/18."""
     own = {"env": "examples.drivers.verifiers_twin:KuhnChats", "args": {"chats": chats(tmp_path)}}
     tree = grow(parse({"games": [{**own, "parser": "exact"}]}).games[0])
     first = {"J": (1 / 3, 0.0), "Q": (0.0, 2 / 3), "K": (1.0, 1.0)}  # how often it bets, and calls

@@ -6,7 +6,7 @@ from tests.helpers.driven import TOOLS, Open, one_game
 
 
 async def said(game: Open, chat: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A reply of seat 0; its message is put at the chat's end."""
+    """Request a reply of seat 0 and append its message to the chat."""
     seat = game.told["seats"][0]
     body = {"model": "any", "tools": TOOLS, "messages": chat, "return_token_ids": True, **more}
     reply = await game.door.post(f"{seat['base_url']}/chat/completions", seat["api_key"], body)
@@ -52,7 +52,7 @@ async def test_an_answer_without_room_for_more_is_cut_and_stays_as_it_was(tmp_pa
 
 
 async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_kept(tmp_path):
-    """Of a template that says how long the chat is, no answer can go on."""
+    """A template that renders the chat's length starts a new turn, and the first turn is kept."""
     template = "{{ messages | length }}{% for m in messages %}{{ m.content }}<eos>{% endfor %}"
     model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
     async with one_game(tmp_path, model=model, sampling={"max_tokens": 60}) as game:

@@ -1,4 +1,4 @@
-"""Endpoints over real HTTP: what fails for a while is asked again, what costs is counted."""
+"""Endpoints over real HTTP: transient faults are retried, and costs are counted."""
 
 import os
 import time
@@ -65,7 +65,7 @@ async def test_no_proxy_gets_what_is_for_this_machine(
 
 
 def refuses(name: str) -> Reply:
-    """How a reasoning model's endpoint answers to a parameter that it does not take."""
+    """Reply of a reasoning model's endpoint that rejects the parameter `name`."""
     error = {"message": f"Unsupported parameter: '{name}'.", "param": name, "code": "unsupported"}
     return Reply(400, {"error": error})
 

@@ -26,13 +26,13 @@ def build(events: list[str]) -> list[int]:
 
 
 def fewest_left_out(events: list[str]) -> list[int]:
-    """What fits by leaving out no more than has to be."""
+    """Return the longest prompt that fits the limit, with the fewest events left out."""
     built = (WHOLE.build(observation(events[k:])).ids for k in range(len(events)))
     return next(ids for ids in built if len(ids) <= LIMIT)
 
 
 async def cached_share(prompt: Callable[[list[str]], list[int]]) -> float:
-    """Of the tokens of the prompts of a growing game that the engine had in its prefix cache."""
+    """Return the share of a growing game's prompt tokens that the prefix cache holds."""
     engine = EmbeddedEngine(tiny_model(), [0], max_requests=2, max_length=1024)
     for turn in range(20, 60):
         await engine.generate(asking(prompt(EVENTS[:turn]), max_tokens=1, seed=turn))

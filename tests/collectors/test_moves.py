@@ -1,4 +1,4 @@
-"""What turns keep of their positions' moves: for who learns from moves that were not sampled."""
+"""Legal moves that turns keep, for learners that train on moves that were not sampled."""
 
 import pytest
 from msgspec.structs import replace

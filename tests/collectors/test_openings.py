@@ -1,4 +1,4 @@
-"""Openings: first moves by another player, alike in a group, on file, and never learned from."""
+"""Openings: first moves by another player, shared by a group, recorded, and never trained on."""
 
 import json
 from collections import Counter
@@ -36,7 +36,7 @@ REWARDS = Rewards([RewardConfig(), RewardConfig(term="format", weight=0.5)])
 
 
 class Talk(textarena.Env):
-    """Five turns, whatever is said; the last one's parity decides."""
+    """Five turns of free text; the parity of the last text's length decides the winner."""
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         self.state = textarena.TwoPlayerState(num_players=num_players, seed=seed)
@@ -63,7 +63,7 @@ def config(**openings: Any) -> RunConfig:
 
 
 def opened(result: GameResult, opening: int) -> GameResult:
-    """The same game, with its first moves made by version 0."""
+    """Return a copy of the game whose first `opening` moves are by version 0."""
     opener = SeatSpec(player=START, temperature=1.0)
     return replace(result, spec=replace(result.spec, opening=opening, opener=opener))
 
@@ -202,7 +202,7 @@ async def test_games_of_one_seed_begin_alike_and_go_on_apart() -> None:
 
 
 class Stubborn(Scripted):
-    """Answers [4], whatever is asked."""
+    """An engine that answers every request with [4]."""
 
     async def generate(self, request: SamplingRequest) -> Completion:
         self.asked.append(request.adapter)

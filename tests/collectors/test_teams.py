@@ -209,7 +209,7 @@ PAIRS = [((1.0, -1.0), None), ((-1.0, 1.0), None), ((0.0, 0.0), None), ((-1.0, 0
 
 
 def pair_and_teams(outcomes: tuple[float, float], forfeit: int | None) -> list[GameResult]:
-    """The same game of two seats and of two teams; a forfeit is by the second of its team."""
+    """Return one game as two seats and as two teams; a team forfeits by its second member."""
     both = tuple(outcome for outcome in outcomes for _ in range(2))
     by = None if forfeit is None else 2 * forfeit + 1
     two = builders.game(("main@2", "random"), outcomes, turns=4, forfeit=forfeit)
@@ -217,7 +217,7 @@ def pair_and_teams(outcomes: tuple[float, float], forfeit: int | None) -> list[G
 
 
 def test_a_row_of_the_evaluation_is_that_of_two_seats() -> None:
-    """Scores, intervals and forfeits: a game is a game, whatever the size of a team."""
+    """Scores, intervals and forfeits do not depend on the size of a team."""
     two, four = zip(*(pair_and_teams(*each) for each in PAIRS * 3), strict=True)
     (one,), (other,) = evaluation_scores(2, list(two)), evaluation_scores(2, list(four))
     assert one == other and (one.games, one.forfeits, one.losses) == (12, 3, 6)

@@ -39,7 +39,7 @@ FREE = GameConfig(events="all", max_turns=8, invalid_moves=InvalidMovesConfig(al
 
 
 def prompts(opens: bool = True, limit: int = 4000, **thoughts: Any) -> PromptBuilder:
-    """Of a template that begins a thought, unless it does not."""
+    """Build a prompt builder whose chat template begins a thought if `opens`."""
     tokenizer = tiny_tokenizer()
     if opens:
         tokenizer.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
@@ -80,7 +80,7 @@ def play(
 
 
 def plain_logprobs(tokens: SampledTokens) -> list[float]:
-    """Of each token of the answer, by one plain forward over prompt and answer."""
+    """Return each answer token's log-probability by one plain forward over prompt and answer."""
     with torch.no_grad():
         ids = torch.tensor([[*tokens.prompt_ids, *tokens.token_ids]])
         logits = tiny_model()(input_ids=ids).logits[0, len(tokens.prompt_ids) - 1 : -1]
@@ -126,7 +126,7 @@ def test_the_same_seed_ends_the_same_thoughts_alike():
 
 
 class Told:
-    """An engine that samples the text that it was told, in as many tokens as it may."""
+    """An engine that samples the given texts in turn, each cut at `max_tokens`."""
 
     def __init__(self, *texts: str) -> None:
         self.texts, self.asked = list(texts), list[SamplingRequest]()
@@ -190,7 +190,7 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
 
 
 def test_prompts_with_earlier_thoughts_are_made_again_to_the_id():
-    """As an audit does: by the recorded answers alone, in an env that is played again."""
+    """A replayed env and the recorded answers alone reproduce each prompt, as in an audit."""
     result = play(prompts(budget=BUDGET, keep=60, ending="."))
     game = Game(FREE, result.spec.seed)
     for index, turn in enumerate(result.turns):

@@ -1,4 +1,4 @@
-"""What games and players say is shown and not obeyed, and none of it is longer than it may be."""
+"""Text of games and players is shown, never obeyed, and bounded in length."""
 
 import io
 import json

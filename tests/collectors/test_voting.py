@@ -24,7 +24,7 @@ from unstable.types.seeds import derive_seed
 
 
 async def vote(*texts: str) -> tuple[Answer, Recorder]:
-    """What is played where a model gives these answers, and what the engine was asked."""
+    """Vote over the model's answers `texts`; returns the answer played and the engine."""
     engine, config = Recorder(*texts), GameConfig()
     position = Game(config, 0)
     voting = VotingPlayer(player=model_player(engine, parser="exact"), votes=len(texts))

@@ -1,1 +1,1 @@
-"""What tests share: doubles, builders, small models, screens."""
+"""Shared test helpers: doubles, builders, small models, screens."""

@@ -1,4 +1,4 @@
-"""What tests of all bridges do: games of other libraries, played by random moves."""
+"""Shared checks of all bridges: games of other libraries, played by random moves."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ def turn(game: Game, rng: random.Random) -> tuple[int, list[str], str]:
 
 
 def play(game: Game, seed: int) -> tuple[list[tuple[int, list[str], str]], list[float]]:
-    """All turns of a game of random moves, and its pay-offs."""
+    """Play a game by random moves; returns its turns and payoffs."""
     rng, turns = random.Random(seed), []
     while not game.done:
         turns.append(turn(game, rng))
@@ -31,7 +31,7 @@ def play(game: Game, seed: int) -> tuple[list[tuple[int, list[str], str]], list[
 
 
 def assert_undisturbed(config: GameConfig, seeds: Sequence[int], *, chance: bool = True) -> None:
-    """Games of several seeds are the same by turns as one by one, and with chance they differ."""
+    """Check that interleaved games equal those played alone, and differ by seed if `chance`."""
     alone = [play(Game(config, seed), 0) for seed in seeds]
     assert len({repr(turns) for turns, _ in alone}) > 1 or not chance
     games = [Game(config, seed) for seed in seeds]

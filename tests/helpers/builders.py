@@ -89,7 +89,7 @@ def turn(
 
 
 def answering(turn: Turn, **changes: Any) -> Turn:
-    """The same turn with another answer."""
+    """Return a copy of the turn with changes to its answer."""
     return replace(turn, answer=replace(turn.answer, **changes))
 
 
@@ -125,5 +125,5 @@ def brief(result: GameResult) -> PlayedGame:
 
 
 def packed(trajectories: Sequence[Trajectory]) -> list[PackedTrajectory]:
-    """As the loop holds them."""
+    """Pack trajectories into the form that the loop holds."""
     return list(map(PackedTrajectory.of, trajectories))

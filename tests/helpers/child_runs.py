@@ -16,7 +16,7 @@ METRIC = "collect/reward"
 
 
 class FakeRun:
-    """Stands for `unstable train`: an update each time that it is looked at."""
+    """A fake `unstable train` that makes an update each time its `exit_code` is read."""
 
     fails: ClassVar[dict[str, int]] = {}  # before which version
     begun: ClassVar[list[str]] = []
@@ -75,7 +75,7 @@ class FakeRun:
 
 
 class FakeLeague:
-    """Stands for `unstable league --resume`, whose runs are fake ones."""
+    """A fake `unstable league --resume`, whose runs are fake too."""
 
     def __init__(self, words: Sequence[str]) -> None:
         assert words[:2] == ["league", "--resume"]
@@ -88,7 +88,7 @@ class FakeLeague:
         return 0
 
     def send(self, number: signal.Signals) -> None:
-        """It ends in the look in which it begins, or with the sweep."""
+        """Ignore the signal: the league ends as `exit_code` is first read, or with the sweep."""
 
 
 def fake_child(

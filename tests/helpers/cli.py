@@ -104,7 +104,7 @@ def no_developers_lines(text: str) -> bool:
 
 
 def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Popen[str]":
-    """A long run in the background, once an update is on file that was not there before."""
+    """Start a long run in the background; returns once it records a new update."""
     begun = ["--config", "small.yaml", "--run_dir", "run"] if config else []
     metrics = project / "run/metrics.jsonl"
     before = max(1, written(metrics))
@@ -130,7 +130,7 @@ def background(project: Path, arguments: Sequence[str]) -> "subprocess.Popen[str
 
 
 def written(metrics: Path) -> int:
-    """How many versions have their row, in a file that may be written to meanwhile."""
+    """Count the versions with a row in `metrics`, which a run may be writing to."""
     return len(read_rows(metrics))
 
 
@@ -144,14 +144,14 @@ def wait_for(is_there: Callable[[], bool], process: "subprocess.Popen[str]") -> 
 
 
 def goes_on(project: Path, process: "subprocess.Popen[str]", updates: int) -> None:
-    """Wait for so many more updates on file."""
+    """Wait until the run records `updates` more updates."""
     metrics = project / "run/metrics.jsonl"
     before = written(metrics)
     wait_for(lambda: written(metrics) >= before + updates, process)
 
 
 def ended(process: "subprocess.Popen[str]", code: int, by: signal.Signals | None = None) -> str:
-    """What a run has printed until it has ended so, in order and with nobody left behind.
+    """Return a run's output once it exits with `code`, in order and with no child process left.
 
     `by` is a signal that it gets first: Ctrl-C goes to its whole group, as a terminal sends it.
     """

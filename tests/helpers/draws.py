@@ -9,7 +9,7 @@ import textarena
 
 
 class Node(NamedTuple):
-    """What was drawn and done so far, and the env then; `asked`: of how many each draw was one."""
+    """Draws and moves so far and the env after them; `asked` has each draw's number of outcomes."""
 
     draws: tuple[int, ...]
     moves: tuple[str, ...]
@@ -23,7 +23,7 @@ class _OutOfDraws(Exception):
 
 @contextmanager
 def scripted(draws: tuple[int, ...]) -> Iterator[list[int]]:
-    """What `random` draws below a number is next in the script; yields the numbers asked with."""
+    """Script the integers that `random` draws; yields the bounds of the draws."""
     asked: list[int] = []
 
     def draw(below: int) -> int:

@@ -31,7 +31,7 @@ TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type":
 
 
 class Door:
-    """Where an actor's games are taken."""
+    """A client of the server from which programs take an actor's games."""
 
     def __init__(self, actor: LocalActor) -> None:
         driving = actor.collector.driving
@@ -40,21 +40,21 @@ class Door:
         self.tables = driving.tables
 
     async def post(self, path: str, key: str | None, body: Any = None) -> httpx.Response:
-        """The answer to a request, whatever it is."""
+        """Send a request and return the response, whether success or error."""
         url = path if path.startswith("http") else f"{self.url}{path}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         async with httpx.AsyncClient(trust_env=False, verify=False) as client:
             return await client.post(url, headers=headers, json=body or {}, timeout=30)
 
     async def take(self) -> dict[str, Any]:
-        """A game, as it is told of."""
+        """Take a game and return its description."""
         reply = await self.post("/games", self.token)
         assert reply.status_code == 200, reply.text
         told: dict[str, Any] = reply.json()
         return told
 
     async def ask(self, seat: dict[str, str], text: str, **more: Any) -> httpx.Response:
-        """What a seat answers."""
+        """Request a seat's answer to a text."""
         body = {"model": "any", "messages": [{"role": "user", "content": text}], **more}
         return await self.post(f"{seat['base_url']}/chat/completions", seat["api_key"], body)
 
@@ -97,7 +97,7 @@ class Open:
         return found.error
 
     async def result(self) -> GameResult:
-        """How it ended."""
+        """Wait for the game's result; fails on a failed game."""
         (found,) = await self.playing
         assert isinstance(found, GameResult), found.error
         return found

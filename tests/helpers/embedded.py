@@ -136,7 +136,7 @@ async def ask(engine: Engine, prompt_ids: Sequence[int], **request: Any) -> Comp
 async def play_turns(
     engine: Engine, names: Sequence[str | None], turns: int, vocab: int, rules: Sequence[int]
 ) -> list[Asked]:
-    """Games that run at once, whose later prompts go on from the answer or only share the rules."""
+    """Play concurrent games whose later prompts extend the answers or only share the rules."""
 
     async def game(seed: int) -> list[Asked]:
 

@@ -14,7 +14,7 @@ from unstable.games.game import Game
 
 @dataclasses.dataclass
 class Reply:
-    """What the server does with a request: it may wait, hang up, or answer."""
+    """The server's reaction to a request: it may wait, hang up, or answer."""
 
     status: int = 200
     body: Any = None  # a function is called with the request's
@@ -39,7 +39,7 @@ def says(content: object, tokens: int | None = 100, finish: str = "stop") -> Rep
 
 
 class Server:
-    """Replies in the order given, the last one for ever."""
+    """A server that sends its replies in order and repeats the last one forever."""
 
     def __init__(self) -> None:
         self.replies: list[Reply] = [says("[4]")]

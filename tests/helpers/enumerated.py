@@ -47,7 +47,7 @@ def peft_model(seed, attention="sdpa"):
 
 
 def answer_logprobs(model):
-    """Of each answer [A], by a plain forward of each alone."""
+    """Return the log-probability of each answer [A], by a plain forward of each alone."""
     return torch.stack([plain_logprobs(model, sample).sum() for sample in samples()])
 
 

@@ -60,7 +60,7 @@ def prompts_of(out: Path) -> dict[str, Any]:
 
 
 def greedy_text(config: RunConfig, adapter: Adapter, out: Path) -> str:
-    """What the embedded engine answers to the export's own example."""
+    """Return the embedded engine's greedy answer to the export's own example."""
     tokenizer = load_tokenizer(config.model)
     [prompt] = prompts_of(out).values()
     ids = tokenizer(prompt["prompt"], add_special_tokens=False)["input_ids"]

@@ -134,7 +134,7 @@ def make_family(
 ) -> PreTrainedModel:
     """A model of this type in fp32, frozen, in evaluation mode.
 
-    Its weights have at least this standard deviation: as they are made, layers say little.
+    Weights have at least the standard deviation `spread`: by default, layers have little effect.
     """
     cls = type(AutoConfig.for_model(kind))
     default = cls()

@@ -1,6 +1,6 @@
-"""What a person may give by mistake or by intent, each with the line that it is answered with.
+"""Invalid or malicious user input, each with the expected error line.
 
-`...` in a line stands for any words. The functions and classes are targets that configs name.
+`...` in a line matches any words. The functions and classes are targets that configs name.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _NO_PATH = "no path; give one of printable characters"
 
 
 def read_table(name: str) -> list[tuple[list[str], str]]:
-    """Words of a command line with the line that is expected, by turns in `tests/data/NAME.txt`."""
+    """Read pairs of command line and expected error line, alternating in `tests/data/NAME.txt`."""
     text = (Path(__file__).parent.parent / f"data/{name}.txt").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [
@@ -138,7 +138,7 @@ def adapter_files(
     config: dict[str, Any] | bytes | None = _CONFIG,
     weights: dict[str, Any] | bytes | None = _LORA,
 ) -> None:
-    """An adapter's folder; None leaves a file out, bytes are written as they are."""
+    """Write an adapter's folder; None leaves a file out, bytes are written unchanged."""
     if config is not None:
         raw = config if isinstance(config, bytes) else json.dumps(config).encode()
         (folder / "adapter_config.json").write_bytes(raw)
@@ -157,6 +157,6 @@ def takes_over(observation: str) -> str:
 
 
 async def never_moves(observation: str) -> str:
-    """A bot that thinks for ever."""
+    """A bot that never answers within a game's time."""
     await asyncio.sleep(3600)
     return "[0]"

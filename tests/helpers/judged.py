@@ -1,4 +1,4 @@
-"""Games judged by reward terms, and what these were asked."""
+"""Games judged by reward terms, and the counts of calls to these terms."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -49,5 +49,5 @@ async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, flo
 
 
 def counts(rewards: Rewards, name: str = "judge") -> dict[str, int]:
-    """What a term was asked since the last call."""
+    """Return and reset a term's counts of calls since the last call."""
     return rewards.take_asked().counts[name]

@@ -109,7 +109,7 @@ def make_batch(made: Sequence[Made], version: int = 0) -> Batch:
 
 
 def tokens_of(made: Sequence[Made]) -> list[TokenSample]:
-    """What the model is scored on, by sample."""
+    """Return the tokens of each sample."""
     return [each.tokens for each in made]
 
 
@@ -274,7 +274,7 @@ def trained(learner):
 
 
 def plain_logprobs(peft_model, tokens):
-    """Of the sample's tokens, by a plain forward of the model."""
+    """Return the log-probabilities of the sample's tokens, by a plain forward of the model."""
     ids = torch.tensor([tokens.prompt_ids + tokens.token_ids])
     logits = peft_model(input_ids=ids, use_cache=False).logits[0, len(tokens.prompt_ids) - 1 : -1]
     logprobs = torch.log_softmax(logits / tokens.temperature, -1)

@@ -12,7 +12,7 @@ VERSIONS = {**this_machine().packages, "torch": "2.13.0", "vllm": "0.32.0"}
 
 
 def machine(cards: int = 0, gigabytes: float = 24.0, **changes: object) -> Machine:
-    """A machine of 8 cores and 64 GB with so many equal cards, nearly empty, and vLLM."""
+    """Build a machine of 8 cores and 64 GB with `cards` equal, nearly empty GPUs and vLLM."""
     total = int(gigabytes * 1e9)
     gpus = tuple(
         GPU(id=str(index), name="NVIDIA L4", total_bytes=total, free_bytes=total - 400_000_000)

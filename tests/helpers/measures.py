@@ -71,7 +71,7 @@ def source(path: Path) -> Source:
 
 
 def dotted(node: ast.AST) -> str:
-    """Return `a.b.c` as it is written; `?` stands for any other expression."""
+    """Return the source of a dotted name such as `a.b.c`; `?` replaces any other expression."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
@@ -199,8 +199,8 @@ COMPREHENSIONS = ("comp>", "<genexpr>")
 def call_path() -> tuple[str, ...]:
     """Return the package's functions that led to this call, outermost first.
 
-    The stack of a running coroutine holds those that await it, up to the task's own; before them
-    come those that led to the task's creation. Comprehensions are no functions here.
+    The stack of a running coroutine holds the coroutines that await it, up to the task's own. The
+    functions that led to the task's creation precede them. Comprehensions are left out.
     """
     names = []
     for frame, _ in traceback.walk_stack(sys._getframe(1)):

@@ -133,7 +133,7 @@ def top_logprobs(
     allowed: Sequence[int] | None,
     count: int,
 ) -> TopLogprobs:
-    """What an engine has to name at each token of an answer, by a plain forward."""
+    """Compute the top log-probabilities at each token of an answer, by a plain forward."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt_ids, *answer.token_ids]])).logits[0]
     rows = logits[len(prompt_ids) - 1 : -1].float() / (temperature or 1.0)
@@ -147,7 +147,7 @@ def top_logprobs(
 
 
 def assert_top_logprobs(found: TopLogprobs | None, expected: TopLogprobs, within: float) -> None:
-    """The same ids in the same order, and log-probabilities that differ by rounding at most."""
+    """Check for the same ids in the same order, with log-probabilities equal up to `within`."""
     assert found is not None
     for mine, other in zip(found, expected, strict=True):
         assert [token for token, _ in mine] == [token for token, _ in other]

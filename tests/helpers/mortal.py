@@ -1,4 +1,4 @@
-"""Actors of this process that die after so many games, and what they are to play."""
+"""In-process actors that die after a set number of results, and games for them to play."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from unstable.types import GameSpec, PlayedGame, PlayerId, SeatSpec, Trajectory,
 
 
 class Mortal:
-    """An actor of this process, which dies after so many results of its calls of `play`."""
+    """An in-process actor that dies after a set number of results, the next of `dies_after`."""
 
     dies_after: list[int] = []  # of each that is made
 

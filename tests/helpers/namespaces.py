@@ -130,7 +130,7 @@ class Host:
         self._begun.clear()
 
     def is_mine(self, process: psutil.Process) -> bool:
-        """Whether a process runs in this host's network."""
+        """Return whether a process runs in this host's network."""
         try:
             theirs = os.stat(f"/proc/{process.pid}/ns/net").st_ino
         except OSError:

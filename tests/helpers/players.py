@@ -1,4 +1,4 @@
-"""An engine that answers what it is told and remembers what it was asked."""
+"""A model player's engine double that gives scripted answers and records its requests."""
 
 from tests.helpers.models import tiny_tokenizer
 from unstable.collectors.players.model import ModelPlayer
@@ -11,7 +11,7 @@ STOP = 0  # the tiny tokenizer's end of an answer
 
 
 class Recorder:
-    """An engine that gives the answers it was made with, and remembers what it was asked."""
+    """An engine that gives the answers it was made with, and records its requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)

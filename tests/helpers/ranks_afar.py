@@ -23,7 +23,7 @@ MODEL = "/tmp/model"
 
 
 def config_of(address: str, num: int) -> RunConfig:
-    """Of a learner of so many ranks, of the model that lies at every node."""
+    """Build a config of a learner of `num` ranks, with a model that every node has a copy of."""
     adapter = {"rank": 4, "alpha": 8}
     return RunConfig.model_validate(
         {

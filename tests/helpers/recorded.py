@@ -27,7 +27,7 @@ NIM: dict[str, Any] = {
 
 
 class MortalLearner(LocalLearner):
-    """A learner of this process that raises `dies_of` as it is to go on from version `dies_at`."""
+    """An in-process learner that raises `dies_of` when asked to update version `dies_at`."""
 
     dies_at: int | None = None
     dies_of: type[BaseException] = KeyboardInterrupt

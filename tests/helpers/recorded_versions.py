@@ -1,4 +1,4 @@
-"""What a run's games recorded of a version: prompts, answers and their log-probabilities."""
+"""Recorded turns of a run's version: prompts, answers and their log-probabilities."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -26,12 +26,12 @@ class Recorded(NamedTuple):
 
 
 def parity(result: GameResult, seat: int) -> float:
-    """A reward that differs by game, whatever a model that knows nothing says."""
+    """A reward that differs by game and ignores the answers, for a model that knows nothing."""
     return float(result.spec.game_id % 2)
 
 
 async def run_of(kind: str, folder: Path, **model: object) -> RunFolder:
-    """A run of two updates of a tiny model of this type, which lies in `folder` / model."""
+    """Train a tiny model of this type, saved in `folder` / model, for two updates."""
     model_folder = save_family(kind, folder / "model", **SIZES)
     context = make_context(
         model_folder,

@@ -47,7 +47,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A game's record with its spec's fields, and in each turn its answer's; any other as it is."""
+    """Merge the spec's and answers' fields into a game's record; other records stay unchanged."""
     if "spec" not in record:
         return record
     spec = {name: value for name, value in record["spec"].items() if name != "branches"}

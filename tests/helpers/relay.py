@@ -60,7 +60,7 @@ def moves(env: Relay) -> list[str]:
 
 
 def apart(env: Relay) -> list[float]:
-    """Pay-offs by number, in which mates differ: who said most of all has one more."""
+    """Payoffs by player number, each the digit that its role said, so that teammates may differ."""
     said = env.state.game_state["said"]
     return [float(said[role]) for role in env.roles]
 

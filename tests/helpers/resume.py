@@ -1,4 +1,4 @@
-"""What a run left, as values to compare: weights, rows, what was trained on."""
+"""Results of a run as values to compare: weights, rows, training data."""
 
 from typing import Any
 

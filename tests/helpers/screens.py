@@ -1,4 +1,4 @@
-"""`unstable` at a pseudo-terminal: all that it writes, and what stands on the screen."""
+"""`unstable` at a pseudo-terminal: all of its output, and the content of the screen."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class PseudoTerminal:
-    """A process at a terminal of so many columns and rows. `text` is all that it has written."""
+    """A process at a terminal of `columns` by `rows`. `text` is all that it has written."""
 
     def __init__(self, folder: Path, columns: int, rows: int, *arguments: str) -> None:
         self.text = ""
@@ -62,7 +62,7 @@ class PseudoTerminal:
 
     @property
     def descriptor(self) -> int:
-        """Of the terminal, from this side."""
+        """File descriptor of the terminal's controlling side."""
         return self._own
 
     @property
@@ -71,7 +71,7 @@ class PseudoTerminal:
         return self.text.replace("\r\n", "\n").split("\n")
 
     def until(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
-        """What has come since the last call, up to and with the pattern."""
+        """Wait for the pattern; returns the output since the last call, including the match."""
         end = time.monotonic() + timeout_s
         while (found := re.search(pattern, self.text[self._seen :])) is None:
             if not self._read(end - time.monotonic()):
@@ -84,7 +84,7 @@ class PseudoTerminal:
         os.write(self._own, keys.encode())
 
     def says(self, line: str, pattern: str = r"your action> ") -> str:
-        """Type a line; what comes of it until the pattern."""
+        """Type a line and return the output up to the pattern."""
         self.press(line)
         return self.until(pattern)
 
@@ -126,7 +126,7 @@ class PseudoTerminal:
 
 
 class Screen(PseudoTerminal):
-    """A terminal that draws: `shown` is what stands on it."""
+    """A terminal that draws: `shown` is its current content."""
 
     def __init__(self, folder: Path, columns: int, rows: int, *arguments: str) -> None:
         self._screen = pyte.Screen(columns, rows)
@@ -135,13 +135,13 @@ class Screen(PseudoTerminal):
 
     @property
     def shown(self) -> str:
-        """What a person sees."""
+        """The text visible on the screen."""
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def sees(self, is_there: Callable[[str], bool], timeout_s: float = PATIENCE_S) -> str:
-        """The screen as soon as it is as wanted; fails with what it showed last.
+        """Return the screen as soon as `is_there` accepts it; fails with the last screen.
 
-        A frame comes in parts: the screen is looked at once nothing more of it comes.
+        A frame comes in parts: the check waits until nothing more of it comes.
         """
         end = time.monotonic() + timeout_s
         while True:
@@ -153,7 +153,7 @@ class Screen(PseudoTerminal):
                 raise AssertionError(f"not seen; the screen:\n{self.shown}")
 
     def resize(self, columns: int, rows: int) -> None:
-        """As a person does who drags the window's corner."""
+        """Resize the terminal, as dragging the window's corner does."""
         self._screen.resize(rows, columns)
         self._size(columns, rows)
 

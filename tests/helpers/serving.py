@@ -30,7 +30,7 @@ LENGTH = 256
 
 
 def served_config(**changes: Any) -> RunConfig:
-    """Of the tiny model, four answers at once."""
+    """Build a config of the tiny model, with four answers at once."""
     return parse(
         {
             "model": {"name": "tiny", "dtype": "float32", "adapter": {"rank": 4}},
@@ -44,7 +44,7 @@ def served_config(**changes: Any) -> RunConfig:
 
 @dataclass
 class Endpoint:
-    """What is served, and where."""
+    """A served engine with its config, tokenizer and server."""
 
     config: RunConfig
     engine: Engine
@@ -155,7 +155,7 @@ class Says:
 
 
 def make_run(root: Path, config: RunConfig, versions: Sequence[int]) -> RunFolder:
-    """What is left of a run that has made these versions: its config and random adapters."""
+    """Write the folder of a run that made these versions: its config and random adapters."""
     folder, model = RunFolder(root), load_model(config.model)
     for number in versions:
         folder.checkpoint(number).mkdir(parents=True)
@@ -166,7 +166,7 @@ def make_run(root: Path, config: RunConfig, versions: Sequence[int]) -> RunFolde
 
 
 def url_of(process: "subprocess.Popen[str]") -> str:
-    """Where a command serves that has been started, once it does."""
+    """Wait until a started command serves, and return its URL."""
     assert process.stdout is not None
     for line in process.stdout:
         if (found := re.match(r"serving .* at (http\S+)", line)) is not None:

@@ -35,7 +35,7 @@ SCREENING_S = 4.0
 
 
 class Found(NamedTuple):
-    """What became of a family's shortest id."""
+    """Outcome of the sweep for a family's shortest id."""
 
     env: str
     family: str
@@ -78,7 +78,7 @@ def play(env: str, family: str) -> Found:
 
 
 def _end(config: GameConfig, seed: int) -> str:
-    """How a game of legal moves, or of what the game's text shows, ends."""
+    """Play a game by its legal moves, or by moves read from its text; returns how it ends."""
     rng, game = random.Random(seed), Game(config, seed, trusted=True)
     while not game.done:
         observation = game.observe()

@@ -1,7 +1,7 @@
 """Tests that take turns: rows of tables over other libraries, and long lifecycles of wings.
 
 A table has one case per game, model or setting of something that this project does not own; a wing
-is a part of the package that a training run does without. Each run of the slow tests plays a
+is a part of the package that a training run does not need. Each run of the slow tests plays a
 table's core, which covers every feature, and a quarter of the other rows and lifecycles, selected
 by the commit. All of them run under `-m tables`, and wherever one of their sources differs from the
 recorded one.

@@ -152,7 +152,7 @@ def printed(tracker: Tracker) -> str:
 
 
 def shown(renderable: RenderableType, width: int, height: int | None = None) -> str:
-    """What a terminal of that size shows of it."""
+    """Render for a terminal of that size; returns the text shown."""
     console = Console(width=width, height=height, file=io.StringIO())
     console.print(renderable, height=height)
     assert isinstance(console.file, io.StringIO)

@@ -11,7 +11,7 @@ MOVES = ["[1]", "[2]", "[raise]"]
 
 
 def misbehave(what: str) -> None:
-    """What no game should do."""
+    """Commit the fault that `what` names, such as an error, an exit, a sleep or a crash."""
     if what == "raise":
         raise ValueError("no such square")
     if what.startswith("raise"):
@@ -29,7 +29,7 @@ def misbehave(what: str) -> None:
 
 
 class Unruly(textarena.Env):
-    """Counts to three, and does whatever else its actions say."""
+    """A game that counts to three, and commits the faults that its actions name."""
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         self.state = textarena.TwoPlayerState(num_players=num_players, seed=seed)

@@ -1,4 +1,4 @@
-"""What the engines' tests share: the learner's scorer, a deaf engine, vLLM on a processor."""
+"""Shared helpers of engine tests: the learner's scorer, a deaf engine, vLLM on a CPU."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
