@@ -1,4 +1,4 @@
-"""Whatever a run's files hold: readers leave out what is damaged, say so, and end in order."""
+"""Readers of a run's damaged files leave out the damage, report it, and end in order."""
 
 import io
 import json
@@ -61,7 +61,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where each value in a record lies, its own place first."""
+    """Yield the place of each value in a record, the record's own place first."""
     yield before
     items: Any = ()
     if isinstance(value, dict):

@@ -180,7 +180,7 @@ def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> 
 
 
 def test_games_that_were_only_played_are_read(run: RunFolder, tmp_path: Path) -> None:
-    """As `unstable play` leaves them: without metrics."""
+    """A folder without metrics, as `unstable play` leaves it, yields its games."""
     folder = copied(run, tmp_path / "run")
     folder.metrics.unlink()
     data = unstable.read(folder)

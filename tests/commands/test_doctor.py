@@ -81,7 +81,7 @@ def test_a_mistake_of_the_config_is_printed_too(capsys: pytest.CaptureFixture[st
 def test_a_model_that_cannot_be_had_is_planned_by_its_known_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where there is no network the plan is told, and that the model is not here."""
+    """Without a network, `doctor` prints the plan and one error: the model is not here."""
     monkeypatch.setattr(base, "_hub_silence", lambda: "no route to host")
     assert examine(load("qwen3_24gb"), [machine(4)], check) == 1
     printed = capsys.readouterr().out
@@ -106,7 +106,7 @@ LACKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("line", LACKS)
 def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What could be mended is an error, unless the processor is asked for."""
+    """A fault that could be fixed is an error, unless the config sets the embedded engine."""
     here = machine(1, **LACKS[line])
     assert examine(load("default"), [here], lambda _: None) == 1
     printed = capsys.readouterr().out

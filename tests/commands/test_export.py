@@ -235,7 +235,7 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], line: str) -> No
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of a hub as one commit takes."""
+    """Hub that answers only the requests of one commit."""
 
     refuses = False
     asked: list[tuple[str, bytes]]
@@ -280,7 +280,7 @@ def hub() -> Iterator[tuple[str, type[Hub]]]:
 
 @pytest.fixture
 def hub_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """A function that sets what the hub's client reads from its environment as it is imported."""
+    """Return a function that sets what the hub's client reads from its environment at import."""
 
     def chosen(endpoint: str = "https://huggingface.co", offline: bool = False) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)

@@ -86,7 +86,7 @@ def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
 
 
 class Recording:
-    """A learner, a tracker and an evaluation that only say in which order they were asked."""
+    """Learner, tracker and evaluation that only record the order of their calls."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -52,7 +52,7 @@ async def finished(folder: Path, **more: Any) -> RunFolder:
 
 
 def recorded(run: RunFolder, player: str) -> list[dict[str, Any]]:
-    """What a player sampled in training, at temperature 1."""
+    """Return what a player sampled in training, at temperature 1."""
     games = [game for path in (run.root / "games").glob("train-*") for game in lines(path)]
     turns = [turn for game in games for turn in game["turns"] if turn["player"] == player]
     return [turn["sampled"] for turn in turns]

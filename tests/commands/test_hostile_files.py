@@ -86,7 +86,7 @@ def test_a_learners_state_is_not_run(
 
 
 def learners_places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where each value of a learner's state lies, but the state itself."""
+    """Yield the place of each value in a learner's state, except the state itself."""
     items: Any = value.items() if isinstance(value, dict) else ()
     items = enumerate(value) if isinstance(value, list) else items
     for key, each in items:
@@ -197,7 +197,7 @@ for words in (["."], ["--config", "config.yaml"]):
 def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
     exploded: Path, tmp_path: Path
 ) -> None:
-    """As of somebody who goes into a run's folder that came from elsewhere, to look at it."""
+    """`doctor` imports no module from the working directory, such as a stranger's run folder."""
     for name in ("json", "yaml", "rich", "torch", "textarena", "unstable"):
         (tmp_path / f"{name}.py").write_text(MODULE.format(path=str(exploded)))
     (tmp_path / "config.yaml").write_text("seed: 3\n")
@@ -367,6 +367,6 @@ def test_an_endpoint_gets_the_key_alone(server: Server, canary: str) -> None:
 
 
 def test_a_key_that_is_sent_back_reaches_no_game(server: Server, canary: str) -> None:
-    """Where the policy, a user's sink or another opponent would see it."""
+    """The answer masks an echoed key before the policy, a user's sink or an opponent sees it."""
     server.replies = [says(f"[{CANARY}]")]
     assert asyncio.run(ask(server, api_key_env=canary)) == "[<CANARY_KEY>]"

@@ -1,4 +1,4 @@
-"""Recorded games are judged again, without playing: what is on file follows from games alone."""
+"""Judge recorded games again, without playing: the results follow from the games alone."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""`unstable learn` whole, in this process: games on file, learner, files; Ray alone is left out."""
+"""Test all of `unstable learn` but Ray, in this process: recorded games, learner and files."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(new: Path, **changes: Any) -> dict[str, Any]:
-    """Overrides of a run on recorded games in the folder `new`; `__` stands for a dot."""
+    """Return overrides for a run on recorded games in the folder `new`; `__` means a dot."""
     own = {"tracking.run_dir": str(new), "tracking.dashboard": "off", "tracking.report": False}
     return own | {name.replace("__", "."): value for name, value in changes.items()}
 
@@ -274,7 +274,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 def own_pairs(folder: Path) -> Path:
-    """To take all of the first pile is better than to take one of it, whatever the others are."""
+    """Write pairs that prefer all of the first pile to one of it, for any sizes of the others."""
     brief = Game(GameConfig(env="Nim-v0", prompt="compact"), seed=0).observe().brief
     pairs = [
         {
@@ -396,7 +396,7 @@ def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> 
 
 @pytest.fixture
 def made_since() -> Iterator[Callable[[type], int]]:
-    """How many objects of a type there are that were made since the test began."""
+    """Yield a function that counts the objects of a type made since the test began."""
     gc.collect()
     gc.freeze()
     yield lambda kind: sum(type(each) is kind for each in gc.get_objects())

@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def looks(made: Lines, clock: SimpleNamespace, until: float) -> None:
-    """What the thread does, by the clock."""
+    """Do the thread's work, by the clock, up to `until`."""
     while clock.now + lines._LOOK_S <= until:
         clock.now += lines._LOOK_S
         made._keep_up()

@@ -105,7 +105,7 @@ def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) ->
 
 
 def is_left(_: RunFolder, result: GameResult) -> bool:
-    """Whether the person has left the game after a turn of each player."""
+    """Return True if the person left the game after one turn of each player."""
     moves = [turn.answer.action for turn in result.turns]
     ending = (result.reason, result.truncated, moves[:1], len(moves))
     return ending == ("the person has left", True, ["[4]"], 2)

@@ -1,4 +1,4 @@
-"""From a config as it was read to one that runs here: what is checked, what is decided."""
+"""Preparation of a config for a run on this machine: what is checked, what is decided."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
 
 @pytest.mark.parametrize("opponents", [["past"], ["base"], ["random", "past"]])
 def test_a_version_is_evaluated_without_the_opponents_of_training(opponents: list[str]) -> None:
-    """Its config is whole, whatever training drew: it is resolved as a run's is."""
+    """An evaluation's config resolves like a run's and has only the evaluation's opponents."""
     draw = {"self": 0, "past": 0, "fixed": 1}
     given = {"eval": {"opponents": opponents, "every": 0}, "opponents": {"draw": draw}}
     config = evaluate._evaluated(parse({**given, "guard": {"action": ["opponents"]}}))

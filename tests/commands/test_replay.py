@@ -43,7 +43,7 @@ def made(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFold
 
 @pytest.fixture
 def copied(made: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """The run, to be tampered with, and the folder it lies in."""
+    """Copy the run, to tamper with it, and change to the folder that holds the copy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     return RunFolder(shutil.copytree(made.root, tmp_path / "run"))

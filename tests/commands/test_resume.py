@@ -36,7 +36,7 @@ from unstable.types import PlayerId
 
 
 class CutError(BaseException):
-    """Stands for the end of the process: nothing may catch it."""
+    """Simulated end of the process, which nothing may catch."""
 
 
 def cut_off(context: Context, at: int) -> None:
@@ -70,7 +70,7 @@ def cut_off(context: Context, at: int) -> None:
 async def resumed(
     folder: Path, run_dir: Path, said: list[str] | None = None, **changes: Any
 ) -> Context:
-    """As `commands.resume` has it, without processes; `said` is where its lines go."""
+    """Resume like `commands.resume`, without processes; `said` receives the printed lines."""
     run = RunFolder(run_dir)
     point = find_point(run, "--resume")
     rewind(run, point, is_synchronous=changes["loop"]["mode"] == "sync")
@@ -127,7 +127,7 @@ def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
 
 
 async def test_the_loop_of_the_page(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
-    """That of `examples/loop.py`, resumed once: it plays, learns, publishes and evaluates alike."""
+    """A resumed run of `examples/loop.py` has the games, weights and rows of an unbroken run."""
     context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
     folder = context.folder
     assert trained_on(folder) == trained_on(whole)
@@ -224,7 +224,7 @@ async def test_what_is_won_from_measured_versions_is_the_same_to_the_bit(
 
 
 def chosen(folder: RunFolder) -> tuple[Any, ...]:
-    """Who is met, how likely and why, and how often they were."""
+    """Return the past opponents, their probabilities, their payoffs and how often each was met."""
     kept = parse(folder.state(4).read_bytes(), 4)
     assert kept is not None and len(kept.registry.probabilities["main"]) == 3
     registry = kept.registry
@@ -276,7 +276,7 @@ async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: 
 
 
 def recounted(context: Context) -> dict[str, dict[str, int]]:
-    """What a new registry counts in the games on file."""
+    """Count the results of the recorded games with a new registry."""
     registry: Registry = make_registry(context.config)
     for version in range(5):
         registry.add(PlayerId.policy(version))
@@ -338,7 +338,7 @@ async def test_branches_and_what_waits_are_there_again(tiny_folder: Path, tmp_pa
 
 
 async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Path) -> None:
-    """Its own games have the numbers 0, 1, ... too, here more than were dealt for training."""
+    """Evaluation, whose games also have the numbers 0, 1, ..., leaves training games in flight."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)
     dealt = [s for _ in range(4) for s in context.schedule.draw(0, context.current, context.past)]

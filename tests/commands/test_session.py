@@ -1,4 +1,4 @@
-"""What surrounds a run: where its folder goes, and when a mistake takes it along."""
+"""Surroundings of a run: its folder, mistakes that remove the folder, signals that end the run."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ def test_no_run_gets_a_taken_folder(here: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def config(tiny_folder: Path, tmp_path: Path) -> RunConfig:
-    """Of a run in the folder `run`."""
+    """Return the config of a run in the folder `run`."""
     model = {"name": str(tiny_folder), "init": "fresh"}
     return parse({"model": model, "tracking": {"run_dir": str(tmp_path / "run")}})
 
@@ -123,7 +123,7 @@ def hangups() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -> None:
-    """Whether the event loop runs or not, and whatever Ctrl-C is set to."""
+    """A signal ends a run in order, with or without an event loop, even if SIGINT is ignored."""
     ended: list[str] = []
     said: list[str] = []
 
@@ -197,7 +197,7 @@ def test_a_second_signal_does_not_wait_for_the_end() -> None:
 
 
 async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() -> None:
-    """Whose loop runs in the main thread, as this test's does."""
+    """Ctrl-C ends a run in order if a loop already runs in the main thread, as this test's does."""
 
     async def answer() -> int:
         await asyncio.sleep(0)

@@ -97,7 +97,7 @@ def timeless(path: Path) -> list[dict[str, Any]]:
 
 
 def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -> list[str]:
-    """What a run's adapter answers to examples, greedily."""
+    """Return the greedy answers of a run's adapter to examples."""
 
     async def ask() -> list[str]:
         engine = EmbeddedEngine(load_model(ModelConfig(name=str(folder), dtype="float32")), {0})
@@ -114,7 +114,7 @@ def answered(folder: Path, run: RunFolder, examples: Sequence[dict[str, Any]]) -
 
 
 def is_right(prompt: str, answer: str) -> bool:
-    """Whether a legal answer leaves piles whose xor is 0, or the piles' own was 0 already."""
+    """Return True if a legal answer leaves piles whose xor is 0, or the xor was 0 before it."""
     piles = [int(size) for size in re.findall(r"pile \d+: (\d+)", prompt)]
     move = re.fullmatch(r"\[(\d) (\d)\]", answer)
     if move is None:

@@ -45,7 +45,7 @@ def resolved(tiny_folder: Path, *games: Any, init: str = "fresh") -> Resolved:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Places where a start was asked for; each becomes one that needed no teaching."""
+    """Return the places of requested starts; the stand-in makes each without teaching."""
     places: list[Path] = []
 
     def make(config: Any, examples: Any, place: Path) -> None:
@@ -60,7 +60,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_start_is_taught_where_the_run_fills_the_memory() -> None:
-    """Its micro-batches are planned anew: it keeps the mean of the weights as well."""
+    """Teaching plans its own micro-batches, because it also keeps the mean of the weights."""
     config = load("default", {"model.name": "smollm2-135m", "model.init": "fresh"})
     full = 0
     for megabytes in range(16_000, 16_600, 20):
@@ -126,7 +126,7 @@ def example(prompt: int, move: int = 0) -> Example:
 
 
 def test_each_lesson_has_positions_of_its_own() -> None:
-    """What is repeated, such as 128 hands of cards, is learned by heart."""
+    """Each lesson draws new positions, since a model learns repeated ones by heart."""
     drawn: list[tuple[int, int]] = []
 
     def draw(lesson: int, times: int) -> list[list[Example]]:

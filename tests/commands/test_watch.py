@@ -167,13 +167,13 @@ def test_a_terminal_shows_a_run_and_follows_its_size(
 
 
 def draws(*patterns: str) -> Callable[[str], bool]:
-    """Whether the screen holds every pane and all these patterns, in one frame."""
+    """Return a check that one frame of the screen holds every pane and all these patterns."""
     wanted = [*(f"─ {pane} ─" for pane in PANES), *patterns]
     return lambda text: all(re.search(each, text) for each in wanted)
 
 
 def fills(columns: int, text: str) -> bool:
-    """Whether it was drawn for a terminal of so many columns."""
+    """Return True if `text` was drawn for a terminal of `columns` columns."""
     lines = text.splitlines()
     if columns < 50:
         return lines[0].startswith("update") and "─" not in text

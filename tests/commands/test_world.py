@@ -106,7 +106,7 @@ def test_questions_stand_under_prompts_that_play_never_has():
 
 
 def test_a_question_that_is_drawn_with_other_answers_has_all_of_them():
-    """As where they depend on what its seat does not see."""
+    """An example holds all draws' answers, which can depend on what its seat does not see."""
     prompts = PromptBuilder(tiny.make_tokenizer([]), prompt_style(NIM), {}, 4096)
     question = Question("Which?", lambda rng: ("a card", [rng.choice("JQK")]))
     examples = question_examples(question, prompts, 30, random.Random(0))
@@ -152,7 +152,7 @@ def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
 
 
 def test_the_shipped_one_moves_legally_and_without_a_strategy():
-    """Its own probabilities, over positions of random play: nearly all legal, and nearly even."""
+    """Nearly all probability is on legal moves, nearly evenly, over positions of random play."""
     config = ModelConfig(name="tiny")
     model, tokenizer = load_model(config), load_tokenizer(config)
     assert named_stop_token_ids(config, tokenizer) == {tokenizer.eos_token_id}

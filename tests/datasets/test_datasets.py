@@ -37,7 +37,7 @@ def builder(style: str = "answer", parser: str = "auto", tokenizer=None) -> Prom
 
 
 def opening_builder(parser: str) -> PromptBuilder:
-    """Of a chat template that opens the reasoning itself."""
+    """Return a builder for a chat template that opens the reasoning itself."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
     return builder("think", parser, tokenizer)

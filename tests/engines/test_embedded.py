@@ -183,7 +183,7 @@ def test_a_restricted_row_is_sampled_as_if_nothing_else_were_there(data, logits)
 
 
 def test_the_chance_of_a_token_is_splitmix64_of_seed_and_place() -> None:
-    """The stream of the seed 1234567 as it is published with the generator."""
+    """Chances equal the published SplitMix64 stream of the seed 1234567."""
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     published += [4593380528125082431, 16408922859458223821]
     places = np.array([3, 0, 1, 2, 4])
@@ -453,7 +453,7 @@ def _place_all(
 
 
 def _mark(table: SlotTable, slot: int, adapter: str | None, position: int) -> str:
-    """Stands for keys and values: they depend on the adapter and on all ids up to the position."""
+    """Represent keys and values, which depend on the adapter and all ids up to the position."""
     return f"{adapter} {table.ids[slot, : position + 1]}"
 
 
@@ -484,7 +484,7 @@ def test_the_longest_prefix_that_any_slot_holds_is_found(requests, num_slots):
 
 
 def _shared(ids: list[int], content: list[int]) -> int:
-    """How many ids but the last one a slot's content begins with."""
+    """Return the length of the prefix that `ids`, without the last id, shares with `content`."""
     pairs = zip(ids[:-1], content, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids) - 1, len(content)))
 
@@ -563,7 +563,7 @@ def _attended(
     dtype: torch.dtype,
     extras: dict[str, Any],
 ) -> list[tuple[Tensor, ...]]:
-    """Queries, keys, values and what came of them, of each segment of a step."""
+    """Return the queries, keys, values and attention outputs of each segment of a step."""
     heads, groups, size = shape
     step = ForwardPlan(slots, starts, stops)
     cache.reserve(step.length)

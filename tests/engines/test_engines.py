@@ -1,4 +1,4 @@
-"""What every engine stands on: the choice, the probe, adapters on disk, no process left behind."""
+"""Common parts of all engines: the choice, the probe, adapters on disk, no process left behind."""
 
 import os
 import signal
@@ -118,7 +118,7 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
 
 
 def probe_case(noise: float, effects: Sequence[float] = (1.0, -1.5)) -> list[str]:
-    """A probe whose engine is `noise` nats off, and whose adapters change so many nats a token."""
+    """Check the probe of an engine `noise` nats off; its adapters add `effects` nats a token."""
     names = [None, "probe@0", "probe@1"]
     changed = dict(zip(names, (0.0, *effects), strict=True))
     answers = [
@@ -265,7 +265,7 @@ VLLMEngine(settings, [], Path("log"))
 
 
 def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_set(tmp_path: Path):
-    """Some releases read it as they are imported; here is a stand-in that says what it found."""
+    """The environment is complete at vLLM's import, where a stand-in raises what it finds."""
     (tmp_path / "vllm").mkdir()
     found = "import os; raise ImportError({k: v for k, v in os.environ.items() if 'VLLM' in k})"
     (tmp_path / "vllm/__init__.py").write_text(found)

@@ -1,8 +1,8 @@
-"""A run's whole small life: it plays and learns at once, publishes, ends, and is resumed.
+"""Whole life of a small run: it plays and learns at once, publishes, ends, and is resumed.
 
-With a card vLLM serves beside the learner, by a split of the memory and by turns, asleep and woken
-with versions resident (`-m gpu`). Without one the same life is vLLM's build for processors, where
-it is installed, and else the embedded engine's.
+With a GPU, vLLM serves beside the learner, either in a split of the memory or alternating with it,
+asleep and woken with versions resident (`-m gpu`). Without one, the same life runs on vLLM's build
+for processors, if it is installed, and otherwise on the embedded engine.
 """
 
 from pathlib import Path

@@ -13,7 +13,7 @@ VERSIONS = [None, Path("a"), Path("b")]
 
 
 class Weights:
-    """What is in place, and how often it was exchanged; `steps` turns of the loop each."""
+    """Weights in place and the number of exchanges, which take `steps` turns of the loop each."""
 
     def __init__(self, steps: int = 1) -> None:
         self.steps = steps
@@ -47,7 +47,7 @@ requests = st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4), st.integers(0
 
 @given(st.lists(requests, max_size=20), st.integers(0, 3))
 async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked, steps):
-    """Whatever comes when, and whoever goes away meanwhile."""
+    """Requests run under their own version, for every order of arrivals and cancellations."""
     weights = Weights(steps)
     turns = VersionTurns(weights.put)
 

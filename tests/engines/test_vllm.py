@@ -111,7 +111,7 @@ async def test_base_and_adapters_in_one_batch(engine, scorer):
 
 
 async def test_scores_are_the_learners(engine, scorer):
-    """Of given tokens, with and without adapters, the stop token among them."""
+    """Scores of given tokens, with and without adapters, equal the learner's, even at the stop."""
     named: dict[str | None, Any] = {None: None}
     named |= {name: adapter(name, i) for i, name in enumerate("ab")}
 
@@ -337,7 +337,7 @@ async def test_a_cancelled_request_frees_its_place(engine):
 
 
 async def test_a_request_that_vllm_ends_early_fails(engine):
-    """As `close` does with what is in flight."""
+    """A request fails if vLLM aborts it, as `close` does with requests in flight."""
     request = asyncio.create_task(ask(engine, max_tokens=400))
     while engine.stats()["running"] == 0:
         await asyncio.sleep(0)
@@ -355,7 +355,7 @@ async def test_the_probe_passes(engine, scorer):
 
 
 async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):
-    """What fails is a child process; all that the caller gets of it is in the log."""
+    """The error of a failed child process names its log and gives a reason that the log holds."""
     folder, log = tmp_path / "broken", tmp_path / "engine.log"
     shutil.copytree(tiny_folder, folder)
     (folder / "model.safetensors").write_bytes(b"no weights")

@@ -92,7 +92,7 @@ loop: {steps: 3, mode: sync}
 
 @pytest.mark.parametrize("kind", table("vllm", ["qwen3"], core=[]))
 def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Path) -> None:
-    """What its engine gave is what the learner finds, of the version that trains."""
+    """Logprobs of the training version match the learner's, and past versions play."""
     save_family(kind, tmp_path / "model", **SIZES)
     (tmp_path / "run.yaml").write_text(WHOLE)
     run = ran(

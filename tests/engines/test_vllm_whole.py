@@ -59,7 +59,7 @@ def expected(config: RunConfig, version: Adapter | None, next_ids: list[int]) ->
 
 
 async def test_each_request_is_answered_by_its_own_version(family: Family) -> None:
-    """Of base and two versions at once, and once both are gone."""
+    """Base and two versions answer at once, each by its own weights; the base outlives both."""
     config, engine = family.config, family.engine
     versions = {name: noisy(config, name, seed) for seed, name in enumerate(["a", "b"])}
     named: dict[str | None, Adapter | None] = {None: None}

@@ -1,4 +1,4 @@
-"""What games of other libraries have in common, whether or not these are installed."""
+"""Common properties of games from other libraries, with or without these installed."""
 
 import logging
 import random
@@ -42,7 +42,7 @@ def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_metadata_that_is_older_than_the_code_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an update of a clone whose install is an earlier one."""
+    """Metadata of an earlier install, as after the update of a clone, raises a `ConfigError`."""
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints())
     registered.cache_clear()
     with pytest.raises(

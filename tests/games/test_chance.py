@@ -1,4 +1,4 @@
-"""What `games/chance.py` uses of CPython's own: these fail where it is there no longer."""
+"""Test that CPython still has the internals that `games/chance.py` uses."""
 
 import random
 from math import factorial

@@ -39,7 +39,7 @@ def board(game: Game) -> str:
 
 
 def wins(game: Game, action: str, seat: int | None = None) -> bool:
-    """Whether an action wins at once, for the seat to move or for another in its place."""
+    """Return True if an action wins at once, for the seat to move or for `seat` in its place."""
     seat = game.seat if seat is None else seat
     moved = game.copied()
     moved.env.raw.state.current_player_id = seat
@@ -149,7 +149,7 @@ def kuhn_game(history: str, card: int, other: int) -> Game:
 
 
 def test_the_expert_of_kuhn_poker_sees_its_own_card_alone():
-    """That it cannot be exploited is in tests/solving/test_exploit.py."""
+    """Moves do not depend on the other's card; tests/solving/test_exploit.py covers exploits."""
     for card, history in product(range(3), ("", "c", "b", "cb")):
         one, other = (kuhn_game(history, card, each).expert_moves() for each in {0, 1, 2} - {card})
         assert one == other

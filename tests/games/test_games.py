@@ -41,7 +41,7 @@ def test_games_leave_the_global_random_state_alone():
 
 
 def test_a_games_chance_goes_on_where_it_stopped():
-    """Whatever is drawn, and a normal number that is kept for later, in pieces as at once."""
+    """Draws in pieces equal draws at once, including a normal number that is kept for later."""
 
     def draw(generator) -> list:
         numbers = [generator.random(), generator.gauss(0, 1), generator.randrange(10**30)]
@@ -164,7 +164,7 @@ def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
 
 
 def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
-    """As talk that is one token, before a board that is none; as a guess before a hint."""
+    """Events keep a bare move, such as one-token talk without a board or a guess before a hint."""
     played = game("IteratedPrisonersDilemma-v0")
     for action in ("[peace]", "[war]", "[cooperate]", "[defect]"):
         played.observe()
@@ -246,7 +246,7 @@ def test_rewards_are_by_seat_as_the_env_gives_them():
 
 
 def test_kuhn_poker_moves_no_chips_in_textarena_and_deals_no_round_too_many():
-    """What ours is worth is in tests/solving/test_exploit.py."""
+    """TextArena's bets move no chips; tests/solving/test_exploit.py tests our game's value."""
     env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
     env.reset(num_players=2, seed=0)
     before = dict(env.state.game_state["player_chips"])

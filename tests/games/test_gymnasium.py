@@ -68,7 +68,7 @@ def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said
 
 @pytest.mark.parametrize(("name", "args"), PLAYED)
 def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> None:
-    """What is seen is the library's own rendering, or its numbers."""
+    """Each board is the library's own rendering, or its numbers; moves and payoffs match too."""
     shows = name.startswith(("Frozen", "Taxi", "Cliff"))
     for seed in range(5):
         game, rng = Game(config_of(name, args=args), seed), random.Random(seed)

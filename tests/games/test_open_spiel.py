@@ -77,7 +77,7 @@ def check_solved(name: str) -> None:
 
 
 def worth(state: Any, best: bool, seen: dict[tuple[str, int], float]) -> float:
-    """Of two seats' random play to seat 0; with `best`, where it plays best against the other."""
+    """Return random play's value to seat 0; with `best`, where it plays best against the other."""
     if state.is_terminal():
         return float(state.returns()[0])
     key = str(state), state.current_player()

@@ -33,7 +33,7 @@ Transcript = list[str]
 
 
 def begin(vetted: Vetted, seed: int) -> Game:
-    """A game that is put in its short form where it has one, with all that happened beside it."""
+    """Begin a game in its short form, if it has one, with all events beside it."""
     changes = {"max_turns": vetted.longest, "events": "all"}
     return Game(vetted.config.model_copy(update=changes), seed)
 
@@ -202,7 +202,7 @@ def test_a_guess_shows_all_what_the_word_was_and_an_operative_nothing_else() -> 
 
 
 def test_the_roles_of_secret_mafia_are_shown_to_whose_they_are() -> None:
-    """What a seat is first shown follows from its number and role and, for the mafia, its mates."""
+    """A seat's first text follows from its number and role and, for the mafia, its mates."""
     shown: dict[tuple[Any, ...], set[str]] = {}
     for seed in range(200):
         env = begin(GAMES["SecretMafia-v0"], seed).env.raw
@@ -441,7 +441,7 @@ def test_codenames_passes_on_what_it_does_not_understand_and_takes_any_clue() ->
 
 
 def test_a_team_of_codenames_that_never_guesses_beats_random() -> None:
-    """As its row says: a score against random shows nothing."""
+    """Never guessing beats random, so a score against random shows nothing, as the row says."""
     won = 0
     for seed in range(20):
         game, chance = begin(GAMES["Codenames-v0"], seed), random.Random(seed)

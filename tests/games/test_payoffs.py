@@ -1,4 +1,4 @@
-"""What games are worth to a version where they pay chips or points, and how sure that is."""
+"""Payoffs to a version in games that pay chips or points, and their confidence intervals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def paid(
 
 
 def test_a_deal_is_one_observation() -> None:
-    """What one seat wins by its cards the other one wins in the swapped game."""
+    """Luck cancels in a deal: one seat's gain by its cards is the other's in the swapped game."""
     results = []
     for deal in range(8):
         luck, skill = 6.0 * (-1) ** deal, 0.1 * deal

@@ -105,7 +105,7 @@ def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said
 
 
 def test_a_seat_does_not_see_the_others_card() -> None:
-    """Of deals in which its own card and the first seat are the same, all look alike."""
+    """Boards are equal in all deals with the same first seat and the same card of its own."""
     boards: dict[tuple[int, str], set[str]] = {}
     others: dict[tuple[int, str], set[str]] = {}
     for seed in range(60):

@@ -27,7 +27,7 @@ from unstable.types.seeds import derive_seed
 
 
 def trades(env: Any) -> list[str]:
-    """What the env takes: offers of 1 to 3 of a resource for as many of another, and answers."""
+    """List the legal moves: offers of 1 to 3 of a resource for another, and answers."""
     state, seat = env.state.game_state, env.state.current_player_id
     owned, offer = state["player_resources"][seat], state["current_offer"]
     moves = ["[Deny]"]
@@ -73,7 +73,7 @@ def test_every_rule_bot_is_tried_and_every_vetted_game_has_a_bot() -> None:
 
 
 async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
-    """Of the bot, each deal from every side against random players: 1 a win, 0.5 a draw."""
+    """Score the bot against random players from every side of each deal: 1 a win, 0.5 a draw."""
     sides = with_teams(config).teams or [(seat,) for seat in range(config.seats)]
     scores: list[list[float]] = [[] for _ in sides]
     for number in range(games):
@@ -318,7 +318,7 @@ GUILTY, HARMLESS = "Player 4 IS a Mafia member.", "Player 0 IS NOT a Mafia membe
 
 
 def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
-    """What the bot plays there, having been shown these events."""
+    """Return the bot's moves for a seat in a phase, after it has seen these events."""
     game = at(GAMES["mafia"], player_roles=dict(enumerate(ROLES)))
     state = game.env.raw.state
     state.game_state["phase"] = type(game.env.raw.phase)(phase)

@@ -184,7 +184,7 @@ def test_an_id_of_textarenas_next_api_is_said_to_be_one(env: str) -> None:
 
 
 class Peeking(Liars):
-    """Swaps the dice whenever it is looked at."""
+    """Liar's dice that swaps the dice in each `observe`."""
 
     def observe(self) -> Observation:
         self.dice = self.dice[::-1]
@@ -229,7 +229,7 @@ def test_listing_moves_that_changes_the_position_is_refused() -> None:
 
 
 class Alone(KuhnPoker):
-    """A game of one move, that of seat 0."""
+    """A game of one move, which seat 0 makes."""
 
     def step(self, action: str) -> tuple[bool, Any]:
         done, info = super().step(action)
