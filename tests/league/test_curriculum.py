@@ -168,7 +168,7 @@ def test_a_rule_of_ones_own_decides() -> None:
 
 
 def nothing(env: Any) -> list[float]:
-    """Pay-offs of a game that teaches nothing."""
+    """Payoffs of a game that teaches nothing."""
     return [0.0, 0.0]
 
 

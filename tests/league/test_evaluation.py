@@ -254,7 +254,7 @@ def test_games_are_alike_by_luck_where_anybody_plays_by_chance(results, distinct
 
 
 def sure(score: float, other: float, games: int, times: int = 4000) -> float:
-    """How often Newcombe's interval of two shares' difference leaves 0 out, by simulation."""
+    """Simulate how often Newcombe's interval of two shares' difference excludes 0."""
     random = np.random.default_rng(0)
     centres, ends = [], []
     for share in (score, other):

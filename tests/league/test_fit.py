@@ -28,7 +28,7 @@ def davidson(difference: float, draws: float) -> tuple[float, float, float]:
 
 
 def trueskill(difference: float, draws: float) -> tuple[float, float, float]:
-    """The same in TrueSkill's world, at the unit in which equals' scores change alike."""
+    """Win, draw and loss chances in TrueSkill's model, scaled to `davidson`'s slope at equality."""
     margin, width = NORMAL.inv_cdf((draws + 1) / 2), math.sqrt(2) * BETA
     own = difference * (1 - draws) * width / 4 / NORMAL.pdf(margin)
     win, loss = NORMAL.cdf(own / width - margin), NORMAL.cdf(-own / width - margin)
@@ -59,7 +59,7 @@ def of(found: RatingFit) -> dict[str, float]:
 
 
 def hold(found: RatingFit, rise: float) -> list[bool]:
-    """Of each version, whether its interval holds its true strength."""
+    """Tell for each version whether its interval holds its true strength."""
     points = {each.player: each.points for each in found.strengths if each.player != "random"}
     true = {player: rise * int(player.partition("@")[2]) * POINTS for player in points}
     return [points[each].low <= true[each] <= points[each].high for each in points]
@@ -124,7 +124,7 @@ def test_the_order_of_games_moves_no_player() -> None:
 
 
 def three_sided(count: int, seed: int) -> list[Ranking]:
-    """Of players a, b, c, d of strengths 0 to 1.5: the first, then the second, by their odds."""
+    """Rankings of three of the players a to d (strengths 0 to 1.5), drawn place by place."""
     chance, found = random.Random(seed), []
     for _ in range(count):
         seats = chance.sample("abcd", 3)

@@ -215,7 +215,7 @@ def test_figures_that_are_missing_are_no_alarm() -> None:
 
 
 def noisy(chance: np.random.Generator, **true: float) -> Row:
-    """An update whose means vary by 10 % and whose shares are those of so many draws."""
+    """An update whose means vary by 10 % and whose shares are binomial draws."""
     mean = {"entropy": 0.5, "actions": 1.8, "kl_sampling": 0.002, "length": 5.0} | {
         name: value for name, value in true.items() if name in ("entropy", "actions", "length")
     }
@@ -229,7 +229,7 @@ def noisy(chance: np.random.Generator, **true: float) -> Row:
 
 
 def learned(update: int) -> dict[str, float]:
-    """What a run's figures come from while it learns: entropy falls, draws and ties rise."""
+    """True means and shares of a run that learns: entropy falls, draws and ties rise."""
     done = 1 - math.exp(-update / 60)
     return {
         **{"entropy": 0.55 * (1 - 0.6 * done), "actions": 2.1 - 0.3 * done},

@@ -56,7 +56,7 @@ def normal(weights: Sequence[float]) -> list[float]:
 
 
 def posterior_draws() -> list[float]:
-    """How often each has the least of scores drawn from the Beta posteriors themselves."""
+    """Shares of draws from the Beta posteriors in which each version has the lowest score."""
     drawn = np.random.default_rng(0)
     scores = [drawn.beta(0.5 + e.won, 0.5 + e.games - e.won, 2_000_000) for e in PAST]
     return list(np.bincount(np.argmin(scores, axis=0), minlength=len(PAST)) / 2_000_000)
@@ -271,7 +271,7 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
     """Each version's shares of rock, paper and scissors.
 
     A version is the logit response to the mixture of players that it was trained against (smooth
-    fictitious play; Fudenberg and Levine, 1998, chapter 4). Pay-offs are of games that were played.
+    fictitious play; Fudenberg and Levine, 1998, chapter 4). Payoffs come from played games.
     """
     made = registry(past, pool_size=versions)
     chance, own_share = random.Random(1), shares[0] / sum(shares)

@@ -1,4 +1,4 @@
-"""What the guard's alarms lead to in a run: first on stand-ins for models, then on a real one."""
+"""Rollbacks after the guard's alarms, first with stand-ins for models, then with a real one."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ SOUND, NOISE = {"win": 0.8, "entropy": 0.4}, {"win": 0.0, "entropy": 0.02}
 
 
 class StandInLearner:
-    """Its weights are how often it wins, and its entropy; at one update noise takes their place."""
+    """Learner whose weights are its win rate and entropy; update `ruin` replaces them by noise."""
 
     def __init__(self, folder: RunFolder, ruin: int | None) -> None:
         self.folder, self.ruin = folder, ruin
@@ -93,7 +93,7 @@ class StandInLearner:
 
 
 class StandInActor:
-    """It plays by drawing lots: each version wins as often as its weights say."""
+    """Actor that draws lots: each version wins as often as its weights say."""
 
     def __init__(self) -> None:
         self.weights: dict[PlayerId, dict[str, float]] = {}
@@ -167,7 +167,7 @@ def stand_ins(run_dir: Path, ruin: int | None, mode: str = "sync", **guard: Any)
 
 
 def weights(folder: RunFolder) -> list[dict[str, float]]:
-    """Of every version, as it was published."""
+    """Published weights of every version in the folder."""
     return [
         json.loads((folder.checkpoint(version) / "adapter_weights.json").read_text())
         for version in folder.versions()

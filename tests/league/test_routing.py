@@ -1,4 +1,4 @@
-"""Routing: adapters stay together, nothing waits for ever, and the draw itself is not biased."""
+"""Routing: adapters stay together, no group waits forever, and the draw itself is unbiased."""
 
 from collections import Counter, defaultdict
 

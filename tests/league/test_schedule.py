@@ -1,4 +1,4 @@
-"""Who plays what next is decided by the seed alone."""
+"""Schedule of games, which the seed alone determines."""
 
 import json
 from collections import Counter
@@ -72,7 +72,7 @@ def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
 
 
 def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a resume has to draw is bounded, and a state that wants more is none."""
+    """A resume redraws a bounded number of games, and a state that needs more is invalid."""
     monkeypatch.setattr(schedule_module, "MOST_AGAIN", 100)
     monkeypatch.setattr(schedule_module, "LONGEST_STRETCH", 20)
     schedule = Schedule(config())

@@ -52,7 +52,7 @@ def registry() -> Registry:
 
 
 def games(version: int, count: int, chance: random.Random) -> list[GameResult]:
-    """Of two and of three, draws and forfeits among them."""
+    """Games of two and of three players, including draws and forfeits."""
     made = []
     for number in range(count):
         others = chance.sample(["random", "expert", f"main@{max(0, version - 1)}"], 2)

@@ -1,4 +1,4 @@
-"""VRPO: its advantages by hand, that they are unbiased whatever Q says, and their gradient."""
+"""VRPO: advantages computed by hand, unbiased for any Q, and their gradient."""
 
 import math
 from itertools import product
@@ -51,7 +51,7 @@ def test_advantages_equal_brute_force_in_any_order(rows, gamma, decay, random) -
 
 
 def logprobs(learner: Any, prompt: list[int]) -> Tensor:
-    """Of each answer of two words [V * V], by word."""
+    """Log-probabilities of all two-token answers, by token [V * V, 2]."""
     answers = [token_sample(prompt, each, HOT) for each in ANSWERS]
     return learner.policy(pack_samples(answers)).logprobs_N.view(-1, 2)
 
@@ -65,7 +65,7 @@ def spoil(learner: Any) -> None:
 
 
 def won(first: int, second: int | None) -> float:
-    """What a game of two turns pays, or of one if its answer is no legal move."""
+    """Payoff of a game of two turns, or of one turn whose answer is an illegal move."""
     return -30.0 if second is None else 50 * math.sin(3 * first + 7 * second)
 
 
@@ -116,7 +116,7 @@ def test_the_mean_over_all_games_is_the_true_gradient_whatever_q_says(model, kin
 
 
 def test_an_updates_gradient_is_that_of_the_expected_reward(model, gradients) -> None:
-    """One turn, each answer once; importance weights make each as likely as it is."""
+    """One turn's answers, importance-weighted by their probabilities, give the exact gradient."""
     algorithm = {"name": "vrpo", "critic": OWN, "importance_cap": 1e9, "aggregation": "turn"}
     learner = make_learner(model, algorithm=algorithm, batch_size=144, micro_batch_size=50)
     spoil(learner)

@@ -60,7 +60,7 @@ def make_games(version=0, num_games=6, **changes):
 
 
 def values_of(learner, batch):
-    """What the critic says of the batch's turns before an update on it, as the update has it."""
+    """The critic's values of the batch's turns just before an update on it."""
     flat = FlatBatch(batch)
     rewards_S = learner._prepare(flat, learner.algorithm, learner.coefficients).rewards_S
     return torch.from_numpy(learner.critic.estimate(flat, rewards_S, learner.scorer).values_S)
@@ -146,7 +146,7 @@ def test_recomputed_activations_do_not_change_the_gradients(model, gradients, al
 
 
 def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
-    """What backward needs of both at once would be the learner's peak memory."""
+    """Free the policy's graph before the critic's backward, which bounds the peak memory."""
     algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
     learner = make_learner(model, algorithm=algorithm)
     held: weakref.WeakSet[Any] = weakref.WeakSet()

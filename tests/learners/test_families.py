@@ -55,7 +55,7 @@ def adapted(kind, attention):
 
 
 def gradients(scores, parameters):
-    """Of an arbitrary function of the scores; zeros where it does not depend on them."""
+    """Gradients of an arbitrary function of the scores; zeros where it is independent of them."""
     weights = torch.linspace(-1, 1, len(scores))
     grads = torch.autograd.grad((weights * scores).sum(), parameters, allow_unused=True)
     pairs = zip(parameters, grads, strict=True)

@@ -72,7 +72,7 @@ def test_compiling_does_not_change_the_gradient(model, gradients, monkeypatch):
 
 
 def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_path):
-    """The gradient is that of a plain forward in which the inserted tokens have no loss."""
+    """The gradient equals the gradient of a plain forward with no loss on inserted tokens."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
     TrainedLora(peft_model).load(learner.save(tmp_path / "000000"))
     inserted = Segment(token_ids=[9, 8, 9], scored=False)

@@ -1,4 +1,4 @@
-"""The loss of a batch of which nothing is learned: that of the step, which is not made."""
+"""Loss of a batch without an update: it equals the step's loss and leaves no trace."""
 
 from copy import deepcopy
 from typing import Any

@@ -57,12 +57,12 @@ class Table:
         return plays
 
     def chances(self, logprobs_N, seats=(0, 1)):
-        """How likely the seats play each game [G] along, chance left out."""
+        """Probabilities [G] that the seats play along each game, without the chance of the deal."""
         own_N = logprobs_N * torch.isin(self.seats_N, torch.tensor(seats))
         return torch.zeros_like(self.payoffs_G).index_add(0, self.games_N, own_N).exp()
 
     def nash_conv(self, logits):
-        """What both seats' best answers would win, added up, in chips."""
+        """Sum of the values of both seats' best responses, in chips."""
         logprobs_N = logits.log_softmax(-1)[self.places_N, self.actions_N]
         gains = [
             (self.plays_SPG[seat] @ (sign * self.payoffs_G * self.chances(logprobs_N, (1 - seat,))))

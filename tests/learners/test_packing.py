@@ -259,7 +259,7 @@ def test_micro_batches_keep_like_prompts_together():
 def varlen_by_hand(
     query, key, value, query_bounds, key_bounds, *_, scale, window_size, enable_gqa=False
 ):
-    """What torch's kernel computes, segment by segment."""
+    """Reference for torch's variable-length kernel, computed segment by segment."""
     left, right = window_size
     assert right == 0
     assert enable_gqa or query.shape[1] == key.shape[1]

@@ -85,14 +85,14 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 
 
 def tokens(logprobs):
-    """Of an optimizer step that is this micro-batch; pairs count alike, and so do answers."""
+    """Tokens of a step of this one micro-batch, in which pairs and answers count equally."""
     lengths = tensor([3, 3, 3, 4, 4, 4, 4])
     weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
     return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)
 
 
 def in_plain_words(name, logprobs):
-    """The same losses from each answer's own list of tokens, pair by pair."""
+    """Reference losses, computed pair by pair from each answer's own list of tokens."""
     bounds = [(slice(0, 2), slice(2, 3)), (slice(3, 4), slice(4, 7))]
     ratios = logprobs - REFERENCE
     losses = []

@@ -139,7 +139,7 @@ def test_a_pair_goes_through_as_a_whole(model):
 
 @pytest.mark.parametrize("name", PREFERENCES)
 def test_the_gradient_is_that_of_finite_differences(model, monkeypatch, gradients, name):
-    """Of the loss that an update reports, along its own gradient through the LoRA."""
+    """The gradient of the reported loss through the LoRA matches finite differences along it."""
 
     def loss(shift=None):
         learner = make_learner(model, algorithm={"name": name, "beta": 1.0})

@@ -55,7 +55,7 @@ class Pair:
         self.store = store
 
     def run(self, function, *arguments, **options):
-        """What `function(ranks, ...)` returned on each rank."""
+        """Run `function(ranks, ...)` on each rank and return the results."""
         calls = [pool.submit(on_rank, function, arguments, options) for pool in self.pools]
         return [call.result(timeout=300) for call in calls]
 
@@ -126,9 +126,9 @@ def updates(ranks, model, batches, folder=None, **options):
 
 
 def whole_updates(ranks, model, batches, folder=None, **options):
-    """Weights, first moments and metrics after updates of all weights; of rank 0 alone the first.
+    """Run full-weight updates; return weights and moments (rank 0), metrics and the size held.
 
-    `folder` is what a version was saved to that they go on from.
+    Updates resume from the version saved in `folder`, if given.
     """
     model = model.model_copy(update={"adapter": "none"})
     learner = make_learner(model, ranks=ranks, **options)
@@ -146,7 +146,7 @@ def whole_updates(ranks, model, batches, folder=None, **options):
 
 
 def forwards(ranks, model, batches, **options):
-    """How often a layer is run in updates on the batches."""
+    """Count the runs of a layer in updates on the batches."""
     learner = make_learner(model, ranks=ranks, **options)
     runs = count_forwards(learner.policy.layers[0])
     for batch in batches:

@@ -154,7 +154,7 @@ def test_a_weight_is_in_reward_a_move(model, gradients, aggregation):
 
 
 def learner_scores(model, batch):
-    """What a fresh learner's policy says of the batch."""
+    """A fresh learner's policy and its scores of the batch."""
     learner = make_learner(model)
     pack = pack_samples(tokens_of(batch.samples))
     scores = learner.policy(pack, entropy=True)

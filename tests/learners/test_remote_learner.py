@@ -178,7 +178,7 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
 async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
     ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 stands in a gather that rank 1 does not come to; both begin again, and catch up."""
+    """Both ranks restart and catch up after rank 1 fails to join a gather that rank 0 waits in."""
     monkeypatch.setattr(learner_ranks, "GRACE_S", 0.5)
     options = {"algorithm": {"name": f"{__name__}:Crowded"}, "micro_batch_size": 4}
     config = config_of(model, learner={"num": RANKS, "parallel": "fsdp", **options})
@@ -207,7 +207,7 @@ async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
 async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
     share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a pass through the model has used stays with the process until its cache is emptied."""
+    """Each call empties CUDA's cache at its end, unless learner and engine split the GPU."""
     config = config_of(model, actors={"share_gpu": share})
     local = LocalLearner(config, RunFolder(tmp_path))
     cached: list[str] = []

@@ -119,7 +119,7 @@ def next_words(model):
 @pytest.mark.parametrize("old", [None, 3], ids=["on-policy", "later-epoch"])
 @pytest.mark.parametrize("divergence", ["reverse", "forward", "jsd"])
 def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
-    """Of the sum of the divergences that an answer meets, as expected over the policy's answers."""
+    """Value and gradient match an answer's sum of divergences, in expectation over the policy."""
     plain = peft_model(1)
     own, others = next_words(plain), next_words(peft_model(2))
     cost = torch.zeros(())

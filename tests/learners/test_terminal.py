@@ -1,4 +1,4 @@
-"""What judges a whole trajectory has the same weight in every algorithm, whatever its name."""
+"""Rewards of whole trajectories have the same weight in every algorithm, for any kind of term."""
 
 import asyncio
 from typing import Any

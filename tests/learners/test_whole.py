@@ -58,7 +58,7 @@ def batch(version=0):
 
 
 def plain_gradient(model, samples, rewards):
-    """Of minus the mean over tokens of reward x log-probability, by transformers and autograd."""
+    """Gradient of minus the token mean of reward x log-probability, by transformers and torch."""
     count = sum(len(sample.token_ids) for sample in samples)
     for sample, reward in zip(samples, rewards, strict=True):
         ids = torch.tensor([[*sample.prompt_ids, *sample.token_ids]])

@@ -1,4 +1,4 @@
-"""What goes on beside learning in asynchronous play: publishing and evaluation."""
+"""Publishing and evaluation concurrent with learning in asynchronous play."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -98,7 +98,7 @@ async def test_nothing_names_a_version_until_it_is_on_file_and_served(
 
 
 async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Path) -> None:
-    """What a version's checkpoint holds does not depend on the updates made while it is written."""
+    """A version's checkpoint does not depend on the updates made while it is written."""
     context = begin(**settings())
     learner, folder = context.learner, context.folder
     batches: list[PackedBatch] = []
@@ -122,9 +122,9 @@ async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Pat
 
 
 async def test_updates_go_on_while_one_is_evaluated(begin: Begin) -> None:
-    """The evaluation of version 0 ends here after update 3 has begun; its games are filed as its.
+    """Version 0's evaluation ends here after update 3 begins, and is recorded under version 0.
 
-    That of version 2 has to wait for it, and so has version 4's update for that of version 2.
+    Version 2's evaluation waits for it, and version 4's update waits for version 2's evaluation.
     """
     context = begin(**settings())
     events = begun(context)
@@ -161,7 +161,7 @@ async def test_updates_go_on_while_one_is_evaluated(begin: Begin) -> None:
 
 @pytest.mark.parametrize("during", ["update 2", "update 1"])
 async def test_an_interrupt_waits_for_all(begin: Begin, during: str) -> None:
-    """It comes while version 1 is published, as update 2 is made or before it can begin."""
+    """An interrupt before or during update 2 waits until begun updates are saved and logged."""
     context = begin(**settings())
     events = begun(context)
     save, said = context.learner.save, ""

@@ -1,4 +1,4 @@
-"""What an actor hands over says the same of its games, however they come together."""
+"""Messages of ended games: their figures do not depend on how games are grouped into them."""
 
 import json
 import pickle

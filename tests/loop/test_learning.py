@@ -85,7 +85,7 @@ GAME = {
 
 
 def save_base(folder: Path, seed: int) -> None:
-    """A small Llama that says any digit, whatever the trap, in the form that the env accepts.
+    """Save a small Llama that says any digit, for every trap, in the form that the env accepts.
 
     Half of what it learns is to repeat the digit of another prompt, so that it knows them apart.
     """
@@ -163,7 +163,7 @@ DISTILL: dict[str, Any] = NIM | {
 
 
 def gained(folder: Any, score: float) -> None:
-    """The first row's score is that of random play, the last one's at least so much."""
+    """Assert that the score starts at random play's level and rises clearly, above `score`."""
     first, *_, last = read_rows(folder.metrics)
     of = "eval/Nim-v0/random/sampled"
     assert first[f"{of}/low"] < 0.5 < first[f"{of}/high"]

@@ -85,7 +85,7 @@ async def test_every_second_version_stays_if_asked_for(begin: Begin) -> None:
 
 
 async def test_what_is_trained_on_is_what_was_sampled(begin: Begin) -> None:
-    """Invariant 1: ids and logprobs travel from the engine to the loss as they are."""
+    """Invariant 1: ids and logprobs travel from the engine to the loss unchanged."""
     context = begin()
     await train(context)
     turns = {

@@ -21,7 +21,7 @@ from unstable.runtime.local import LocalActor
 
 
 class Judged:
-    """A service that has no value for a third of what it is asked, by content."""
+    """Service that has no value for a third of the items it receives, selected by content."""
 
     def __init__(self) -> None:
         self.asked = self.failed = 0

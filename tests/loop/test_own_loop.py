@@ -1,4 +1,4 @@
-"""The examples that build on the public loop: an algorithm and a league of one's own."""
+"""Examples that build on the public loop: a custom algorithm and a custom league."""
 
 import re
 import shlex
@@ -63,7 +63,7 @@ async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command_of_the_custom_algorithm_is_accepted() -> None:
-    """As its docstring has it, with the settings of the config that it names."""
+    """The command in the example's docstring parses and selects the example's algorithm."""
     found = re.search(r"unstable train --config (\w+) (.*?)\n\n", str(ranked.__doc__), re.DOTALL)
     assert found is not None
     options = parse_options(shlex.split(found[2].replace("\\\n", " ")), SHORT_FORMS)

@@ -1,4 +1,4 @@
-"""A cache's size, by config alone, is that of the cache which a model fills."""
+"""Cache size by config alone: it equals the size of the cache that a model fills."""
 
 from typing import Any
 

@@ -119,7 +119,7 @@ def check_engine(folder: Path, adapter: Adapter, samples: list[TokenSample]) -> 
 
 
 async def check_run(folder: Path, run_dir: Path) -> None:
-    """One update of a run: what was played is scored as it was sampled, and is learned from."""
+    """Run one update; check that scores match the sampled ones and that a gradient results."""
     context = make_context(
         folder,
         run_dir,

@@ -1,4 +1,4 @@
-"""What an adapter says of itself counts: start, opponents and the zip read it alike."""
+"""Adapter metadata decides what fits: start, opponents and the zip read it in the same way."""
 
 import json
 import math

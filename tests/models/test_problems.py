@@ -128,7 +128,7 @@ def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
 
 
 def test_added_tokens_beyond_the_embedding_are_no_mistake(tiny_folder, tmp_path):
-    """As Gemma's of a picture is, which the models of text have no row for."""
+    """Accept added tokens without an embedding row, such as Gemma's image token in text models."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     content = json.loads((folder / "tokenizer.json").read_text())

@@ -108,7 +108,7 @@ def test_no_dense_weight_is_kept_for_the_backward_pass(folder: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_weight_takes_the_bytes_that_are_planned(kind: str, tmp_path: Path) -> None:
-    """Of layers so wide that a scale for each output is little, as in real models."""
+    """Layers so wide that output scales are small, as in real models, take the planned bytes."""
     tiny_model(hidden=512).save_pretrained(tmp_path)
     model = load_model(ModelConfig(name=str(tmp_path), dtype="bfloat16", quantize=kind))
     for layer in model.modules():

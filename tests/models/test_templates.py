@@ -1,4 +1,4 @@
-"""A model is put in its tokenizer's own chat template, the plain one, or a user's; with one BOS."""
+"""Chat templates: the tokenizer's own, the plain one or a user's; each prompt has one BOS."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ PLAIN = "Be good.\n\n1 or 2?\n\nAnswer:\n"
 
 
 def base_tokenizer(*, bos: bool = False, template: str | None = None) -> PreTrainedTokenizerBase:
-    """Of a base model; with `bos` <|user|> begins each text, as its own config has it."""
+    """Tokenizer of a base model; with `bos`, its own config begins each text with <|user|>."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     if bos:

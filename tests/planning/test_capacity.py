@@ -1,4 +1,4 @@
-"""What a plan comes to in an hour, for machines that are not here."""
+"""Hourly throughput of a plan, for simulated machines."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_what_is_no_machine_is_refused(name: str) -> None:
 
 
 def test_engines_answer_more_turns_than_are_trained() -> None:
-    """Of games against past versions one seat's; of evaluations against a program one seat's."""
+    """Engines also answer past versions' seats, and one seat of evaluations against a program."""
     one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
     only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
     assert played_turns(load("default", one | none | {"opponents.draw": only})) == 100

@@ -1,4 +1,4 @@
-"""How many cards learn and play, on machines that are not here."""
+"""Numbers of cards that learn and play, on simulated machines."""
 
 import re
 from pathlib import Path

@@ -75,7 +75,7 @@ def test_as_many_past_versions_are_kept_as_fit() -> None:
 
 
 def test_vllm_keeps_whole_versions_on_the_disk() -> None:
-    """A card holds one at a time, whatever the pool's size."""
+    """A card holds one version at a time, regardless of the pool's size."""
     found = planned(256, cards=1)
     assert found.engine == "vllm" and found.pool_size == 32
     assert any("take turns" in note and "9.7 GB" in note for note in found.notes), found.notes

@@ -1,4 +1,4 @@
-"""What a machine has: read without torch, and as CUDA would show it."""
+"""Resources of a machine: read without torch, with the cards that CUDA would show."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -168,7 +168,7 @@ def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, caps
 
 @every_row("chosen", None, "")
 def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monkeypatch):
-    """As without nvidia-ml-py; who hides all cards has said so."""
+    """Without nvidia-ml-py, a card that is present is a problem unless the user hides all cards."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)

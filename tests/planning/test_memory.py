@@ -116,7 +116,7 @@ def test_the_shape_is_read_where_the_model_is_found(tmp_path, monkeypatch):
 
 
 def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
-    """What a real forward pass keeps for the backward pass, besides parameters."""
+    """Bytes that a real forward pass keeps for the backward pass, excluding parameters."""
     model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype=dtype)
     policy = Policy(attach_lora(model.eval().requires_grad_(False), LORA, seed=0))
     parameters = {p.untyped_storage().data_ptr() for p in policy.parameters()}

@@ -1,4 +1,4 @@
-"""Who runs where: plans for machines that are not here; each fits, or says what to lower."""
+"""Placement plans for simulated machines; each fits or names the setting to lower."""
 
 import json
 import operator

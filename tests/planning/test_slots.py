@@ -1,4 +1,4 @@
-"""How many places of an engine wait for a LoRA slot, simulated as vLLM admits requests."""
+"""Share of an engine's places that wait for a LoRA slot, simulated as vLLM admits requests."""
 
 import random
 from collections import Counter, deque
@@ -28,7 +28,7 @@ def requests(versions: int, share: float, chance: random.Random) -> Iterator[int
 def waiting_share(
     slots: int, *, versions: int = 32, share: float = 0.41, number: int = PLACES
 ) -> float:
-    """Of the places, those that wait: a version that has no slot is passed over, as vLLM does."""
+    """Share of places that wait; the queue passes over a version without a slot, as vLLM does."""
     chance = random.Random(0)
     places = [requests(versions, share, chance) for _ in range(number)]
     queue = deque((place, next(place)) for place in places)
@@ -78,7 +78,7 @@ def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> 
 
 
 def test_how_many_versions_games_ask_for() -> None:
-    """Of 32: 1 - (31 / 32)^n of them, n turns of past versions; the two newest; one evaluated."""
+    """Count 32 * (1 - (31 / 32)^n) versions for n past turns, the two newest and one evaluated."""
     config = load("default", {"opponents.draw": {"self": 0.6, "past": 0.4, "fixed": 0.0}})
     assert versions_at_once(config, 0) == 6  # all that are still learned from
     assert versions_at_once(config, 100) == 19  # 15.04 past ones, so 16
