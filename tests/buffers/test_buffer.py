@@ -82,7 +82,7 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     capacity=st.integers(12, 40),
 )
 def test_no_sample_is_lost_unseen(games, batch_size, capacity):
-    """Whatever comes in goes out in a batch, is counted as dropped, or is still held."""
+    """Every added sample leaves in a batch, is counted as dropped, or is still in the buffer."""
     buffer = Buffer(capacity, batch_size, max_staleness=2)
     came = drawn = 0
     for game_id, (turns, version) in enumerate(games):

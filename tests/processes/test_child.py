@@ -64,7 +64,7 @@ def test_it_does_not_begin_once_its_parent_has_gone(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_it_also_where_the_parent_ignores_it(tmp_path: Path) -> None:
-    """As in a shell's background job."""
+    """SIGINT ends the child even if the parent ignores it, like a background job of a shell."""
     code = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "os.execv(sys.executable, [sys.executable, '-P', *sys.argv[1:]])"

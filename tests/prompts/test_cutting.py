@@ -32,7 +32,7 @@ def test_points_stay_as_items_are_added(sizes, added, step):
 
 @given(SIZES, st.integers(2, 60), st.integers(0, 10))
 def test_half_of_the_room_is_cleared_at_once(sizes, room, less):
-    """`less`: what takes a part of the room besides, such as a larger board."""
+    """Cutting clears half of the room, also if a larger board, for example, takes `less` of it."""
     has = max(0, room - less)
     count = left_out(sizes, room, lambda count: sum(sizes[count:]) <= has)
     left = sum(sizes[count:])

@@ -1,4 +1,4 @@
-"""Text is never control: whatever a text holds, a prompt's control tokens are the template's."""
+"""Text never becomes control: all control tokens of a prompt come from the template."""
 
 import json
 import random
@@ -107,7 +107,7 @@ def builder(tokenizer, style: str = "answer") -> PromptBuilder:
 
 
 def added_ids(tokenizer, ids: Sequence[int]) -> list[int]:
-    """Those of added tokens, less the unknown character's and those of white space."""
+    """Return the ids of added tokens, except the unknown token and tokens of white space."""
     known = tokenizer.added_tokens_decoder
     ids = [index for index in ids if index in known and known[index].content.strip()]
     return [index for index in ids if known[index].content != tokenizer.unk_token]
@@ -222,7 +222,7 @@ def test_what_a_player_says_forges_no_turn():
 
 
 def test_the_shipped_tiny_templates_mark_is_not_completed():
-    """Its template puts > behind a text, so that a text that ends with <eos has <eos> there."""
+    """A text that ends with <eos gets no end token from the > that the template puts behind it."""
     tokenizer = tokenizer_of(TINY)
     ids = builder(tokenizer, "compact").build(observation("1 <eos")).ids
     assert tokenizer.eos_token_id not in ids
@@ -254,7 +254,7 @@ def test_the_tags_around_reasoning_are_the_styles_and_no_others():
 
 
 def test_what_a_template_does_with_a_text_stays():
-    """Of control tokens that a template writes because of a text, each is the template's own."""
+    """Control tokens that a template adds in response to a text are all the template's own."""
     tokenizer = qwen_style(compatible=False)
     tokenizer.chat_template += "{% if '/no' in messages[-1].content %}<think></think>{% endif %}"
     built = builder(tokenizer)

@@ -1,4 +1,4 @@
-"""Prompts: what is asked, what is cut, and what is read out of any answer whatever."""
+"""Prompts: how styles render them, which events they leave out, and how any answer is parsed."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ def made(template: str | None = KNOWS, **arguments: Any) -> tuple[ChatTemplate, 
 @every_row("thinks", True, False)
 @every_row("template", KNOWS, None)
 def test_what_comes_after_a_call_goes_on_from_what_was_sampled(template, thinks):
-    """Its ids are the chat's, from what ends the answer, and no text of a tool ends anything."""
+    """Ids after a call equal the chat's from the answer's end on; a tool's text ends nothing."""
     found, tokenizer = made(template, thinks=thinks)
     after = found.encode_after([*ASKED, CALLED, *OUTPUTS], 1, [ADD])
     assert after is not None and after[0] == found.stop_token_id
@@ -114,7 +114,7 @@ def test_a_parameter_may_be_called_type():
     ("<tool_call>" + '{"a":' * 5000 + "}" * 5000 + "</tool_call>", []),
 )
 def test_what_is_no_call_stays_text(text, calls):
-    """A call goes back and forth as it is: its name is one that a request may have."""
+    """Only text whose name a request accepts is parsed as a call, and survives a round trip."""
     left, found = read_tool_calls(text)
     assert [(each["name"], each["arguments"]) for each in found] == calls
     assert left == ("so" if text.startswith("so") else "" if calls else text)

@@ -1,4 +1,4 @@
-"""A game's line is made where it was played, and read back whatever is in it."""
+"""The process that plays a game writes its line, and any content of the line is read back."""
 
 import math
 from pathlib import Path

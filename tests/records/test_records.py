@@ -1,4 +1,4 @@
-"""What a run's files hold is read back as it was, and a file is whole or not there."""
+"""Run files are read back unchanged, and each file is either complete or absent."""
 
 import json
 import os
@@ -199,7 +199,7 @@ async def test_games_of_a_real_actor_are_read_back(begin: Begin) -> None:
 
 
 def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
-    """As readers of the files know it, whatever a turn is made of in memory."""
+    """Records keep the layout that readers of the files expect, however memory holds a turn."""
     record = game_record(game(turns=2), [], 3, 1)
     model, program = (turn["answer"] for turn in record["turns"])
     assert model.keys() - program.keys() == {"sampled"}
@@ -585,7 +585,7 @@ def fill(scratch: Path, who: str) -> None:
 
 
 def assert_whole(folder: Path, who: str) -> None:
-    """All that is in it is of one, and nothing else lies beside it."""
+    """Assert that `who` wrote every file of the folder, and that the folder has no siblings."""
     found = [path for path in folder.rglob("*") if path.is_file()]
     held = {str(path.relative_to(folder)): path.read_text() for path in found}
     assert held == {"a": who, "b": who, "inner/c": who}

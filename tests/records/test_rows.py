@@ -1,4 +1,4 @@
-"""Metric names by what their figures are of, numbers as they are read: each made in one place."""
+"""Metric names and displayed numbers: one place builds each, and names are parsed back."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -144,7 +144,7 @@ def test_filters_show_the_games_that_pass(opened: Opened) -> None:
 
 
 def test_rows_are_as_high_before_they_are_seen(opened: Opened) -> None:
-    """Else the list would move under the pointer as it is scrolled."""
+    """Rows keep their height once visible; otherwise, scrolling would shift the list."""
     heights = "all => all.map((row) => row.getBoundingClientRect().height)"
     before = opened.page.locator(".game-row").evaluate_all(heights)
     opened.page.locator(".game-row").last.scroll_into_view_if_needed()
@@ -284,7 +284,7 @@ def test_greedy_games_are_named_and_filtered(browser: Any, page_file: Path) -> N
 def test_two_runs_of_one_config_are_told_apart(
     browser: Any, page_file: Path, tmp_path: Path, width: int
 ) -> None:
-    """Their folders differ in the last word; the page is no wider than a phone."""
+    """Labels keep the last word of each folder, which differs, and the page fits a phone."""
     name = "tiny-TicTacToe-v0-self-20261123-"
     runs = [tmp_path / f"{name}{time}" for time in ("163000", "171500")]
     for run in runs:

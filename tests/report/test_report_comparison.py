@@ -1,4 +1,4 @@
-"""What a report says of teams, of several games and of several runs, on small runs made by hand."""
+"""Report sections for teams, several games and several runs, on small handmade runs."""
 
 from pathlib import Path
 from typing import Any

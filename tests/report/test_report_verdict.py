@@ -1,4 +1,4 @@
-"""What the head of a report says: what was measured, by stated rules, and how the run ended."""
+"""The head of a report states the measured change, by stated rules, and how the run ended."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the viewer steps through: the games that a rule chooses, with their texts and solutions."""
+"""Contents of the game viewer: the games that a rule selects, with their texts and solutions."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ from unstable.types import GameResult
 
 
 def places(train: dict[int, int], evaluated: dict[int, int]) -> list[GameLocation]:
-    """So many games by version."""
+    """List the locations of the given number of games per version."""
     files = [GameFile("eval", version, Path()) for version in evaluated]
     files += [GameFile("train", version, Path()) for version in train]
     counts = {"train": train, "eval": evaluated}

@@ -100,14 +100,14 @@ def write_sweep(folder: SweepFolder) -> None:
 
 
 def write_policy(checkpoint: Path) -> None:
-    """What the policy of `bench.credit` has learned, already: its run is not repeated."""
+    """Write a trained adapter for `bench.credit`, so that the bench skips its training run."""
     model = load_model(load("tiny_kuhn").model)
     checkpoint.mkdir(parents=True)
     write_adapter(random_adapter(model, "a", seed=0, rank=32), checkpoint)
 
 
 def write_evaluations(folder: Path) -> None:
-    """Two of the three that `gemma.sh` makes, which it skips: commands as that of the first."""
+    """Write results of `start-1` and `end-1`, so that `gemma.sh` evaluates only `bare-1`."""
     folder.mkdir()
     for name in ("start-1", "end-1"):
         (folder / f"{name}.done").touch()
@@ -181,7 +181,7 @@ def test_a_script_runs(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_bench_is_a_program() -> None:
-    """As docs/benchmarks.md says, from the root of the repository."""
+    """A bench runs as a module from the repository's root, as docs/benchmarks.md documents."""
     program = [sys.executable, "-m", "bench.fit", *SMALL["fit.py"].split()]
     done = subprocess.run(program, cwd=BENCH.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

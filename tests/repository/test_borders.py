@@ -1,4 +1,4 @@
-"""Where an error of any class is caught: at few borders, each of which does something with it."""
+"""Borders that catch errors of any class: each handler raises or uses the error."""
 
 import ast
 

@@ -44,7 +44,7 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 def command(folder: Path, *words: str) -> str:
-    """What a command prints in a folder; it ends well."""
+    """Run a command in a folder and return its output, after asserting that it succeeds."""
     with locally():
         done = in_process(folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +60,7 @@ def check_examples(text: str) -> None:
 
 
 def holds(value: Any, shown: Any) -> bool:
-    """Whether a value of a file has all that a page shows of it, numbers to four digits."""
+    """Return whether a file's value contains all that a page shows of it, within rounding."""
     if isinstance(shown, dict):
         return isinstance(value, dict) and all(
             name in value and holds(value[name], each) for name, each in shown.items()
@@ -181,7 +181,7 @@ def test_the_metrics_that_the_pages_name_exist_and_the_tables_are_the_registrys(
 
 
 def test_every_metric_that_the_code_names_is_declared() -> None:
-    """Names in one piece; those that are put together are in the rows that other tests write."""
+    """All literal metric names are declared; other tests check the names that code composes."""
     name = re.compile(rf"(?:{'|'.join(GROUPS)})/[\w/]*\w")
     undeclared = {
         (path.name, text)
@@ -194,13 +194,13 @@ def test_every_metric_that_the_code_names_is_declared() -> None:
 
 
 def is_declared(text: str) -> bool:
-    """Whether a metric has this name, or begins with it and goes on with what a run brings."""
+    """Return whether this is a metric's name, or its prefix before a part that the run supplies."""
     begun = (each.name.startswith(f"{text}/<") for each in METRICS)
     return metric(text) is not None or any(begun)
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:
-    """Its strings, without the parts of formatted ones."""
+    """Yield the string constants of a tree, except parts of f-strings."""
     if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
         yield tree.value
     elif not isinstance(tree, ast.JoinedStr):
@@ -375,7 +375,7 @@ def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
-    """What the style shows and its parser reads plays the game; the bot beats any other move."""
+    """The style and its parser play the game, and the bot wins from each winning position."""
     config = load("sticks.yaml", {"model.name": "tiny"})
     check_games(config)
     style, perfect = load_style("sticks:SHORT"), load_target("sticks:Perfect")()

@@ -26,7 +26,7 @@ CODE = {
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """Those of `CODE`, and one that needs a card and vLLM; the machine has neither."""
+    """Replace the steps with two of `CODE` and one that needs a card and vLLM, both absent here."""
     made = [Step("good", 30, ""), Step("crashes", 30, ""), Step("card", 9, "", ("card", "vllm"))]
 
     def command(job: Mapping[str, Any]) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_step_that_hangs_is_ended_at_its_bound(steps: list[Step], tmp_path: Pa
 
 
 def test_a_step_that_has_ended_two_calls_is_given_up(steps: list[Step], tmp_path: Path) -> None:
-    """What it had found by then is kept."""
+    """A step that ended two calls fails without another try, and keeps its earlier figures."""
     begun = {"good": {"outcome": "begun", "tries": 2}}
     (tmp_path / "results.json").write_text(json.dumps({"steps": begun}))
     figures = {"speed": [3.0, "tokens/s", ""]}

@@ -10,7 +10,7 @@ OTHERS = {"chaos", "data", "helpers", "repository"}
 
 
 def test_no_test_module_is_imported() -> None:
-    """What tests share stands in tests/helpers/, and fixtures in tests/conftest.py."""
+    """Tests share code only through tests/helpers/, and fixtures through tests/conftest.py."""
     for path in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -37,7 +37,7 @@ def made(root: Path, *, sft: bool = False) -> RunFolder:
 
 
 def conditions(folder: RunFolder) -> list[str]:
-    """What the doctor says is to be done next."""
+    """List the next steps that the doctor suggests for a run in each state."""
     now, here = time.time(), socket.gethostname()
     states: list[dict[str, Any]] = [
         {"state": word, "host": here} for word in ("ended", "failed", "interrupted", "running")

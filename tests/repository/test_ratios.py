@@ -41,14 +41,14 @@ def ratios(text: str) -> list[Ratio]:
 
 
 def ends(figure: str) -> tuple[float, float]:
-    """What a figure as it is written may be, before it was rounded."""
+    """Return the least and the greatest value that round to the written figure."""
     plain = figure.replace(",", "").replace("−", "-").removesuffix(" %")
     half = 0.5 * 10.0 ** -len(plain.partition(".")[2])
     return float(plain) - half, float(plain) + half
 
 
 def follows(ratio: Ratio) -> bool:
-    """Whether some figures that are rounded to those written have the ratio that is written."""
+    """Return whether values that round to the written figures can have the written ratio."""
     (above, most), (below, largest) = ends(ratio.above), ends(ratio.below)
     low, high = above / largest, most / below
     if ratio.written.endswith("%"):

@@ -122,7 +122,7 @@ def test_the_readme_shows_what_there_is() -> None:
 
 
 def leads_somewhere(link: str, page: Path) -> bool:
-    """Whether the file is there that a page links to, and the heading in it."""
+    """Return whether the file that a page links to exists, and the heading in it."""
     path, _, anchor = link.partition("#")
     target = page.parent / path if path else page
     if not anchor or not target.exists():

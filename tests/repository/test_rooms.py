@@ -1,6 +1,6 @@
 """The house: which outside packages and which other rooms a file may import.
 
-A room is a folder of the package, or a file that lies beside the folders. The table is the only
+A room is a folder of the package, or a file next to the folders. The table is the only
 list: what it does not allow is refused, and a room that it lacks is an error.
 """
 
@@ -29,7 +29,7 @@ MODEL = {"torch", "transformers", "peft", "safetensors"}
 
 
 class Allowed(NamedTuple):
-    """What a room may import: outside packages besides PLAIN, and other rooms."""
+    """Imports that a room may make: outside packages in addition to PLAIN, and other rooms."""
 
     outside: set[str]
     rooms: set[str]

@@ -21,7 +21,7 @@ NEEDED = ("run.sh", "test.sh", "pyproject.toml", "constraints.txt", "scripts")
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the scripts need of a clone, without a virtual environment."""
+    """Copy the part of a clone that the scripts need, without a virtual environment."""
     folder = tmp_path / "a clone"
     folder.mkdir()
     for name in NEEDED:
@@ -73,7 +73,7 @@ def installed(clone: Path, installer: str) -> Path:
 
 
 def test_a_second_start_installs_nothing(clone: Path) -> None:
-    """A stamp stands for the packages; it is void when what was asked for changes."""
+    """A second start installs nothing, until a change of the requirements voids the stamp."""
     installs = installed(clone, "")
     first = start(clone, "run.sh", "python3")
     assert first.stdout == "started train\n", first.stderr
@@ -133,7 +133,7 @@ def tools(folder: Path, smi: str | None = None, df_mb: int = 100_000, gcc: bool 
 
 
 def checked(path: str, python: str = sys.executable, **variables: str) -> Done:
-    """What the install script makes of the machine; prints its flavour."""
+    """Run the install script's check of the machine, which prints the flavour."""
     nowhere = str(Path(path) / "nowhere")
     script = (
         f'set -euo pipefail; source "{ROOT}/scripts/machine.sh"; found=$(flavour); '
@@ -153,7 +153,7 @@ def test_a_card_that_is_ready_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [1, 20_000])
 def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
-    """Who leaves a pipe early fails what still writes, and then no card would be seen."""
+    """All cards are read: closing the pipe early would fail its writer, and hide every card."""
     smi = f'for i in $(echo {{1..{many}}}); do echo "{CARD}"; done'
     assert checked(tools(tmp_path / "bin", smi), "/bin/true").stdout == "gpu\n"
 

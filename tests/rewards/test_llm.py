@@ -37,7 +37,7 @@ def judge(server: Server, **changes: Any) -> Entry:
 
 
 def answered(decide: Any) -> Reply:
-    """What a function of the prompt says."""
+    """Return a reply whose text is computed from the prompt by a function."""
     return Reply(body=lambda request: says(decide(request["messages"][0]["content"])).body)
 
 
@@ -166,7 +166,7 @@ async def test_text_of_players_stays_text_in_a_template(server: Server) -> None:
 
 
 class OwnEngine:
-    """An engine that answers at once, and notes what it was asked."""
+    """An engine that answers at once, and records the adapter and seed of each request."""
 
     name = "tiny"
 

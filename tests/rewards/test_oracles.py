@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 
 def lengths(request: dict[str, Any]) -> dict[str, Any]:
-    """Of each item its number of turns."""
+    """Return the number of turns of each item."""
     return {"values": [len(item["turns"]) for item in request["items"]]}
 
 

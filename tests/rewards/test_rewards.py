@@ -61,9 +61,9 @@ def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
     ("overlong", {"most": 9, "buffer": 9, "of": "thought"}, [0, -3 / 9, -4 / 9, -1]),
 )
 def test_terms_of_length(term: str, args: dict[str, Any], expected: Sequence[float]) -> None:
-    """Of four turns: a program's, and answers of 5, 7 and 12 sampled tokens, 3, 4 and 9 a thought.
+    """Terms of length count four turns: a program's, and answers of 5, 7 and 12 sampled tokens.
 
-    The last one's thought was ended: what was inserted is not counted.
+    Thoughts have 3, 4 and 9 of them. The last was cut short: inserted tokens do not count.
     """
     inserted = Segment(token_ids=[7] * 5, scored=False)
     made = [
@@ -161,7 +161,7 @@ def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
 
 
 class Endpoint:
-    """Judges that all games share: how many are asked at a time, and what they do."""
+    """An endpoint that judges all games, and records how many requests are in flight at most."""
 
     def __init__(self) -> None:
         self.asked = self.most = 0
@@ -185,7 +185,7 @@ async def played(count: int) -> AsyncGenerator[list[GameResult | GameFailure]]:
 
 
 async def judged(rewards: Rewards, count: int = 6) -> Sequence[object]:
-    """Ids of the games in the order in which they were judged; errors of those that failed."""
+    """List ids of games in the order of their judgement, with an error for each failed game."""
     return [
         each.error if isinstance(each, GameFailure) else each[0].spec.game_id
         async for together in rewards.judge(played(count))
@@ -208,7 +208,7 @@ async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
 
 
 async def test_a_game_is_judged_while_no_other_one_ends() -> None:
-    """As on an actor that plays on and on: there is no end of play at which it would come."""
+    """Judged games arrive while play continues, because an actor may play without end."""
     rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint")])
     ends = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What a teacher thinks of a turn: an expert's share of the move, an endpoint's log-probability."""
+"""Teacher scores of a turn: an expert's share of the move, an endpoint's log-probability."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""Ray on this machine, wherever Python lies and whatever the environment says."""
+"""Ray on this machine, independent of Python's location and of environment variables."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ assert not is_held()
 
 @pytest.mark.slow
 def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -> None:
-    """They hear no hangup, which this process does."""
+    """Processes start next to any cluster, inherit the run's niceness, and ignore hangups."""
     place = tmp_path / "a b"
     place.mkdir()
     (place / "venv").symlink_to(sys.prefix)

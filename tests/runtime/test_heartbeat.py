@@ -1,4 +1,4 @@
-"""The heartbeat: what answers, and gets on with what it is asked for, is left alone."""
+"""The heartbeat never ends a process that answers and makes progress with its work."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ LIMIT_S = 0.2
 async def ends(
     stats: Callable[[], Awaitable[dict[str, float] | None]], waited_for: bool, expected: bool
 ) -> bool:
-    """Whether a process is ended, by what it answers; one that should not be gets a while."""
+    """Return whether the watch ends a process with these answers; if it must not, wait 1 s."""
     ended: list[int] = []
     seconds = 60.0 if expected else 1.0
     watching = asyncio.create_task(

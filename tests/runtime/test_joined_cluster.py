@@ -56,7 +56,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
-    """Another user's actor, which is asked something all the time."""
+    """Start another user's actor, which serves calls all the time and must survive the test."""
     with subprocess.Popen(
         [sys.executable, "-c", BYSTANDER, cluster.address],
         stdout=subprocess.PIPE,
@@ -127,7 +127,7 @@ def test_a_cluster_stays(cluster: Cluster, bystander: psutil.Process, tmp_path: 
 
 
 def is_of_a_run(process: psutil.Process) -> bool:
-    """Whether it is an actor, a learner or an agent of a run."""
+    """Return whether a process is an actor, a learner or an agent of a run."""
     try:
         return bool(re.search("ActorProcess|LearnerProcess|NodeAgent", " ".join(process.cmdline())))
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""A user's plain reward terms are asked in a process that may be ended without harm."""
+"""Custom synchronous reward terms run in a process that can be ended without harm."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Logs of a run are bounded, whoever writes to them."""
+"""Logs of a run are bounded, even if several processes write to them."""
 
 import logging
 import shutil
@@ -22,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(folder: RunFolder, component: str = "loop") -> list[str]:
-    """The last word of each line on file, oldest first; no file is too long."""
+    """Return the last word of each logged line, oldest first; assert that no file is too long."""
     path = folder.log(component)
     files = [path.with_name(f"{path.name}.{n}") for n in range(OLDER_FILES, 0, -1)] + [path]
     assert sorted(path.parent.iterdir()) == sorted(files)

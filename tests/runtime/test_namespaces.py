@@ -114,7 +114,7 @@ def until(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) 
 
 
 def alone(folder: Path, **changes: Any) -> RunFolder:
-    """The same training on one machine."""
+    """Run the training of the cluster on one machine."""
     folder.mkdir()
     with locally():
         done = in_process(folder, *words(**changes))
@@ -123,7 +123,7 @@ def alone(folder: Path, **changes: Any) -> RunFolder:
 
 
 def games(folder: RunFolder) -> dict[int, Any]:
-    """Games on file by id, each of them once."""
+    """Return the recorded games by id, after asserting that each is recorded once."""
     found: dict[int, Any] = {}
     for path in sorted((folder.root / "games").glob("train-*.jsonl")):
         for line in path.read_text().splitlines():
@@ -144,7 +144,7 @@ def moves(folder: RunFolder) -> dict[int, list[str]]:
 
 
 def check_whole(folder: RunFolder, steps: int) -> None:
-    """All versions are on file, and what was trained on was played, and counted once."""
+    """Assert that every version has a row, and that trained games are recorded and used once."""
     assert [row["version"] for row in rows(folder)] == [*range(steps + 1)]
     trained = trained_on(folder)
     assert max(Counter(trained).values()) == 1
@@ -220,7 +220,7 @@ def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) ->
 
 
 def the_learner_is_started_elsewhere(run: Run, host: Host) -> None:
-    """End its machine; the run goes on from the last version on file."""
+    """Kill the learner's machine, and check that the run resumes from the last saved version."""
     host.kill()
     began = time.monotonic()
     run.until("the learner died and is started again from version")
@@ -230,7 +230,7 @@ def the_learner_is_started_elsewhere(run: Run, host: Host) -> None:
 
 
 def ranks_of_two_machines_are_one_learner(head: Host) -> None:
-    """They meet at rank 0's own address, where no loopback leads, and their files come back."""
+    """Check that ranks meet at rank 0's address, which is no loopback, and return their files."""
     command = [sys.executable, "-m", "tests.helpers.ranks_afar", f"{head.address}:{PORT}"]
     process = head.begin(*command, log="ranks.txt")
     assert process.wait(timeout=PATIENCE_S) == 0, said(head, "ranks.txt")[-4000:]

@@ -1,4 +1,4 @@
-"""What is looked at, compared and sent, node by node: without Ray, by plain values."""
+"""Inspection, comparison and transfer of files for each node: without Ray, on plain values."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whatever fails as a run starts, what has started by then is closed."""
+"""A failure while a run starts closes all that has started by then."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence

@@ -1,4 +1,4 @@
-"""A synchronous run's games are the same to the bit, whatever becomes of an actor meanwhile."""
+"""The games of a synchronous run are bit-identical, even if an actor dies while it plays."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ from unstable.types import Adapter, GameResult, PlayedGame, PlayerId, SeatSpec
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
 ) -> tuple[list[list[PlayedGame]], list[str]]:
-    """Three rounds on one actor, and what a person was told."""
+    """Play three rounds on one actor; return its games and the lines for a person."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     said: list[str] = []
@@ -81,7 +81,7 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
 async def test_what_is_dealt_outlives_the_actor_and_comes_once(
     dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is dealt while the process is dead is among it."""
+    """All dealt games are played exactly once, also those dealt while the process is dead."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     config = config_of(tiny_folder, loop={"mode": "async"})
@@ -129,7 +129,7 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The newest version comes back from memory, those before it from their checkpoints."""
+    """A successor restores the newest version from memory, and earlier ones from checkpoints."""
     monkeypatch.setattr(Mortal, "dies_after", [])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     caplog.set_level("ERROR")  # a warning of the death, kept for a report, would keep the adapter

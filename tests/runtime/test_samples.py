@@ -1,4 +1,4 @@
-"""What an actor has handed over outlives it: its samples are trained on whole."""
+"""Samples that an actor has handed over outlive it: the learner trains on all of them."""
 
 import asyncio
 import os

@@ -23,7 +23,7 @@ from unstable.types import ActorState, PackedTrajectory, PlayedGame
 
 
 class Scored:
-    """What a process plays with: a collector whose engine is scripted, and one reward term."""
+    """A process's means of play: a collector whose engine is scripted, and one reward term."""
 
     def __init__(self, made: Collector) -> None:
         self.collector = made
@@ -32,7 +32,7 @@ class Scored:
 
 
 class Handle:
-    """What Ray's handle of a process would be, in this one; notes what was sent."""
+    """Stand-in for Ray's handle of a process, within this one; records each message."""
 
     def __init__(self, *, tells_state: bool = False, in_flight: int = 16) -> None:
         self.collector = collector(Scripted(lambda: 2), in_flight)

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in the API's own form, and costs nobody else anything."""
+"""Errors of a request are reported in the API's own form, and cost no other client anything."""
 
 import json
 from collections.abc import AsyncIterator, Mapping

@@ -1,4 +1,4 @@
-"""Who is slow, goes away or asks too much costs nobody else anything; a dead engine is said."""
+"""A slow, absent or greedy client costs no other anything; a dead engine is reported."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ async def until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
 async def opened(
     served: Endpoint, body: dict[str, Any], promised: int | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which a chat has been asked for, or a part of one that is longer."""
+    """Open a connection and send a chat, or the start of one that is `promised` bytes long."""
     text = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, limit=2**24)
     head = (
@@ -72,7 +72,7 @@ async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None
 
 
 async def test_a_client_that_leaves_a_stream_frees_its_slot(tiny_folder: Path) -> None:
-    """Of the real engine: what waits behind it is answered then."""
+    """When a client leaves a stream, the real engine answers the request that waits behind it."""
     config = served_config(
         model={"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
         actors={"games_in_flight": 1},
@@ -227,7 +227,7 @@ async def test_a_dead_engine_is_said_to_all_and_to_who_serves(is_streamed: bool)
 
 
 async def finished(client: openai.AsyncOpenAI, is_streamed: bool) -> Exception:
-    """How a chat fails, before it or in the middle."""
+    """Return the error with which a chat fails, at its start or in the middle."""
     with pytest.raises(openai.APIError) as found:
         if not is_streamed:
             await client.chat.completions.create(**ASKED)

@@ -110,7 +110,7 @@ async def test_prompts_in_a_list_are_answered_in_their_order(served: Endpoint) -
 
 
 async def test_an_echo_has_the_prompts_own_logprobs(served: Endpoint) -> None:
-    """What multiple choice needs: each token's, and whether it is the likeliest."""
+    """An echo has each prompt token's logprob and the likeliest token, for multiple choice."""
     greedy: dict[str, Any] = {"model": "base", "temperature": 0, "max_tokens": 4}
     async with served.client() as client:
         start = await client.completions.create(**greedy, prompt="Once upon", logprobs=1)

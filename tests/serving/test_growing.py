@@ -25,7 +25,7 @@ def decoded(ids: list[int]) -> str:
 
 
 def grown(ids: list[int], stops: list[str], step: int = 1) -> tuple[list[str], str]:
-    """The pieces, and the whole answer: that of the ids up to the one that completes a stop."""
+    """Return the pieces, and the whole answer, which ends at the id that completes a stop."""
     growing, pieces, heard = Growing(decoded, stops), list[str](), list[int]()
     for place in range(0, len(ids), step):
         heard += ids[place : place + step]

@@ -145,7 +145,7 @@ async def test_64_clients_get_their_own_answers(tmp_path: Path, tiny_folder: Pat
 
 
 def check(output: str, tally: Counter[str], known: dict[int, str], before: int) -> None:
-    """What the command says that it has served is what the clients have got."""
+    """Assert that the command's tally of served requests agrees with the clients' own."""
     line = output.splitlines()[-1].replace(",", "")
     answered, of = map(int, re.findall(r"^served (\d+) of (\d+) requests", line)[0])
     others = {how: int(number) for number, how in re.findall(r"(\d+) (refused|left|failed)", line)}

@@ -1,4 +1,4 @@
-"""Requests as values: whatever comes in is one, or a line that says what is wrong."""
+"""Requests as values: any input becomes a request, or one line that names its mistake."""
 
 import json
 from typing import Any

@@ -58,7 +58,7 @@ async def played(collector: Collector, player: str, env: str, seed: int) -> Game
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What OpenAI's client made of each reply."""
+    """Collect each reply as OpenAI's client parses it."""
     monkeypatch.setenv("A_KEY", "any")
     replies, reply = [], OpenAIPlayer._reply
 

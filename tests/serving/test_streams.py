@@ -1,4 +1,4 @@
-"""Streams: joined they are the whole answer, whatever is asked for besides."""
+"""The pieces of a stream join to the whole answer, with any other option of the request."""
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
@@ -68,7 +68,7 @@ async def test_characters_of_many_tokens_come_whole_up_to_a_stop(stop: Any) -> N
 
 
 def engine_ids(ids: list[int], end: int, tokenizer: Any, stops: Sequence[str]) -> list[int]:
-    """Those up to the one that completes a stop, after which none is asked for."""
+    """Return the ids up to the one that completes a stop, where the engine ends its answer."""
     for count in range(1, len(ids) + 1):
         if any(stop in tokenizer.decode(ids[:count]) for stop in stops):
             return ids[:count]
@@ -101,7 +101,7 @@ async def test_a_stream_has_the_tokens_and_logprobs_of_the_whole(served: Endpoin
 
 
 def near(found: Any, wanted: Any) -> None:
-    """The same tokens, and logprobs up to the rounding that other company brings."""
+    """Assert equal tokens, and logprobs that differ only by the rounding of other batches."""
     assert [token for token, _, _ in found] == [token for token, _, _ in wanted]
     for (_, one, others), (_, other, likeliest) in zip(found, wanted, strict=True):
         assert one == pytest.approx(other, abs=1e-4)

@@ -1,4 +1,4 @@
-"""What vLLM serves at the endpoint: SmolLM2 in float32 on its CPU build."""
+"""The endpoint with vLLM as its engine: SmolLM2 in float32 on the CPU build."""
 
 import asyncio
 from typing import Any

@@ -20,7 +20,7 @@ Visit = tuple[Shown, int, int]  # decision, action, seat
 def games(
     tree: Tree, policy: Policy, node: Node, forfeits: bool
 ) -> Iterator[tuple[float, list[Visit], tuple[float, ...]]]:
-    """Every game from a position on: probability, its moves and pay-offs, of illegal ones None."""
+    """Yield every game from a position on: probability, moves (-1 for a forfeit) and payoffs."""
     if not node.children:
         yield 1.0, [], node.payoffs
         return

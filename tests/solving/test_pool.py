@@ -1,4 +1,4 @@
-"""What a policy wins from each of some others, exactly."""
+"""Exact winnings of a policy against each of several others."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_who_bets_wins_the_ante_of_who_folds() -> None:
 
 
 def plainly(tree: Tree, own: Policy, other: Policy, forfeits: bool) -> float:
-    """The same, path by path: each end times how probable it is."""
+    """Compute `won_from` path by path: the sum of each end's payoff times its probability."""
 
     def below(node: Node, seat: int) -> float:
         if not node.children:
@@ -51,7 +51,7 @@ def plainly(tree: Tree, own: Policy, other: Policy, forfeits: bool) -> float:
 
 @every_row("legal", 1.0, 0.8)
 def test_no_pool_answers_better_than_a_best_response(legal: float) -> None:
-    """What one wins the other loses, and the exploitability bounds the least from below."""
+    """One player's gain is the other's loss; exploitability bounds the least gain from below."""
     tree = kuhn()
     own, *others = (drawn(tree, seed, legal) for seed in range(6))
     for forfeits in (False, True):

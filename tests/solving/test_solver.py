@@ -25,7 +25,7 @@ def end(tree: Tree) -> None:
 
 
 async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None:
-    """What a question raises is raised here; a process that ends is an error."""
+    """Answers and errors of a question arrive here; a process that ends raises an error."""
     here = LocalSolver(GAME)
     apart = Worker("the process that solves it", partial(answering, GAME, MOST_NODES))
     asked, rounds = asyncio.create_task(apart.ask(decisions)), 0

@@ -85,7 +85,7 @@ def test_the_command_of_a_run_makes_its_config(tmp_path: Path) -> None:
 def played(
     league: League, turn: MemberTurn, kind: Any, version: int, scores: dict[str, str]
 ) -> None:
-    """Put games of a run on file: by opponent, a letter for each, won, drawn or lost."""
+    """Write games of a run: for each opponent, one letter per game, won, drawn or lost."""
     run, values = league.folder.run(turn.name), {"w": 1.0, "d": 0.0, "l": -1.0}
     if not run.config.is_file():
         run.checkpoint(2).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a league's file says, and that mistakes in it are one line each."""
+"""League files are read as written, and each mistake in one is reported in one line."""
 
 from hypothesis import given
 from hypothesis import strategies as st

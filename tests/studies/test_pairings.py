@@ -1,4 +1,4 @@
-"""The design of tournaments: balanced, paired, decided by the results alone; pay-offs by pair."""
+"""The design of tournaments: balanced, paired, decided by the results alone; payoffs by pair."""
 
 import random
 from collections import Counter
@@ -39,7 +39,7 @@ def design(*players: str, **changes: object) -> Design:
 
 
 def played(spec: GameSpec) -> GameResult:
-    """As strong as the players are, by chance that follows from the game's number."""
+    """Draw a result by the players' strengths, with noise that is seeded by the game's id."""
     chance = random.Random(spec.game_id)
     worth = {at: STRENGTH[spec.seats[at[0]].player.name] + chance.gauss(0, 1) for at in spec.sides}
     best = max(worth, key=lambda side: worth[side])

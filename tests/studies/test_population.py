@@ -1,4 +1,4 @@
-"""Who trains when in a league, whom each role meets, and how often."""
+"""League schedules: when each member trains, which opponents it meets, and how often."""
 
 import math
 from collections import Counter

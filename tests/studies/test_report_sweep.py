@@ -1,4 +1,4 @@
-"""What a sweep's runs come to: hand-worked figures over seeds, the table, the page."""
+"""Results of a sweep: hand-worked figures over seeds, the table, the page."""
 
 import json
 import math

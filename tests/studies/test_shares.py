@@ -1,4 +1,4 @@
-"""How many runs a machine is good for at once, and what each of them may use."""
+"""The number of runs that fit a machine at once, and each run's share of it."""
 
 from tests.helpers.machines import QWEN, machine
 from tests.helpers.mistakes import line_of

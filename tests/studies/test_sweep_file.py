@@ -1,4 +1,4 @@
-"""What a sweep's file says: settings by a grid, a list or draws; mistakes are one line each."""
+"""Sweep files: settings by a grid, a list or draws; each mistake is reported in one line."""
 
 import itertools
 from typing import Any

@@ -47,7 +47,7 @@ def play(words: Sequence[str], place: Path, **options: Any) -> dict[str, Any]:
 
 
 def games(folder: Path) -> list[dict[str, Any]]:
-    """As they are on file, but for the time that they took."""
+    """Read the recorded games, without their durations."""
     found = rows(folder / "games/eval-000000.jsonl")
     for each in found:
         del each["seconds"]
@@ -85,7 +85,7 @@ def won(games: Sequence[tuple[str, str]]) -> list[Ranking]:
 
 
 def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
-    """Those beside the reference overlap where the difference of the two is sure."""
+    """The headline uses the difference of the first two, even if their intervals overlap."""
     few = [("expert", "random")] * 10 + [("base", "random")] * 6 + [("random", "base")]
     direct = [("expert", "base")] * 40 + [("base", "expert")] * 10
     sure = rated(won(few + direct), 1.0)
@@ -285,7 +285,7 @@ def test_the_pages_example_prints_its_text(here: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.slow
 def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
-    """Of one base; a run of another is refused before a model is loaded."""
+    """Versions of one base model meet; a run of another base is refused before a model loads."""
     one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
     shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]

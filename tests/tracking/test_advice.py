@@ -1,4 +1,4 @@
-"""What is said where nearly none of the policy's first answers is legal."""
+"""Advice to the user if almost none of the policy's first answers are legal."""
 
 from tests.helpers import builders
 from tests.helpers.tracking import make_config

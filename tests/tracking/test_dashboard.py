@@ -1,4 +1,4 @@
-"""The dashboard shows the numbers at every size of terminal, and never stands in the way."""
+"""The dashboard shows the numbers at every size of terminal, and never disturbs the run."""
 
 import io
 import json
@@ -157,7 +157,7 @@ def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, he
 
 @every_row("width, height", *SIZES)
 def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, height: int) -> None:
-    """As they do after the evaluation of version 0."""
+    """Ratings are shown before any training game, as after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
     text = render(tracker.view, width, height)

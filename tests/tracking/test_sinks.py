@@ -130,7 +130,7 @@ def test_a_sink_sees_its_methods_alone(tmp_path: Path, sink: Noting, seen: list[
 
 
 class Broken(Sink):
-    """A sink that fails whatever it is given."""
+    """A sink that fails at every call."""
 
     error: type[BaseException] = RuntimeError
 
@@ -146,7 +146,7 @@ class Broken(Sink):
 
 
 class Leaving(Broken):
-    """It calls `sys.exit`."""
+    """A sink that calls `sys.exit`."""
 
     error = SystemExit
 
@@ -169,7 +169,7 @@ def test_a_sink_that_fails_is_said_once(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 class Plain(Sink):
-    """As the config names one: made with config and folder."""
+    """A custom sink that the config names; the tracker makes it with config and folder."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.file = folder.root / f"of {config.loop.steps} updates.txt"
@@ -302,7 +302,7 @@ def test_no_tensorboard_is_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch
 
 
 def wandb_records(path: Path) -> Iterator[Any]:
-    """What `wandb sync` would send: the file is LevelDB's log, of blocks of 32 KiB."""
+    """Yield the records that `wandb sync` would send, from LevelDB's log of 32 KiB blocks."""
     record: Any = import_module("wandb.proto.wandb_internal_pb2").Record
     data, at, whole = path.read_bytes(), 7, b""
     while at + 7 <= len(data):

@@ -1,4 +1,4 @@
-"""What the tracker writes is what happened, and no sink can stop a run."""
+"""The tracker writes the run's true figures, and no sink can stop a run."""
 
 import dataclasses
 import json
@@ -401,7 +401,7 @@ RATINGS = (
 
 @pytest.fixture
 def left_folder(tmp_path: Path) -> RunFolder:
-    """What a run has left."""
+    """Make a folder with the metrics and ratings of an earlier run."""
     folder = RunFolder(tmp_path / "left")
     folder.root.mkdir()
     folder.metrics.write_text(METRICS)
@@ -474,7 +474,7 @@ def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
-    """As with `run.sh | head -1`: Rich itself would end the process."""
+    """A closed pipe, as with `run.sh | head -1`, ends no run, although Rich alone would exit."""
     code = (
         "import sys; from pathlib import Path; from tests.helpers.tracking import *\n"
         f"t = Tracker(make_config(), RunFolder(Path({str(tmp_path / 'run')!r})))\n"

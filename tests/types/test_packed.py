@@ -1,4 +1,4 @@
-"""What goes from the process that played to the one that learns arrives to the bit."""
+"""Trajectories and batches arrive at the learner exactly as actors send them, to the bit."""
 
 import math
 import pickle

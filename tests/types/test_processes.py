@@ -1,4 +1,4 @@
-"""A process is told apart from whoever gets its id later, and nobody else is signalled."""
+"""A process differs from a later one with the same id, and no other process gets its signal."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Who plays and who won: what evaluation, ratings and tables all rest on."""
+"""Players and standings, on which evaluation, ratings and tables all depend."""
 
 from hypothesis import given
 from hypothesis import strategies as st
