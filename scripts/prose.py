@@ -81,7 +81,9 @@ def findings(path: Path, known: list[Rule]) -> Iterator[str]:
 
 def files(paths: list[Path]) -> list[Path]:
     """List the Python and Markdown files below the paths, by default those of the repository."""
-    named = paths or [ROOT / name for name in ("unstable", "docs", ".agents", "bench", "examples")]
+    named = paths or [
+        ROOT / name for name in ("unstable", "tests", "docs", ".agents", "bench", "examples")
+    ]
     named += [] if paths else sorted(ROOT.glob("*.md"))
     found = [each for path in named for each in (path.rglob("*") if path.is_dir() else [path])]
     kept = [each for each in found if each.suffix in (".py", ".md")]
