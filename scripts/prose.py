@@ -21,6 +21,7 @@ STARTS = re.compile(
 )
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!-- metrics.*?<!-- end -->", re.M | re.S)
 TEXTS = ("description", "help")
+FOLDERS = ("unstable", "tests", "docs", ".agents", "bench", "examples")
 
 
 class Rule(NamedTuple):
