@@ -10,7 +10,6 @@ import pytest
 from tests.helpers.collector import specs
 from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs, one_game
 from tests.helpers.programs import KUHN, own_kuhn
-from tests.helpers.rows import each_row
 from unstable.commands.prepare import check_free
 from unstable.config import ConfigError
 from unstable.drivers import driving
@@ -218,10 +217,12 @@ async def test_a_result_that_says_nothing_right_leaves_the_game_open(tmp_path):
         assert (result.forfeit, result.outcomes) == (1, [0.0, -1.0])
 
 
-@each_row(
+@pytest.mark.parametrize(
     "said, status, why",
-    ({"payoffs": [9, -9]}, 422, r"more than games.payoff_scale = 2"),
-    ({"error": "the dealer\nis ill"}, 200, "the program gave the game up: the dealer is ill"),
+    [
+        ({"payoffs": [9, -9]}, 422, r"more than games.payoff_scale = 2"),
+        ({"error": "the dealer\nis ill"}, 200, "the program gave the game up: the dealer is ill"),
+    ],
 )
 async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, status, why):
     async with one_game(tmp_path) as game:

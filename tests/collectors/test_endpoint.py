@@ -17,7 +17,7 @@ from tests.helpers.endpoint import Reply, Server, ask, opponent, says
 from tests.helpers.loop import make_context
 from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_tokenizer
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines
 from unstable.collectors.collector import Collector
 from unstable.collectors.players.ledger import Ledger, Spent
@@ -30,12 +30,14 @@ from unstable.rewards.oracles.service import Service
 from unstable.types import GameFailure, GameResult, PlayerId, SpentError
 
 
-@each_row(
+@pytest.mark.parametrize(
     "failures",
-    [Reply(429, {})],
-    [Reply(500, {}), Reply(503, "busy"), Reply(429, {})],
-    [Reply(hangs_up=True)],
-    [Reply(wait_s=2.0)],
+    [
+        [Reply(429, {})],
+        [Reply(500, {}), Reply(503, "busy"), Reply(429, {})],
+        [Reply(hangs_up=True)],
+        [Reply(wait_s=2.0)],
+    ],
     ids=["too many", "several", "lost", "slow"],
 )
 async def test_a_passing_fault_is_asked_again(server: Server, failures: Sequence[Reply]) -> None:
@@ -151,16 +153,18 @@ def collector(
     return Collector(config, Scripted(), tiny_tokenizer())
 
 
-@each_row(
+@pytest.mark.parametrize(
     "reply, error",
-    (Reply(500, {}), "InternalServerError"),
-    (Reply(wait_s=1.0), "APITimeoutError"),
-    (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
-    (Reply(body={"choices": []}), "sent no answer but"),
-    (Reply(body={"choices": None}), "sent no answer but"),
-    (Reply(body=[1, 2]), "sent no answer but"),
-    (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
-    (says(["[4]"]), "sent no answer but"),
+    [
+        (Reply(500, {}), "InternalServerError"),
+        (Reply(wait_s=1.0), "APITimeoutError"),
+        (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
+        (Reply(body={"choices": []}), "sent no answer but"),
+        (Reply(body={"choices": None}), "sent no answer but"),
+        (Reply(body=[1, 2]), "sent no answer but"),
+        (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
+        (says(["[4]"]), "sent no answer but"),
+    ],
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
 async def test_a_lasting_fault(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
@@ -262,10 +266,12 @@ def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> No
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@0", "random"}
 
 
-@each_row(
+@pytest.mark.parametrize(
     "setting, words",
-    ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
-    ({"ledger": "PAGE"}, "cannot be counted in"),
+    [
+        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
+        ({"ledger": "PAGE"}, "cannot be counted in"),
+    ],
 )
 def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
     server: Server, tmp_path: Path, setting: dict[str, str], words: str

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.helpers.mistakes import refused
-from tests.helpers.rows import each_row
 from tests.helpers.tracking import make_tracker
 from unstable.cli import run
 from unstable.config import ConfigError
@@ -115,11 +114,13 @@ def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[s
     assert code == 1 and "nothing was written for 1 min 30 s on elsewhere" in lines["state"]
 
 
-@each_row(
+@pytest.mark.parametrize(
     "word, reason, code, then",
-    ("ended", "all updates made", 0, "unstable eval "),
-    ("interrupted", "", 0, "to go on: unstable train --resume "),
-    ("failed", "no space is left", 1, "to go on: unstable train --resume "),
+    [
+        ("ended", "all updates made", 0, "unstable eval "),
+        ("interrupted", "", 0, "to go on: unstable train --resume "),
+        ("failed", "no space is left", 1, "to go on: unstable train --resume "),
+    ],
 )
 def test_a_run_that_is_over(
     word: str,
@@ -166,13 +167,15 @@ def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFix
     )
 
 
-@each_row(
+@pytest.mark.parametrize(
     "content",
-    "",
-    "[" * 100_000,
-    "[1]",
-    '{"phase": 1, "waits": [1], "state": {}, "pid": [], "written": "x"}',
-    '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
+    [
+        "",
+        "[" * 100_000,
+        "[1]",
+        '{"phase": 1, "waits": [1], "state": {}, "pid": [], "written": "x"}',
+        '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
+    ],
 )
 def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
     content: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,6 @@ import pytest
 from tests.helpers.cli import ran
 from tests.helpers.machines import QWEN, VERSIONS, machine
 from tests.helpers.models import hollow_files
-from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
@@ -31,11 +30,16 @@ def qwen(tmp_path: Path) -> RunConfig:
     return load("qwen3_24gb", {"model.name": str(folder), "loop.steps": 3, "learner.num": 1})
 
 
-@each_row(
+@pytest.mark.parametrize(
     "here, words",
-    (machine(1), ["1 on GPU 0, vllm engine", "gradient_checkpointing is on"]),
-    (machine(4), ["GPU 3: NVIDIA L4, 24.0 GB", "3 on GPU 0, 1, 2, vllm", "1 on GPU 3", "at once"]),
-    (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
+    [
+        (machine(1), ["1 on GPU 0, vllm engine", "gradient_checkpointing is on"]),
+        (
+            machine(4),
+            ["GPU 3: NVIDIA L4, 24.0 GB", "3 on GPU 0, 1, 2, vllm", "1 on GPU 3", "at once"],
+        ),
+        (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
+    ],
 )
 def test_what_would_run_is_printed(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
@@ -54,11 +58,13 @@ def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[
     assert "on the processor, embedded engine" in printed
 
 
-@each_row(
+@pytest.mark.parametrize(
     "here, words",
-    (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
-    (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
-    (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
+    [
+        (machine(1, 8.0), ["error", "GB", "use a smaller model"]),
+        (machine(2, packages=VERSIONS | {"vllm": "0.11.0"}), ["vllm 0.11.0", "pip install 'vllm<"]),
+        (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
+    ],
 )
 def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]

@@ -23,7 +23,6 @@ from tests.helpers.cli import in_process, unstable
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run, prompts_of
 from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter
-from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.export import export
 from unstable.config import ConfigError, ModelConfig, RunConfig, parse
@@ -221,11 +220,13 @@ def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter
     assert not (folder.root / "exports").exists()
 
 
-@each_row(
+@pytest.mark.parametrize(
     "arguments, line",
-    (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
-    (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
-    (["nowhere"], "holds no config.yaml"),
+    [
+        (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
+        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
+        (["nowhere"], "holds no config.yaml"),
+    ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[str], line: str) -> None:
     refused(re.escape(line), run, ["export", *arguments])

@@ -24,7 +24,6 @@ from tests.helpers.endpoint import Reply, Server, ask, says
 from tests.helpers.learners import make_batch, make_learner, make_sample, save_model
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model
-from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.finished import is_whole
 from unstable.commands.prepare import check
@@ -149,12 +148,14 @@ def test_an_adapters_pickles_are_never_read(exploded: Path, tmp_path: Path) -> N
     assert not exploded.exists()
 
 
-@each_row(
+@pytest.mark.parametrize(
     "name, size, words",
-    ("../../outside", 1, "may hold"),
-    ("/tmp/outside", 1, "may hold"),
-    ("adapter_model.bin", 1, "may hold"),
-    ("adapter_model.safetensors", 2**30, "would unpack to"),
+    [
+        ("../../outside", 1, "may hold"),
+        ("/tmp/outside", 1, "may hold"),
+        ("adapter_model.bin", 1, "may hold"),
+        ("adapter_model.safetensors", 2**30, "would unpack to"),
+    ],
 )
 def test_a_zip_leaves_its_folder_in_no_way(
     name: str, size: int, words: str, tmp_path: Path
@@ -304,12 +305,14 @@ def test_a_word_that_stands_in_for_a_key_is_no_secret(monkeypatch: pytest.Monkey
     assert escape_control("EMPTY") == "EMPTY"
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes",
-    {"base_url": f"http://me:{CANARY}@host/v1"},
-    {"base_url": f"https://host/v1?key={CANARY}"},
-    {"api_key_env": CANARY},
-    {"api_key": CANARY},
+    [
+        {"base_url": f"http://me:{CANARY}@host/v1"},
+        {"base_url": f"https://host/v1?key={CANARY}"},
+        {"api_key_env": CANARY},
+        {"api_key": CANARY},
+    ],
 )
 def test_a_config_takes_no_key_and_its_mistake_shows_none(changes: dict[str, str]) -> None:
     opponent = {"kind": "openai", "model": "m", **changes}

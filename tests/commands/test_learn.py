@@ -15,7 +15,6 @@ from tests.helpers.loop import lines
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.recorded import MortalLearner, processes, recorded_run
 from tests.helpers.resume import rows, weights
-from tests.helpers.rows import each_row
 from unstable.cli import run as command
 from unstable.commands.learn import learn, offline_data, origin_of, read_offline
 from unstable.commands.resume import resume
@@ -200,11 +199,13 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
     assert read_offline(config, new) is not None
 
 
-@each_row(
+@pytest.mark.parametrize(
     "name, change, said",
-    ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "the ids of game .* are anot"),
-    ("token_ids", lambda ids: [10_000, *ids[1:]], "the ids of game .* are another tokenizer's"),
-    ("logprobs", lambda each: [5.0] * len(each), "nothing is left to train on"),
+    [
+        ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "the ids of game .* are anot"),
+        ("token_ids", lambda ids: [10_000, *ids[1:]], "the ids of game .* are another tokenizer's"),
+        ("logprobs", lambda each: [5.0] * len(each), "nothing is left to train on"),
+    ],
 )
 def test_games_that_the_model_did_not_play_are_refused(
     run: RunFolder, tmp_path: Path, name: str, change: Any, said: str
@@ -235,36 +236,38 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
     assert groups[: len(alone.sizes)] == list(alone.groups(range(len(alone.sizes)), window=50))
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes, words",
-    (
-        {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
-        "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
-    ),
-    ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
-    (
-        {"learner.algorithm.name": "rloo", "learn.winners": True},
-        "learn.winners = true: rloo compares the trajectories of a group, and winners are",
-    ),
-    ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
-    ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
-    ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
-    (
-        {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},
-        "learn.judged.file = 'judged/kind.jsonl': no such file in ",
-    ),
-    (
-        {"buffer.rewards": [{"term": "outcome", "weight": 2.0}]},
-        "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
-    ),
-    ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
-    ({"learner.algorithm.name": "vrpo"}, "'vrpo' needs sampling.moves = 'legal', and "),
-    ({"learner.algorithm.name": "distill"}, "'distill' needs sampling.moves = 'expert', and "),
-    ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce learns from no pairs; take"),
-    (
-        {"learn.pairs": "none.jsonl", "learner.algorithm": DPO},
-        "learn.pairs = 'none.jsonl': no such file; give a JSONL file",
-    ),
+    [
+        (
+            {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
+            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
+        ),
+        ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
+        (
+            {"learner.algorithm.name": "rloo", "learn.winners": True},
+            "learn.winners = true: rloo compares the trajectories of a group, and winners are",
+        ),
+        ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
+        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
+        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
+        (
+            {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},
+            "learn.judged.file = 'judged/kind.jsonl': no such file in ",
+        ),
+        (
+            {"buffer.rewards": [{"term": "outcome", "weight": 2.0}]},
+            "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
+        ),
+        ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
+        ({"learner.algorithm.name": "vrpo"}, "'vrpo' needs sampling.moves = 'legal', and "),
+        ({"learner.algorithm.name": "distill"}, "'distill' needs sampling.moves = 'expert', and "),
+        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce learns from no pairs; take"),
+        (
+            {"learn.pairs": "none.jsonl", "learner.algorithm": DPO},
+            "learn.pairs = 'none.jsonl': no such file; give a JSONL file",
+        ),
+    ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
     changes: dict[str, Any], words: str, run: RunFolder, tmp_path: Path

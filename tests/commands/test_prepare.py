@@ -8,7 +8,6 @@ import pytest
 
 from tests.helpers.machines import LARGE, SMALL, machine
 from tests.helpers.models import random_adapter
-from tests.helpers.rows import each_row
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
 from unstable.config import ConfigError, RunConfig, load, parse
@@ -52,16 +51,18 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return prepared
 
 
-@each_row(
+@pytest.mark.parametrize(
     "here, options",
-    (machine(), SMALL),
-    (machine(cores=1, memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL),
-    (machine(bfloat16=False), SMALL | {"actors.num": 3}),
-    (machine(1), LARGE),
-    (machine(1), LARGE | {"loop.mode": "sync"}),
-    (machine(2, packages={"torch": "2.13.0"}), SMALL | {"actors.engine": "embedded"}),
-    (machine(2, 12.0), LARGE),
-    (machine(4, 80.0), LARGE | {"learner.num": 2}),
+    [
+        (machine(), SMALL),
+        (machine(cores=1, memory_bytes=6_000_000_000, free_bytes=5_000_000_000), SMALL),
+        (machine(bfloat16=False), SMALL | {"actors.num": 3}),
+        (machine(1), LARGE),
+        (machine(1), LARGE | {"loop.mode": "sync"}),
+        (machine(2, packages={"torch": "2.13.0"}), SMALL | {"actors.engine": "embedded"}),
+        (machine(2, 12.0), LARGE),
+        (machine(4, 80.0), LARGE | {"learner.num": 2}),
+    ],
 )
 @pytest.mark.parametrize("learner", [True, False])
 def test_all_is_decided(here: Machine, options: dict[str, Any], learner: bool, on: Any) -> None:

@@ -18,7 +18,6 @@ from tests.helpers.builders import asking
 from tests.helpers.cli import ran
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
-from tests.helpers.rows import each_row
 from tests.helpers.terminals import listing, make_run, run_config, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
@@ -137,17 +136,19 @@ def longer(record: Record) -> None:
     record["turns"].append(dict(record["turns"][-1], index=len(record["turns"])))
 
 
-@each_row(
+@pytest.mark.parametrize(
     "change, line",
-    (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
-    (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-    (other_tokens, r"differs at turn 1: main@1 answered"),
-    (other_prompt, r"differs at turn 1: the prompt's tokens"),
-    (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
-    (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
-    (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
-    (other_outcome, r"differs at the end: outcomes: recorded \["),
-    (longer, r"the game is over after \d turns, in the record after \d"),
+    [
+        (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
+        (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
+        (other_tokens, r"differs at turn 1: main@1 answered"),
+        (other_prompt, r"differs at turn 1: the prompt's tokens"),
+        (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
+        (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
+        (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
+        (other_outcome, r"differs at the end: outcomes: recorded \["),
+        (longer, r"the game is over after \d turns, in the record after \d"),
+    ],
 )
 def test_what_differs_first_is_said(
     copied: RunFolder,

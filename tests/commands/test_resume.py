@@ -18,7 +18,6 @@ from examples.loop import loop as own_loop
 from tests.helpers.loop import Begin, lines, make_context, played, publish_start
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.resume import rows, trained_on, weights
-from tests.helpers.rows import each_row
 from unstable.commands.resume import MAY_CHANGE, changed, find_point, fork, resume, rewind
 from unstable.commands.train import Loop
 from unstable.config import ConfigError, RunConfig, fields
@@ -350,14 +349,16 @@ async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Pa
     assert [*context.in_flight.values()] == dealt[2:]
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes, left",
-    ({"opponents": "base"}, 8),
-    ({"opponents": ["base", "random"]}, 16),
-    ({"games": 6}, 16),
-    ({"games": 2, "temperature": 0.0}, 4),
-    ({"votes": 3}, 8),
-    ({"constrained": True}, 0),
+    [
+        ({"opponents": "base"}, 8),
+        ({"opponents": ["base", "random"]}, 16),
+        ({"games": 6}, 16),
+        ({"games": 2, "temperature": 0.0}, 4),
+        ({"votes": 3}, 8),
+        ({"constrained": True}, 0),
+    ],
 )
 async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
     begin: Begin, tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
@@ -399,32 +400,34 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
     assert rows(folder) == rows(whole)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "path, value",
-    ("version", "x"),
-    ("version", 3),
-    ("version", True),
-    ("finalized", 1),
-    ("marks", 3),
-    ("marks", {"metrics.jsonl": 0}),
-    ("marks.metrics.jsonl", -1),
-    ("marks.metrics.jsonl", 0.5),
-    ("marks.../victim.txt", 0),
-    ("published", [[]]),
-    ("oldest", -(10**12)),
-    ("registry", {}),
-    ("registry.ratings", {}),
-    ("registry.ratings.main@9", [25.0, 8.0]),
-    ("schedule.now.random", [3, [1, 2], None]),
-    ("schedule.shares", {"friends": 1.0}),
-    ("guard.histories", [1]),
-    ("buffer.dropped", {}),
-    ("in_flight", [-1]),
-    ("in_flight", ["1"]),
-    ("in_flight", [10**12]),
-    ("old_in_flight", [{"game": 1}]),
-    ("tracker.play", []),
-    ("actors", [{}]),
+    [
+        ("version", "x"),
+        ("version", 3),
+        ("version", True),
+        ("finalized", 1),
+        ("marks", 3),
+        ("marks", {"metrics.jsonl": 0}),
+        ("marks.metrics.jsonl", -1),
+        ("marks.metrics.jsonl", 0.5),
+        ("marks.../victim.txt", 0),
+        ("published", [[]]),
+        ("oldest", -(10**12)),
+        ("registry", {}),
+        ("registry.ratings", {}),
+        ("registry.ratings.main@9", [25.0, 8.0]),
+        ("schedule.now.random", [3, [1, 2], None]),
+        ("schedule.shares", {"friends": 1.0}),
+        ("guard.histories", [1]),
+        ("buffer.dropped", {}),
+        ("in_flight", [-1]),
+        ("in_flight", ["1"]),
+        ("in_flight", [10**12]),
+        ("old_in_flight", [{"game": 1}]),
+        ("tracker.play", []),
+        ("actors", [{}]),
+    ],
 )
 def test_a_state_of_another_shape_is_not_whole(
     tmp_path: Path, whole: RunFolder, path: str, value: Any
@@ -495,23 +498,25 @@ async def test_what_may_not_change_is_one_line(tmp_path: Path, whole: RunFolder)
     refused("nothing to go on from .it ended before its first", resume, tmp_path, {})
 
 
-@each_row(
+@pytest.mark.parametrize(
     "origin, changes, problem",
-    ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
-    ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
-    ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
-    ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
-    (
-        {"name": "ppo", "critic": None},
-        {"critic": {"kind": "head"}},
-        "algorithm.critic.kind = 'head': the state is one of a run with None",
-    ),
-    (
-        {"name": "ppo"},
-        {"critic.kind": "adapter"},
-        "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
-    ),
-    ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
+    [
+        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
+        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
+        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
+        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
+        (
+            {"name": "ppo", "critic": None},
+            {"critic": {"kind": "head"}},
+            "algorithm.critic.kind = 'head': the state is one of a run with None",
+        ),
+        (
+            {"name": "ppo"},
+            {"critic.kind": "adapter"},
+            "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
+        ),
+        ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
+    ],
 )
 def test_a_fork_whose_state_does_not_fit_is_one_line(
     tmp_path: Path, origin: dict[str, Any], changes: dict[str, Any], problem: str

@@ -24,7 +24,6 @@ from tests.helpers.loop import lines, make_actor
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.recorded import MortalLearner, processes
-from tests.helpers.rows import each_row
 from unstable.cli import run
 from unstable.commands.diagnosis import condition_of, status_of
 from unstable.commands.prepare import settle
@@ -384,52 +383,57 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
     assert read_adapter(folder.adapter, "taught").weights
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes, words",
-    ({"sft": {"data": [{"kind": "expert", "game": "Nim"}]}}, "sft.data.0.game = 'Nim': not am"),
-    (
-        {"games": [{"env": "PigDice-v0"}]},
-        "sft.data.0: PigDice-v0 has no expert; these games have one: TicTacToe,",
-    ),
-    (
-        {"sft": {"data": [{"kind": "expert", "rationale": True}]}, "games": [{"env": "Nim-v0"}]},
-        "rationale = true: the prompt style 'compact' of Nim-v0",
-    ),
-    (
-        {
-            "games": [{"env": "Chopsticks-v0"}],
-            "eval": {"opponents": ["base"]},
-            "opponents": {"draw": {"fixed": 0}, "fixed": []},
-            "sft": {"data": [{"kind": "legal_moves"}]},
-        },
-        "sft.data.0: Chopsticks-v0 lists no legal moves; set games.0.legal_moves",
-    ),
-    (
-        {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},
-        "sft.data.0.files.0 = 'nowhere': no training games there; give a run's folder",
-    ),
-    (
-        {"sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]}},
-        "sft.data.0.path = 'nowhere': no such file; give a JSONL file",
-    ),
-    (
-        {
-            "games": [NIM, {"env": "TicTacToe-v0"}],
-            "sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]},
-        },
-        "sft.data.0.game is missing; name one of Nim-v0, TicTacToe-v0",
-    ),
-    (
-        {"sampling": {"max_tokens": 4}},
-        "sampling.max_tokens = 4: 7 of 7 examples are longer, which play would cut off; set "
-        "it to 6",
-    ),
-    ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
-    ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
-    (
-        {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
-        "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",
-    ),
+    [
+        ({"sft": {"data": [{"kind": "expert", "game": "Nim"}]}}, "sft.data.0.game = 'Nim': not am"),
+        (
+            {"games": [{"env": "PigDice-v0"}]},
+            "sft.data.0: PigDice-v0 has no expert; these games have one: TicTacToe,",
+        ),
+        (
+            {
+                "sft": {"data": [{"kind": "expert", "rationale": True}]},
+                "games": [{"env": "Nim-v0"}],
+            },
+            "rationale = true: the prompt style 'compact' of Nim-v0",
+        ),
+        (
+            {
+                "games": [{"env": "Chopsticks-v0"}],
+                "eval": {"opponents": ["base"]},
+                "opponents": {"draw": {"fixed": 0}, "fixed": []},
+                "sft": {"data": [{"kind": "legal_moves"}]},
+            },
+            "sft.data.0: Chopsticks-v0 lists no legal moves; set games.0.legal_moves",
+        ),
+        (
+            {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},
+            "sft.data.0.files.0 = 'nowhere': no training games there; give a run's folder",
+        ),
+        (
+            {"sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]}},
+            "sft.data.0.path = 'nowhere': no such file; give a JSONL file",
+        ),
+        (
+            {
+                "games": [NIM, {"env": "TicTacToe-v0"}],
+                "sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]},
+            },
+            "sft.data.0.game is missing; name one of Nim-v0, TicTacToe-v0",
+        ),
+        (
+            {"sampling": {"max_tokens": 4}},
+            "sampling.max_tokens = 4: 7 of 7 examples are longer, which play would cut off; set "
+            "it to 6",
+        ),
+        ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
+        (
+            {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
+            "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",
+        ),
+    ],
 )
 def test_a_mistake_is_one_line_before_a_model_is_loaded(
     changes: dict[str, Any],

@@ -10,7 +10,6 @@ import pytest
 
 from tests.helpers.forms import game
 from tests.helpers.machines import machine
-from tests.helpers.rows import each_row
 from unstable.commands import teach
 from unstable.commands.prepare import Resolved, prepare
 from unstable.commands.sft import fine_tuned
@@ -109,12 +108,14 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
     return {"sft/epoch": epoch} | {f"legal/{number}": each for number, each in enumerate(shares)}
 
 
-@each_row(
+@pytest.mark.parametrize(
     "rows, is_enough",
-    ([row(0, 0.9, 0.97)], True),
-    ([row(0, 0.5, 0.97)], False),
-    ([row(0, 0.1), row(1, 0.95)], False),
-    ([row(0, 0.1), row(1, 0.97)], True),
+    [
+        ([row(0, 0.9, 0.97)], True),
+        ([row(0, 0.5, 0.97)], False),
+        ([row(0, 0.1), row(1, 0.95)], False),
+        ([row(0, 0.1), row(1, 0.97)], True),
+    ],
 )
 def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
     assert teach._is_enough(rows) is is_enough

@@ -12,7 +12,6 @@ import pytest
 from tests.helpers.cli import in_process, no_developers_lines, unstable
 from tests.helpers.locally import locally
 from tests.helpers.records import lines
-from tests.helpers.rows import each_row
 from unstable.planning.machine import this_machine
 from unstable.records.reading import read_rows
 
@@ -90,11 +89,13 @@ def test_on_the_processor(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@each_row(
+@pytest.mark.parametrize(
     "mode, share, adapter, rate",
-    ("async", "split", "{rank: 8}", 1e-3),
-    ("sync", "sleep", "{rank: 8}", 1e-3),
-    ("async", "split", "none", 1e-5),  # all weights,
+    [
+        ("async", "split", "{rank: 8}", 1e-3),
+        ("sync", "sleep", "{rank: 8}", 1e-3),
+        ("async", "split", "none", 1e-5),
+    ],
     ids=["split", "sleep", "all-weights"],
 )
 def test_on_a_card(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:

@@ -21,7 +21,6 @@ from tests.helpers.builders import spec as make_spec
 from tests.helpers.cli import ran
 from tests.helpers.exports import VERSION, card_code, greedy_text, make_run
 from tests.helpers.models import assert_top_logprobs, top_logprobs
-from tests.helpers.rows import each_row
 from tests.helpers.tables import table
 from tests.helpers.vllm import CACHED, LIKELIEST, MODEL, Scorer, Served, needs_vllm
 from unstable.collectors.play import play_game
@@ -304,17 +303,19 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         assert_of(scorer, await ask(engine, adapter="good"), good)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "prompt_ids, request_, message",
-    ([], {}, "prompt is empty"),
-    ([SHAPE.vocabulary], {}, "outside the vocabulary"),
-    ([1], {"temperature": -0.1}, "temperature = -0.1"),
-    ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
-    ([1], {"max_tokens": 0}, "max_tokens = 0"),
-    ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
-    ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
-    ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
-    ([1], {"adapter": "main@9"}, "'main@9' is not there"),
+    [
+        ([], {}, "prompt is empty"),
+        ([SHAPE.vocabulary], {}, "outside the vocabulary"),
+        ([1], {"temperature": -0.1}, "temperature = -0.1"),
+        ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
+        ([1], {"max_tokens": 0}, "max_tokens = 0"),
+        ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
+        ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
+        ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
+        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
+    ],
 )
 async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids, request_, message):
     with pytest.raises(ValueError, match=message):

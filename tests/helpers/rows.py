@@ -9,11 +9,6 @@ from typing import Any
 import pytest
 
 
-def each_row(names: str, *rows: Any, ids: Any = None) -> pytest.MarkDecorator:
-    """`pytest.mark.parametrize` with the rows as arguments: each is a case of its own."""
-    return pytest.mark.parametrize(names, rows, ids=ids)
-
-
 def every_row(names: str, *rows: Any) -> Callable[[Callable], Callable]:
     """Run a test for every row, as `pytest.mark.parametrize` does, in one case.
 

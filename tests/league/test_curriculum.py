@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.mistakes import line_of
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from unstable.config import RunConfig, dump, parse
 from unstable.league.curriculum import Curriculum, CurriculumState, EnvStats, progress, spread
 from unstable.league.schedule import Schedule
@@ -148,14 +148,16 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own")
-@each_row(
+@pytest.mark.parametrize(
     "rule, args, said",
-    ("spred", {}, "curriculum.rule = 'spred' is no rule or module:function; did you mean"),
-    ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': gives [1.0] for 3 envs; return"),
-    ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': gives [inf, inf, inf] "),
-    ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
-    ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
-    ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
+    [
+        ("spred", {}, "curriculum.rule = 'spred' is no rule or module:function; did you mean"),
+        ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': gives [1.0] for 3 envs; return"),
+        ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': gives [inf, inf, inf] "),
+        ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
+        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
+        ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
+    ],
 )
 def test_a_rule_that_is_none_is_one_line(rule: str, args: dict[str, Any], said: str) -> None:
     assert line_of(Curriculum, config(rule, args=args)).startswith(said)

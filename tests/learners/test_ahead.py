@@ -13,16 +13,17 @@ from tests.helpers.learners import (
     unlike_samples,
     without_speed,
 )
-from tests.helpers.rows import each_row
 from unstable.learners.micro_batches import MicroBatches, made_ahead
 from unstable.learners.model import policy
 
 
-@each_row(
+@pytest.mark.parametrize(
     "algorithm",
-    {"name": "reinforce", "kl_loss": 0.1},
-    {"name": "gspo"},
-    {"name": "ppo", "critic": {"kind": "adapter"}},
+    [
+        {"name": "reinforce", "kl_loss": 0.1},
+        {"name": "gspo"},
+        {"name": "ppo", "critic": {"kind": "adapter"}},
+    ],
     ids=lambda algorithm: algorithm["name"],
 )
 def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, algorithm):

@@ -22,7 +22,7 @@ from tests.helpers.learners import (
     trained,
 )
 from tests.helpers.mistakes import line_of
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from unstable.config import ALGORITHMS, Aggregation, load, parse
 from unstable.learners.algorithms.grpo import GRPO
 from unstable.learners.micro_batches import token_normalizers
@@ -33,17 +33,19 @@ CLIPPED = ["reinforce++", *GROUPED]
 UNWEIGHED = ["rft", "dpo", "ipo", "slic", "simpo", "kto"]  # without importance weights
 
 
-@each_row(
+@pytest.mark.parametrize(
     "algorithm",
-    {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
-    {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
-    {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
-    {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
-    {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
-    {"name": "cispo"},
-    {"name": "rloo", "ratio": "token"},
-    {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
-    {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
+    [
+        {"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1},
+        {"name": "reinforce++", "ratio": "turn", "aggregation": "turn"},
+        {"name": "rloo", "kl_reward": 0.1, "importance": "sequence_mask"},
+        {"name": "grpo", "kl_loss": 0.1, "importance": "mask", "aggregation": "constant"},
+        {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
+        {"name": "cispo"},
+        {"name": "rloo", "ratio": "token"},
+        {"name": "rloo", "ratio": "turn", "importance": "sequence_mask"},
+        {"name": "gspo", "ratio": "turn", "clip_low": 0.2, "clip_high": 0.2},
+    ],
     ids=lambda algorithm: "-".join(word for word in algorithm.values() if isinstance(word, str)),
 )
 def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
@@ -51,16 +53,18 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
     assert_sizes_agree(gradients, model, [make_groups(0), make_groups(1)], **options)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "algorithm, whole",
-    ({"name": "grpo"}, False),
-    ({"name": "rloo"}, True),
-    ({"name": "rloo", "ratio": "token"}, False),
-    ({"name": "gspo", "ratio": "turn"}, False),
-    ({"name": "cispo", "aggregation": "sequence"}, False),
-    ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
-    ({"name": "grpo", "importance": "sequence_mask"}, False),
-    ({"name": "rft", "aggregation": "sequence"}, False),
+    [
+        ({"name": "grpo"}, False),
+        ({"name": "rloo"}, True),
+        ({"name": "rloo", "ratio": "token"}, False),
+        ({"name": "gspo", "ratio": "turn"}, False),
+        ({"name": "cispo", "aggregation": "sequence"}, False),
+        ({"name": "rloo", "ratio": "turn", "importance": "sequence_mask"}, True),
+        ({"name": "grpo", "importance": "sequence_mask"}, False),
+        ({"name": "rft", "aggregation": "sequence"}, False),
+    ],
 )
 def test_trajectories_stay_whole_only_where_the_loss_needs_it(model, algorithm, whole):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)

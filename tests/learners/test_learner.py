@@ -32,7 +32,6 @@ from tests.helpers.learners import (
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.records import game_record
-from tests.helpers.rows import each_row
 from unstable.config import ConfigError, LearnerConfig
 from unstable.learners import columns, preparation
 from unstable.learners.model import packing
@@ -271,12 +270,14 @@ class Waits(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
 
-@each_row(
+@pytest.mark.parametrize(
     "algorithm",
-    {"name": "reinforce", "kl_loss": 0.1, "entropy": 0.01},
-    {"name": "gspo"},
-    {"name": "grpo", "importance": "sequence_mask", "aggregation": "sequence"},
-    {"name": "ppo", "critic": {"kind": "adapter"}},
+    [
+        {"name": "reinforce", "kl_loss": 0.1, "entropy": 0.01},
+        {"name": "gspo"},
+        {"name": "grpo", "importance": "sequence_mask", "aggregation": "sequence"},
+        {"name": "ppo", "critic": {"kind": "adapter"}},
+    ],
     ids=lambda algorithm: algorithm["name"],
 )
 def test_a_step_waits_for_its_device_once(model, algorithm, monkeypatch):

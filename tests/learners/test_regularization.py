@@ -26,7 +26,7 @@ from tests.helpers.learners import (
     solve_bandit,
     tokens_of,
 )
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from unstable.config import parse
 from unstable.learners.batch import FlatBatch
 from unstable.learners.losses import move_loss, sums_after, sums_before
@@ -161,14 +161,16 @@ def learner_scores(model, batch):
     return learner.policy, scores.logprobs_N, scores.entropies_N, pack.samples_N
 
 
-@each_row(
+@pytest.mark.parametrize(
     "algorithm, passes",
-    ({"name": "ppo", "critic": None}, 1),
-    ({"name": "ppo", "critic": None, "entropy": 0.1}, 1),
-    ({"name": "ppo", "critic": None, "kl_loss": 0.1}, 2),
-    ({"name": "ppo", "critic": None, "kl_loss": 0.1, "kl_estimator": "k3"}, 2),
-    ({"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.1}, 3),
-    ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
+    [
+        ({"name": "ppo", "critic": None}, 1),
+        ({"name": "ppo", "critic": None, "entropy": 0.1}, 1),
+        ({"name": "ppo", "critic": None, "kl_loss": 0.1}, 2),
+        ({"name": "ppo", "critic": None, "kl_loss": 0.1, "kl_estimator": "k3"}, 2),
+        ({"name": "reinforce", "kl_reward": 0.1, "kl_loss": 0.1, "entropy": 0.1}, 3),
+        ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
+    ],
 )
 def test_an_update_makes_no_more_passes_than_it_has_to(model, algorithm, passes):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=16, batch_size=16)

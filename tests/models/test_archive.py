@@ -14,7 +14,6 @@ from safetensors.torch import load, load_file, save_file
 
 from tests.helpers.mistakes import line_of
 from tests.helpers.models import random_adapter, tiny_model
-from tests.helpers.rows import each_row
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.commands import prepare as preparing
 from unstable.commands.prepare import prepare
@@ -109,15 +108,17 @@ def write(path: Path, members: list[tuple[str, bytes]], mode: int = 0o600) -> Pa
 WHOLE = [(name, b"{}") for name in MEMBERS]
 
 
-@each_row(
+@pytest.mark.parametrize(
     "members, words",
-    ([*WHOLE, ("../outside", b"")], "holds '../outside', and may hold"),
-    ([*WHOLE, ("/tmp/outside", b"")], "holds '/tmp/outside', and may hold"),
-    ([*WHOLE, ("folder/base.json", b"")], "holds 'folder/base.json', and may hold"),
-    ([*WHOLE, ("run.sh", b"")], "holds 'run.sh', and may hold"),
-    (WHOLE[1:], "has no adapter_model.safetensors"),
-    ([*WHOLE, WHOLE[0]], "holds adapter_model.safetensors twice"),
-    ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "would unpack to 3 MiB of 1"),
+    [
+        ([*WHOLE, ("../outside", b"")], "holds '../outside', and may hold"),
+        ([*WHOLE, ("/tmp/outside", b"")], "holds '/tmp/outside', and may hold"),
+        ([*WHOLE, ("folder/base.json", b"")], "holds 'folder/base.json', and may hold"),
+        ([*WHOLE, ("run.sh", b"")], "holds 'run.sh', and may hold"),
+        (WHOLE[1:], "has no adapter_model.safetensors"),
+        ([*WHOLE, WHOLE[0]], "holds adapter_model.safetensors twice"),
+        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "would unpack to 3 MiB of 1"),
+    ],
     ids=["parent", "absolute", "folder", "other", "lacking", "twice", "bomb"],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -164,14 +165,16 @@ def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_p
     assert sorted(each.name for each in folder.iterdir()) == sorted(MEMBERS)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes, words",
-    ({"name": "other"}, "it was made for other, not"),
-    ({"fingerprint": "0"}, "it was made for other weights of"),
-    (
-        {"adapter": {"rank": 8, "alpha": 8, "targets": "all-linear"}},
-        "its LoRA has alpha 8, rank 8, targets all-linear, not alpha 8, rank 4, targets",
-    ),
+    [
+        ({"name": "other"}, "it was made for other, not"),
+        ({"fingerprint": "0"}, "it was made for other weights of"),
+        (
+            {"adapter": {"rank": 8, "alpha": 8, "targets": "all-linear"}},
+            "its LoRA has alpha 8, rank 8, targets all-linear, not alpha 8, rank 4, targets",
+        ),
+    ],
 )
 def test_a_wrong_base_is_told(changes, words, adapter, model, tmp_path, monkeypatch, capsys):
     base = describe_base(model, ["TicTacToe-v0"]) | changes

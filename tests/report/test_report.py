@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.loop import make_context
 from tests.helpers.mistakes import refused
 from tests.helpers.records import game_record
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, printed
 from unstable import cli
 from unstable.commands.report import report_at_end
@@ -60,14 +60,16 @@ def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
     return replace(run, rows=[row])
 
 
-@each_row(
+@pytest.mark.parametrize(
     "gains, kind",
-    ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
-    ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
-    ([(0.3, 0.2, 0.4), (-0.2, -0.3, -0.1)], "mixed"),
-    ([(0.1, -0.1, 0.3)], "same"),
-    ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
-    ([], "unknown"),
+    [
+        ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
+        ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
+        ([(0.3, 0.2, 0.4), (-0.2, -0.3, -0.1)], "mixed"),
+        ([(0.1, -0.1, 0.3)], "same"),
+        ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
+        ([], "unknown"),
+    ],
 )
 def test_the_verdict_follows_the_intervals(run: Run, gains: list[Any], kind: str) -> None:
     found = verdict(evaluated(run, *gains))

@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.helpers.cli import Done
-from tests.helpers.rows import each_row
 
 ROOT = Path(__file__).parent.parent.parent
 NEEDED = ("run.sh", "test.sh", "pyproject.toml", "constraints.txt", "scripts")
@@ -158,15 +157,17 @@ def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
     assert checked(tools(tmp_path / "bin", smi), "/bin/true").stdout == "gpu\n"
 
 
-@each_row(
+@pytest.mark.parametrize(
     "machine, words",
-    ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
-    ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
-    ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
-    ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
-    ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
-    ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
-    ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
+    [
+        ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
+        ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
+        ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
+        ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
+        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
+        ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
+        ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
+    ],
 )
 def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path: Path) -> None:
     known = {"listed": CARD, "mode": "Default", "cuda": "13.0"} | machine
@@ -184,11 +185,13 @@ def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path
         assert word in done.stderr
 
 
-@each_row(
+@pytest.mark.parametrize(
     "smi, variables, said",
-    (None, {}, ""),
-    (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
-    ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
+    [
+        (None, {}, ""),
+        (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
+        ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
+    ],
 )
 def test_without_a_card_the_processors_packages_are_installed(
     smi: str | None, variables: dict[str, str], said: str, tmp_path: Path

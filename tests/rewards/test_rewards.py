@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.judged import judged_by, rewards_of
-from tests.helpers.rows import each_row, every_row
+from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, load
 from unstable.records.files import json_line
 from unstable.rewards.built_in import BUILT_IN
@@ -282,13 +282,15 @@ async def raises_later(result: GameResult, turn: Turn, error: str) -> float:
     return raises(result, turn, error)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "term, error, message",
-    ("raises", "value", "ValueError: no such word"),
-    ("raises", "exit", "SystemExit: 3"),
-    ("raises_later", "value", "ValueError: no such word"),
-    ("raises_later", "exit", "SystemExit(3)"),
-    ("raises_later", "cancelled", "CancelledError()"),
+    [
+        ("raises", "value", "ValueError: no such word"),
+        ("raises", "exit", "SystemExit: 3"),
+        ("raises_later", "value", "ValueError: no such word"),
+        ("raises_later", "exit", "SystemExit(3)"),
+        ("raises_later", "cancelled", "CancelledError()"),
+    ],
 )
 async def test_what_a_term_raises_costs_one_game(term: str, error: str, message: str) -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:{term}", args={"error": error})])

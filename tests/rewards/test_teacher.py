@@ -13,7 +13,6 @@ from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import Entry, judged_by, rewards_of
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
-from tests.helpers.rows import each_row
 from tests.helpers.teacher import teacher_at, tiny_engine
 from unstable.config import RewardConfig, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
@@ -142,16 +141,18 @@ def echo(tokens: Sequence[str], logprobs: Sequence[float | None]) -> Reply:
 FINE = [None, *[-1.0] * 7]
 
 
-@each_row(
+@pytest.mark.parametrize(
     "reply, message",
-    (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
-    (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
-    (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
-    (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
-    (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
-    (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
-    (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
-    (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
+    [
+        (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
+        (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
+        (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
+        (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
+        (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
+        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
+        (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
+        (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
+    ],
 )
 async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, message: str) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)

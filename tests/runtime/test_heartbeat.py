@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from tests.helpers.rows import each_row
 from unstable.runtime.heartbeat import watch
 
 LIMIT_S = 0.2
@@ -43,13 +42,15 @@ async def dead() -> None:
     return None
 
 
-@each_row(
+@pytest.mark.parametrize(
     "stats, waited_for, is_ended",
-    (never, True, True),
-    (never, False, True),
-    (the_same, True, True),
-    (the_same, False, False),
-    (dead, True, False),
+    [
+        (never, True, True),
+        (never, False, True),
+        (the_same, True, True),
+        (the_same, False, False),
+        (dead, True, False),
+    ],
 )
 async def test_a_process_is_ended_without_a_sign_of_life(
     stats: Callable[[], Awaitable[dict[str, float] | None]],

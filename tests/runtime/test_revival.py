@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.mortal import Mortal, config_of, content, group
-from tests.helpers.rows import each_row
 from unstable.config import RunConfig
 from unstable.models.adapters import write_adapter
 from unstable.planning.machine import LOOPBACK, Placement
@@ -61,10 +60,12 @@ async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
     ]
 
 
-@each_row(
+@pytest.mark.parametrize(
     "changes",
-    {"actors": {"num": 1, "games_in_flight": 6, "engine": "vllm"}},
-    {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
+    [
+        {"actors": {"num": 1, "games_in_flight": 6, "engine": "vllm"}},
+        {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
+    ],
 )
 async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_so(
     changes: dict[str, Any], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,12 +161,9 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     await actor.close()
 
 
-@each_row(
+@pytest.mark.parametrize(
     "free, found",
-    ([0.1, 0.1, 0.5, 0.9, 0.9], True),  # given back little by little
-    ([0.95, 0.95], True),
-    ([], True),  # NVML does not answer: the engine will say
-    ([0.1], False),
+    [([0.1, 0.1, 0.5, 0.9, 0.9], True), ([0.95, 0.95], True), ([], True), ([0.1], False)],
 )
 async def test_a_successor_waits_for_memory(free: list[float], found: bool) -> None:
     looks = iter(free)

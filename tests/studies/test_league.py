@@ -12,7 +12,6 @@ from tests.helpers.builders import game
 from tests.helpers.child_runs import FakeRun
 from tests.helpers.mistakes import line_of
 from tests.helpers.records import game_record
-from tests.helpers.rows import each_row
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.config import dump, load
 from unstable.engines.kinds import NEEDS
@@ -285,15 +284,17 @@ def test_a_mistake_is_one_line_before_anything_starts(
     assert not Path("outputs").exists()
 
 
-@each_row(
+@pytest.mark.parametrize(
     "words, said",
-    (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-    ([], "give a league's file, or --resume FOLDER"),
-    (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
-    (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
-    (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
-    (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
-    (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
+    [
+        (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
+        ([], "give a league's file, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
+        (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
+        (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
+        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
+    ],
 )
 def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(LEAGUE)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.helpers.child_runs import METRIC, FakeRun, fake_child
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.resume import rows
-from tests.helpers.rows import each_row
 from unstable.cli import SHORT_FORMS, parse_options, run
 from unstable.commands.session import Terminated
 from unstable.config import RunConfig, load
@@ -111,17 +110,19 @@ def test_a_mistake_is_one_line_before_anything_starts(
     assert not Path("outputs").exists()
 
 
-@each_row(
+@pytest.mark.parametrize(
     "words, said",
-    (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-    ([], "give a sweep's file, or --resume FOLDER"),
-    (["my.yaml", "--retry"], "give a sweep's file, or --resume FOLDER"),
-    (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
-    (["--resume", "folder", "--plan"], "--plan: --resume goes on with a sweep as it was b"),
-    (["my.yaml", "--resume", "folder"], "FILE: --resume goes on with a sweep as it was"),
-    (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
-    (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
-    (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
+    [
+        (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
+        ([], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give a sweep's file, or --resume FOLDER"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
+        (["--resume", "folder", "--plan"], "--plan: --resume goes on with a sweep as it was b"),
+        (["my.yaml", "--resume", "folder"], "FILE: --resume goes on with a sweep as it was"),
+        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
+        (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
+        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
+    ],
 )
 def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(SWEEP)
@@ -423,13 +424,15 @@ def test_a_leagues_command_makes_it_again(here: Path, capsys: pytest.CaptureFixt
     assert trial.league is not None and trial.league.seed == 2
 
 
-@each_row(
+@pytest.mark.parametrize(
     "old, new, said",
-    ("updates: 3", "updates: 0", "rivals: league: updates = 0: input should be greater than"),
-    ("eval.every: 1", "loop.steps: 9", "rivals: league: common.loop.steps: that is the league"),
-    ("seeds: [1, 2]", "stop: {rungs: [2]}", "stop: rivals is a league, which has no rungs; le"),
-    ("learner.epochs: 2", "learner.epoch: 2", "rivals: main: learner: unknown key 'epoch'"),
-    ("name: rivals", "name: rivals\n    league: 3", "rivals: league = 3: write a league's ke"),
+    [
+        ("updates: 3", "updates: 0", "rivals: league: updates = 0: input should be greater than"),
+        ("eval.every: 1", "loop.steps: 9", "rivals: league: common.loop.steps: that is the league"),
+        ("seeds: [1, 2]", "stop: {rungs: [2]}", "stop: rivals is a league, which has no rungs; le"),
+        ("learner.epochs: 2", "learner.epoch: 2", "rivals: main: learner: unknown key 'epoch'"),
+        ("name: rivals", "name: rivals\n    league: 3", "rivals: league = 3: write a league's ke"),
+    ],
 )
 def test_a_mistake_in_a_league_is_one_line(
     old: str, new: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,6 @@ import pytest
 from tests.helpers.cli import background, in_process, rows, wait_for
 from tests.helpers.locally import locally
 from tests.helpers.mistakes import line_of, refused
-from tests.helpers.rows import each_row
 from tests.helpers.serving import make_run, served_config
 from unstable.cli import run
 from unstable.config import ConfigError
@@ -245,18 +244,24 @@ def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert re.search(r"average proportional loss is \S8 %", page)
 
 
-@each_row(
+@pytest.mark.parametrize(
     "words, options, line",
-    (["random"], {}, "PLAYER = random: give two players or more"),
-    (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
-    (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
-    (["random", "expert"], {"games": 3}, "--games = 3: two deals of each pair come first, .* 4"),
-    (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
-    (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
-    (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
-    (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
-    (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
-    (["random", "rules"], {}, "rules.* in Nim-v0"),
+    [
+        (["random"], {}, "PLAYER = random: give two players or more"),
+        (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
+        (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
+        (
+            ["random", "expert"],
+            {"games": 3},
+            "--games = 3: two deals of each pair come first, .* 4",
+        ),
+        (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
+        (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
+        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
+        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
+        (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
+        (["random", "rules"], {}, "rules.* in Nim-v0"),
+    ],
 )
 def test_mistakes_are_one_line(
     words: list[str], options: dict[str, Any], line: str, tmp_path: Path
