@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unstable.commands.prepare import prepare
-from unstable.commands.session import have_weights, print_table, run_to_end, status
+from unstable.commands.session import have_weights, run_to_end, status
 from unstable.config import ConfigError, LLMOracle, RunConfig, RunFailedError, escape_control, load
 from unstable.config.plain import read_text, read_yaml
 from unstable.models.inspection import check_opponents
@@ -31,6 +31,7 @@ from unstable.records.text import fixed, interval, number
 from unstable.rewards.terms import Rewards
 from unstable.runtime.judge import judging
 from unstable.runtime.local import LocalActor
+from unstable.tracking.lines import print_table
 from unstable.types import GameFailure, GameResult
 from unstable.types.intervals import correlation
 from unstable.types.tallies import TermCalls

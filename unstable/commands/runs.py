@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.commands.diagnosis import condition_of, status_of
-from unstable.commands.session import print_lines, print_table
 from unstable.config import ConfigError, read_yaml
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_last_rows
 from unstable.records.summary import RunSummary
 from unstable.records.tables import Table, newest_score
 from unstable.records.text import duration
+from unstable.tracking.lines import print_lines, print_table
 
 ROWS = 200
 """Last rows of metrics in which to search the newest evaluation."""

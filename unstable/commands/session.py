@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, count
@@ -23,9 +23,7 @@ from unstable.models.weights import ready_weights
 from unstable.records.environment import write_environment
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_ours, logging_to, take_over
-from unstable.records.tables import Table
-from unstable.tracking import text
-from unstable.tracking.lines import FIRST_S, Lines, RunConsole
+from unstable.tracking.lines import FIRST_S, Lines
 
 if TYPE_CHECKING:
     from unstable.loop.context import Interrupt
@@ -95,23 +93,6 @@ def new_run(
 def status(line: str) -> None:
     """Print a line that is not a result on stderr."""
     print(line, file=sys.stderr)
-
-
-def print_table(table: Table) -> None:
-    """Print a table of results; long words are folded, not cut off."""
-    shown = text.table(table.title or None, *table.columns)
-    for column in shown.columns:
-        column.overflow = "fold"
-    for row in table.rows:
-        shown.add_row(*map(text.Text, row))
-    RunConsole().print(shown)
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of a result, wrapped at the terminal's width."""
-    console = RunConsole()
-    for line in lines:
-        console.print(text.Text(line))
 
 
 def have_weights(model: ModelConfig) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unstable.commands.session import print_lines, print_table, status
+from unstable.commands.session import status
 from unstable.config import ConfigError
 from unstable.league.fit import Ranking, Strength, fit
 from unstable.league.past import tallies
@@ -20,6 +20,7 @@ from unstable.report.comparison import identity
 from unstable.report.run import names_of
 from unstable.studies.rebuilding import Rebuilt, rebuild
 from unstable.studies.tournament.metagame import cycles
+from unstable.tracking.lines import print_lines, print_table
 from unstable.types import BASE, Rating
 from unstable.types.intervals import Interval
 from unstable.types.tallies import Least, added, least_against_past

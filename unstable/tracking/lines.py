@@ -4,13 +4,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from unstable.tracking.text import phase_line
+from unstable.records.tables import Table
+from unstable.tracking import text
 
 FIRST_S = 5.0
 """Longest silence in seconds until the first update, or in work without updates."""
@@ -79,7 +80,7 @@ class Lines:
 
     def _phase_line(self) -> str:
         seconds = time.monotonic() - self._began
-        return phase_line(self._name, self._done, self._total or None, seconds)
+        return text.phase_line(self._name, self._done, self._total or None, seconds)
 
 
 class RunConsole(Console):
@@ -93,6 +94,23 @@ class RunConsole(Console):
         """Silence the console, where Rich would end the process."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_table(table: Table) -> None:
+    """Print a table of results; long words are folded, not cut off."""
+    shown = text.table(table.title or None, *table.columns)
+    for column in shown.columns:
+        column.overflow = "fold"
+    for row in table.rows:
+        shown.add_row(*map(text.Text, row))
+    RunConsole().print(shown)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of a result, wrapped at the terminal's width."""
+    console = RunConsole()
+    for line in lines:
+        console.print(text.Text(line))
 
 
 def progress_bar(console: Console) -> Progress:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from unstable.commands.prepare import check, prepare, show_plan
-from unstable.commands.session import print_lines, print_table, starting, status
+from unstable.commands.session import starting, status
 from unstable.config import FORMAT, ConfigError, RunConfig, read_text
 from unstable.planning.machine import Machine, this_machine
 from unstable.records.text import command_line
@@ -15,6 +15,7 @@ from unstable.studies.league.members import League, LeagueFolder, Runner, league
 from unstable.studies.league.population import MemberTurn
 from unstable.studies.league.summary import TurnSummary, as_records, summaries, summary_table
 from unstable.studies.several import carry_out, parts, runs_at_once
+from unstable.tracking.lines import print_lines, print_table
 
 
 def begin(path: Path, out: Path | None, *, seed: int | None, plan_only: bool) -> None:

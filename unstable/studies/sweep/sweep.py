@@ -6,7 +6,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from unstable.commands.session import print_lines, print_table, starting, status
+from unstable.commands.session import starting, status
 from unstable.config import FORMAT, ConfigError, read_text
 from unstable.models.hub import cache_folder
 from unstable.planning.machine import Machine, this_machine
@@ -18,6 +18,7 @@ from unstable.studies.sweep.config import read_sweep
 from unstable.studies.sweep.report import COLUMNS, Result, as_record, cells, results, sweep_page
 from unstable.studies.sweep.runner import SweepRunner, outcomes
 from unstable.studies.sweep.trials import Sweep, SweepFolder, check_trials, measure_of, trials_of
+from unstable.tracking.lines import print_lines, print_table
 
 
 def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:

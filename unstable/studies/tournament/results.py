@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unstable.commands.session import print_lines, print_table
 from unstable.config import RunConfig
 from unstable.games.services import is_zero_sum
 from unstable.league.evaluation import side_payoff
@@ -27,6 +26,7 @@ from unstable.studies.tournament.metagame import (
     nash_shares,
 )
 from unstable.studies.tournament.pairings import Design
+from unstable.tracking.lines import print_lines, print_table
 from unstable.types import GameResult, PlayerId
 from unstable.types.intervals import Interval, Z, mean, student_interval
 from unstable.types.tallies import Least, Tally, least_score
