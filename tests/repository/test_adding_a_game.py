@@ -173,7 +173,7 @@ def test_the_card_game_goes_from_a_world_to_an_exact_figure(folder: Path) -> Non
     less = {"64:128": "0:2", "128": "2"}
     smaller["train"] += ["--learner.micro_batch_size", "32", "--tracking.dashboard", "off"]
     said = []
-    for command in commands(PAGE.partition("## A card game")[2]):
+    for command in commands(PAGE.partition("## Example: a card game")[2]):
         words = [less.get(word, word) for word in command]
         said.append(run_in(folder, *words, *smaller.get(words[0], [])))
     world, _, table, average, policy = said
