@@ -1,4 +1,4 @@
-"""Finds prose that the style guide refuses, in docs, docstrings and descriptions of options.
+"""Finds prose that the style guide refuses, in docs, docstrings, comments, messages and names of tests.
 
     .venv/bin/python scripts/prose.py [PATH ...] [--most N]
 
@@ -9,8 +9,10 @@ also start with an imperative verb or a noun (`STARTS`).
 
 import argparse
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +22,7 @@ STARTS = re.compile(
     r"(What|Whether|How|Where|Of|That|Those|As|Who|Whose|Whom|The same|Its|Their|They|It)\b"
 )
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!-- metrics.*?<!-- end -->", re.M | re.S)
-TEXTS = ("description", "help")
+WORDS = 3  # fewer words of a string literal are a name, not prose
 FOLDERS = ("unstable", "tests", "docs", ".agents", "bench", "examples")
 
 
@@ -52,15 +54,28 @@ def prose_of(path: Path) -> Iterator[Prose]:
     if path.suffix == ".md":
         yield Prose(1, _without_code(text))
         return
-    for node in ast.walk(ast.parse(text)):
+    docstrings = set[ast.expr]()
+    for node in ast.walk(tree := ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:
-                yield Prose(node.body[0].lineno, _without_code(docstring), docstring=True)
-        elif isinstance(node, ast.keyword) and node.arg in TEXTS:
-            value = node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield Prose(value.lineno, _without_code(value.value))
+                first = node.body[0]
+                docstrings.add(first.value) if isinstance(first, ast.Expr) else None
+                yield Prose(first.lineno, _without_code(docstring), docstring=True)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield Prose(node.lineno, node.name.replace("_", " "))
+    yield from _strings(tree, docstrings)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield Prose(token.start[0], _without_code(token.string))
+
+
+def _strings(tree: ast.AST, docstrings: set[ast.expr]) -> Iterator[Prose]:
+    """Yield string literals of `WORDS` words or more that are no docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node not in docstrings and node.value.count(" ") >= WORDS - 1:
+                yield Prose(node.lineno, _without_code(node.value))
 
 
 def _without_code(text: str) -> str:
