@@ -1,4 +1,4 @@
-"""Finds prose that the style guide refuses, in docs, docstrings, comments, messages and names of tests.
+"""Finds prose that the style guide refuses: docs, docstrings, comments, messages, test names.
 
     .venv/bin/python scripts/prose.py [PATH ...] [--most N]
 
@@ -54,13 +54,13 @@ def prose_of(path: Path) -> Iterator[Prose]:
     if path.suffix == ".md":
         yield Prose(1, _without_code(text))
         return
-    docstrings = set[ast.expr]()
+    docstrings = set[ast.AST]()
     for node in ast.walk(tree := ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:
                 first = node.body[0]
-                docstrings.add(first.value) if isinstance(first, ast.Expr) else None
+                docstrings.update(ast.iter_child_nodes(first))
                 yield Prose(first.lineno, _without_code(docstring), docstring=True)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield Prose(node.lineno, node.name.replace("_", " "))
@@ -70,12 +70,13 @@ def prose_of(path: Path) -> Iterator[Prose]:
             yield Prose(token.start[0], _without_code(token.string))
 
 
-def _strings(tree: ast.AST, docstrings: set[ast.expr]) -> Iterator[Prose]:
+def _strings(tree: ast.AST, docstrings: set[ast.AST]) -> Iterator[Prose]:
     """Yield string literals of `WORDS` words or more that are no docstrings."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node not in docstrings and node.value.count(" ") >= WORDS - 1:
-                yield Prose(node.lineno, _without_code(node.value))
+        if node in docstrings or not isinstance(node, ast.Constant):
+            continue
+        if isinstance(node.value, str) and node.value.count(" ") >= WORDS - 1:
+            yield Prose(node.lineno, _without_code(node.value))
 
 
 def _without_code(text: str) -> str:
@@ -97,9 +98,7 @@ def findings(path: Path, known: list[Rule]) -> Iterator[str]:
 
 def files(paths: list[Path]) -> list[Path]:
     """List the Python and Markdown files below the paths, by default those of the repository."""
-    named = paths or [
-        ROOT / name for name in ("unstable", "tests", "docs", ".agents", "bench", "examples")
-    ]
+    named = paths or [ROOT / name for name in FOLDERS]
     named += [] if paths else sorted(ROOT.glob("*.md"))
     found = [each for path in named for each in (path.rglob("*") if path.is_dir() else [path])]
     kept = [each for each in found if each.suffix in (".py", ".md")]
