@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
+from unstable.commands.expected import expected_line
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
@@ -11,6 +12,7 @@ from unstable.commands.session import (
     new_run,
     run_to_end,
     starting,
+    status,
 )
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
@@ -56,6 +58,7 @@ def train(
     if config.model.init == "auto":
         resolved = taught(resolved)
     with new_run(resolved.config, command) as folder:
+        status(expected_line(resolved, folder))
         go_on(resolved, folder, None, callbacks, loop=loop)
     return folder
 
