@@ -44,7 +44,7 @@ def train(
     """Run a whole training; return its folder. `command` is the command line, for the record.
 
     `callbacks` are sinks in addition to the config's, or factories of one from config and folder.
-    `loop` makes the updates (docs/python_api.md, "A loop of your own").
+    `loop` makes the updates (docs/own_loop.md).
 
     Raises `ConfigError` for a user's mistake, if possible before any model is loaded, and
     `RunFailedError` for any other failure. An interrupt leaves a folder that is intact up to the
