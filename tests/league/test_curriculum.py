@@ -1,4 +1,4 @@
-"""Envs are drawn as the rule says, from what their rewards show, and replayed to the bit."""
+"""Curriculum: rules sample envs from statistics of rewards, and schedules resume exactly."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def test_spread_and_progress_match_hand_computed_values() -> None:
 
 
 def known(rule: str, **more: Any) -> Curriculum:
-    """Rewards of three envs, of which one has no spread, seen over two versions."""
+    """Return a curriculum with rewards of three envs over two versions; one has no spread."""
     curriculum, chance = Curriculum(config(rule, **more)), random.Random(3)
     for _ in range(2):
         curriculum.count([finished(ENVS[0], 1.0, -1.0)] * 40)
@@ -170,7 +170,7 @@ def test_custom_rule_sets_probabilities() -> None:
 
 
 def nothing(env: Any) -> list[float]:
-    """Payoffs of a game that teaches nothing."""
+    """Return payoffs of a game without learning signal."""
     return [0.0, 0.0]
 
 

@@ -209,7 +209,7 @@ def test_intervals_cover_the_true_score_in_95_percent(games: int, draws: float) 
 def played(
     actions: str, seat: int = 0, temperature: float = 0.0, opponent: str = "base", **changes: object
 ) -> GameResult:
-    """A game of two seats, a letter an action; the other is as greedy as the version, or a bot."""
+    """Return a two-seat game, one letter per action; the opponent is equally greedy, or a bot."""
     players = ("main@2", opponent) if seat == 0 else (opponent, "main@2")
     own = {
         player: None if player == "bot" else sampled(2, temperature=temperature)
@@ -226,7 +226,7 @@ def played(
 
 
 def test_greedy_games_count_once_per_transcript() -> None:
-    """64 greedy games that are two say as much as two."""
+    """64 greedy games with two distinct transcripts count as two."""
     results = [played("abab", seat=number % 2, game_id=number) for number in range(64)]
     (row,) = evaluation_scores(2, results)
     assert (row.games, row.distinct, row.score) == (64, 2, 0.5)
@@ -273,7 +273,7 @@ def sure(score: float, other: float, games: int, times: int = 4000) -> float:
     "won, needed", (256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)
 )
 def test_needed_games_of_extreme_scores_cover_a_difference(won, needed):
-    """A version that wins all says nothing of how much one varies that wins a little less."""
+    """All wins have no variance, but a slightly lower score has."""
     results = [
         game(("main@2", "random"), (worth, -worth), purpose="eval")
         for worth in [1.0] * won + [-1.0] * (256 - won)

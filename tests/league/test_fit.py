@@ -1,4 +1,4 @@
-"""The fit over all games: hand-worked figures, coverage, order, several sides, draws, forfeits."""
+"""The fit over all games: closed forms, coverage, order, several sides, draws, forfeits."""
 
 import math
 import random
@@ -17,11 +17,11 @@ BETA = 25 / 6
 """TrueSkill's spread of a performance."""
 RESULTS = ((0, 1), (0, 0), (1, 0))
 Chances = Callable[[float, float], tuple[float, float, float]]
-"""How likely the first of two wins, draws and loses, by the difference of strengths."""
+"""Win, draw and loss chances of the first of two, by difference of strengths and draw rate."""
 
 
 def davidson(difference: float, draws: float) -> tuple[float, float, float]:
-    """In log-odds; `draws` is how often equals do."""
+    """Return win, draw and loss chances by log-odds; `draws` is the share between equals."""
     odds = 2 * draws / (1 - draws)
     parts = (math.exp(difference / 2), odds, math.exp(-difference / 2))
     return parts[0] / sum(parts), parts[1] / sum(parts), parts[2] / sum(parts)
@@ -59,7 +59,7 @@ def of(found: RatingFit) -> dict[str, float]:
 
 
 def hold(found: RatingFit, rise: float) -> list[bool]:
-    """Tell for each version whether its interval holds its true strength."""
+    """Return for each version whether its interval contains its true strength."""
     points = {each.player: each.points for each in found.strengths if each.player != "random"}
     true = {player: rise * int(player.partition("@")[2]) * POINTS for player in points}
     return [points[each].low <= true[each] <= points[each].high for each in points]
@@ -90,7 +90,7 @@ def test_intervals_cover_true_strengths_of_50_versions(rise: float, games: int) 
 
 
 def test_two_player_fit_matches_the_closed_form() -> None:
-    """With the curvature of both: 30 of 40 decisive games, and a prior of each."""
+    """30 of 40 decisive games and a prior for each player, with the curvature of both."""
     games = [Ranking("a", ("x", "y"), (0, 1))] * 15 + [Ranking("a", ("y", "x"), (1, 0))] * 15
     games += [Ranking("a", ("x", "y"), (1, 0))] * 5 + [Ranking("a", ("y", "x"), (0, 1))] * 5
     found = fit(games, anchor="y")
@@ -105,7 +105,7 @@ def test_two_player_fit_matches_the_closed_form() -> None:
 
 
 def test_draw_counts_as_half_a_win() -> None:
-    """Wins plus half the draws are all that the strengths depend on, by Davidson's model."""
+    """In Davidson's model strengths depend only on wins plus half the draws."""
     games = pool(0.3, 32, 0.3, davidson, 5)
     seats = {seat for each in games for seat in each.players}
     theta = of(fit(games))
@@ -147,7 +147,7 @@ def test_intervals_cover_true_strengths_with_three_sides() -> None:
 
 
 def test_tied_losers_are_not_compared() -> None:
-    """A winner takes all: what follows is a choice of one, and the last place no information."""
+    """Winner takes all: only the first place carries information."""
     games = [Ranking("a", ("x", "y", "z"), (0, 1, 1))] * 6
     games += [Ranking("a", ("x", "y", "z"), (1, 0, 1))] * 3
     games += [Ranking("a", ("x", "y", "z"), (1, 1, 0))] * 1

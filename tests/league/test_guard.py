@@ -1,4 +1,4 @@
-"""The guard is silent over sound runs and noise, and early where a run goes wrong."""
+"""The guard ignores healthy runs and noise, and detects failures early."""
 
 import dataclasses
 import json
@@ -60,12 +60,12 @@ OTHERS |= {"collect/versus/others/games": 0, "collect/versus/others/forfeit": No
 
 
 def row(**changes: float | None) -> Row:
-    """An update of a sound run, by short names."""
+    """Return an update of a healthy run, with changes by short names."""
     return {NAMES[name]: value for name, value in (SOUND | changes).items()} | OTHERS
 
 
 def guard(**changes: Any) -> Guard:
-    """With these fields of the config's section, a threshold by its rule's name."""
+    """Return a guard with these config fields; a rule's name sets its threshold."""
     thresholds = {name: changes.pop(name) for name in [*changes] if name in THRESHOLDS}
     return Guard(parse({"guard": {"thresholds": thresholds, **changes}}))
 

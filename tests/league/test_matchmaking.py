@@ -1,4 +1,4 @@
-"""Each rule draws what its formula says, from the pool that is kept, and is replayed to the bit."""
+"""Matchmaking: rules sample opponents by their formulas, and schedules resume exactly."""
 
 import itertools
 import json
@@ -118,7 +118,7 @@ def test_rule_samples_versions_by_formula(past: Any, formula: Callable[[], list[
 
 
 def test_thompson_handles_sharp_posteriors_and_large_pools() -> None:
-    """Posteriors that are a point to the grid, and a pool of hundreds."""
+    """Posteriors narrower than the grid, and a pool of hundreds."""
     made = Matchmaker(config("thompson").opponents)
     sure = [
         VersionStats(PlayerId.policy(n), 25, 1, won=w, games=1e6) for n, w in enumerate((2e5, 5e5))
@@ -310,7 +310,7 @@ def test_pfsp_mixes_rock_paper_scissors_while_self_play_cycles() -> None:
         assert league.min() > 0.2
 
 
-# Mistakes
+# Invalid rules
 
 
 @every_row(

@@ -1,4 +1,4 @@
-"""The worst case against own past: kept while a run goes on, and played for in evaluations."""
+"""The worst case against past versions: kept during a run, and played in evaluations."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def met(newest: int, chance: random.Random) -> list[GameResult]:
 
 @every_row("newest", 1, 9, 34)
 def test_past_results_match_all_games_in_bounded_memory(newest: int) -> None:
-    """In any order of one version's games, through a state's JSON, and in little room."""
+    """In any order of a version's games, through a state's JSON, in bounded memory."""
     chance = random.Random(newest)
     games = met(newest, chance)
     whole = least_against_past(tallies(filter(None, map(ranking, games))))
@@ -101,7 +101,7 @@ def test_game_budget_is_split_over_evenly_spaced_versions(games, past, met):
 
 
 def test_games_against_the_past_come_last_and_swap_seats() -> None:
-    """So that all others have the numbers that version 0 played them under."""
+    """All other games keep the numbers under which version 0 played them."""
     given = {"games": 16, "temperature": [1.0, 0.0]}
     config = parse({"eval": {**given, "opponents": ["past", "random", "base"]}})
     without = parse({"eval": {**given, "opponents": ["random", "base"]}})
@@ -140,7 +140,7 @@ def test_guard_ignores_scores_against_the_past() -> None:
 
 
 def _played(spec: GameSpec, own: PlayerId, lost: bool) -> GameResult:
-    """Won against random, and lost or won against the past."""
+    """Return a game won against random, and lost or won against the past."""
     is_past = all(seat.player.version is not None for seat in spec.seats)
     sign = -1.0 if lost and is_past else 1.0
     outcomes = [sign if seat.player == own else -sign for seat in spec.seats]

@@ -140,7 +140,7 @@ def test_pool_has_the_newest_past_versions() -> None:
 
 
 def played_registry() -> Registry:
-    """One with versions beyond ten, so that names sort otherwise than numbers, and every count."""
+    """Return a registry with more than ten versions, so that names and numbers sort differently."""
     made = registry()
     for version in range(1, 12):
         add(made, version)

@@ -1,4 +1,4 @@
-"""Rollbacks after the guard's alarms, first with stand-ins for models, then with a real one."""
+"""Rollbacks after the guard's alarms, with stand-ins for models and with a real one."""
 
 import asyncio
 import json
@@ -250,7 +250,7 @@ async def test_alarm_changes_opponents_and_learning_rate(tmp_path: Path) -> None
 
 
 async def test_guard_reproduces_alarms_from_metrics(tmp_path: Path) -> None:
-    """So a finished run can be looked at again, with other thresholds."""
+    """A finished run can be checked again with other thresholds."""
     context = stand_ins(tmp_path / "run", ruin=12)
     await train(context)
     rows = read_rows(context.folder.metrics)

@@ -37,7 +37,7 @@ def test_seed_determines_the_games() -> None:
 
 
 def test_games_are_redrawn_by_id_after_changes() -> None:
-    """Versions come, shares change and an opponent is left out meanwhile; also after a resume."""
+    """After new versions, changed shares, a removed opponent and a resume."""
     opponents = {"fixed": [{"kind": "random"}, {"kind": "expert"}]}
     changes = {"opponents": opponents, "groups": {"by": "game", "size": 3}}
     schedule = Schedule(config(**changes))

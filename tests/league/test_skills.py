@@ -1,4 +1,4 @@
-"""Skills are those of the `trueskill` package, match after match; a pinned player keeps its own."""
+"""Skills equal the `trueskill` package's, match after match; a pinned player keeps its skill."""
 
 import random
 
@@ -14,7 +14,7 @@ RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
 
 
 def test_two_player_matches_equal_the_trueskill_package() -> None:
-    """Beginners, old hands and a pinned one; even, hopeless and sure ones, all rates of draws."""
+    """New, experienced and pinned players; even and one-sided matches; all draw rates."""
     chance, ours = random.Random(0), Skills()
     theirs: dict[str, trueskill.Rating] = {}
     for number in range(6):

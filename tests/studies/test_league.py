@@ -1,4 +1,4 @@
-"""A league: what its runs are given, that it goes on after a kill, and what it comes to."""
+"""Leagues: fields of their runs, resume after a kill, and results."""
 
 import shutil
 from pathlib import Path
@@ -261,7 +261,7 @@ MISTAKES = [
     (
         "fields: {",
         "fields: {model.name: tiny_cards, ",
-        "exploiter: model.name = 'tiny', and main ha",
+        "exploiter: model.name = 'tiny': main has '",
     ),
     ("generations: 3", "generations: 1000", "FILE = 'my.yaml': generations = 1000: 3,000 runs e"),
     (

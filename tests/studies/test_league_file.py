@@ -1,4 +1,4 @@
-"""League files are read as written, and each mistake in one is reported in one line."""
+"""League files: round trip, and invalid files reported in one line."""
 
 from hypothesis import given
 from hypothesis import strategies as st

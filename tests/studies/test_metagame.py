@@ -29,13 +29,13 @@ def test_noisy_payoffs_give_wide_nash_intervals() -> None:
 
 
 def random_game(chance: np.random.Generator, count: int) -> np.ndarray:
-    """Antisymmetric; small whole numbers, so that many have more than one equilibrium."""
+    """Return an antisymmetric game of small integers, often with several equilibria."""
     upper = np.triu(np.round(chance.normal(size=(count, count))), 1)
     return np.asarray(upper - upper.T)
 
 
 def test_nash_average_of_copies_and_transitive_games() -> None:
-    """Balduzzi's first property: two rocks share what one had."""
+    """Balduzzi's first property: two rocks share the probability of one."""
     places = [0, 0, 1, 2]
     found = nash_average(ROCK_PAPER_SCISSORS[np.ix_(places, places)])
     assert found.mixture == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3], abs=1e-8)
@@ -119,7 +119,7 @@ def test_cycles_require_significant_scores() -> None:
 
 
 def test_equal_players_rarely_form_a_cycle() -> None:
-    """All pairs' intervals hold together: twelve equals, 66 pairs, 32 games each."""
+    """All pairs' intervals hold jointly: twelve equal players, 66 pairs, 32 games each."""
     chance, named = np.random.default_rng(4), 0
     names = [f"p{number:02d}" for number in range(12)]
     for _ in range(20):
@@ -159,7 +159,7 @@ def test_worst_case_skips_pairs_with_few_games() -> None:
 
 
 def test_joint_policy_correlation_matches_the_paper() -> None:
-    """Figure 3 of arXiv:1711.00832: 30.44 on the diagonal and 20.03 beside it lose 34.2 %."""
+    """Figure 3 of arXiv:1711.00832: 30.44 on the diagonal and 20.03 off it: a loss of 34.2 %."""
     together = np.full((5, 5), 20.03)
     np.fill_diagonal(together, 30.44)
     found = joint_policy_correlation(together)

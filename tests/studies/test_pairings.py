@@ -1,4 +1,4 @@
-"""The design of tournaments: balanced, paired, decided by the results alone; payoffs by pair."""
+"""Tournament designs: balanced, paired, a function of the results; payoffs by pair."""
 
 import random
 from collections import Counter

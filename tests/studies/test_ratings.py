@@ -1,4 +1,4 @@
-"""Ratings rebuilt from a run's files: TrueSkill to the bit, and the fit of several runs."""
+"""Ratings rebuilt from a run's files: bitwise equal TrueSkill, and the fit of several runs."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_rebuilt_ratings_equal_saved_ones(runs: dict[str, RunFolder], mode: str) -> None:
-    """With past versions, evaluations beside training and a temperature that is not rated."""
+    """With past versions, concurrent evaluations and an unrated temperature."""
     found = rebuild(runs[mode], Skipped())
     assert found.difference == 0.0
     saved = json.loads(runs[mode].ratings.read_text())["players"]
@@ -80,7 +80,7 @@ def test_branching_games_are_rated_once(tiny_folder: Path, tmp_path: Path) -> No
 
 
 def test_rebuilt_ratings_follow_rollbacks(tiny_folder: Path, tmp_path: Path) -> None:
-    """All groups tie where every answer forfeits, which is an alarm from the third update on."""
+    """All groups tie if every answer forfeits: an alarm from the third update on."""
     guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
     groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
     folder = trained(tiny_folder, tmp_path / "run", 4, "sync", **groups)
@@ -140,7 +140,7 @@ def test_forfeits_are_weighted(runs: dict[str, RunFolder], tmp_path: Path) -> No
     assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
     row = {row["player"]: row for row in even["players"]}["main@0"]
     assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
-    refused("--forfeits = 2: not a weight; use 0", ratings, [folder.root], 2.0)
+    refused("--forfeits = 2: must be from 0", ratings, [folder.root], 2.0)
 
 
 def test_folder_without_games_is_rejected(runs: dict[str, RunFolder], tmp_path: Path) -> None:

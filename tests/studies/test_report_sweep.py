@@ -1,4 +1,4 @@
-"""Results of a sweep: hand-worked figures over seeds, the table, the page."""
+"""Results of a sweep: hand-computed values over seeds, the table, the page."""
 
 import json
 import math
@@ -30,7 +30,7 @@ MEASURE = Measure(METRIC, "max")
 
 
 def outcome(setting: str, seed: int, *values: float | None, **changes: Any) -> Outcome:
-    """A run of a version a value, of 100 games and a minute each."""
+    """Return a run with one version per value, of 100 games and a minute each."""
     rows = [
         {"version": version, METRIC: value, "collect/games": 100, "time/total": 60.0}
         for version, value in enumerate(values)
@@ -102,11 +102,11 @@ def test_headline_claims_only_significant_differences() -> None:
     same = [outcome("b", seed, 0.1, 0.6 * seed) for seed in (1, 2, 3)]
     for others, said in ((better, "b is best: 0.820 (0.795 to 0.845), better than a."), (same, "")):
         found = headline(results([*first, *others], MEASURE), MEASURE)
-        assert found == said or "b is best" in found and "not clearly better than a." in found
+        assert found == said or "b is best" in found and "not clearly different from a." in found
     assert headline(results(first, MEASURE), MEASURE) == "a is best: 0.520 (0.495 to 0.545)."
     worse = [outcome("b", seed, 0.1, 0.2 + seed / 99) for seed in (1, 2, 3)]
     alike = [outcome("b", seed, 0.1, 0.5 + seed / 100) for seed in (1, 2, 3)]
-    ends = ", better than all others.", ", not clearly better than b."
+    ends = ", better than all others.", ", not clearly different from b."
     for others, end in zip((worse, alike), ends, strict=True):
         assert headline(results([*first, *others], MEASURE), MEASURE).endswith(end)
     waiting = [each._replace(state="waiting", rows=[]) for each in first]

@@ -1,4 +1,4 @@
-"""A sweep: its runs, what is decided of them, and that a killed one ends as one that was not."""
+"""Sweeps: commands, early stopping, and identical results after a kill."""
 
 import contextlib
 import math
@@ -44,7 +44,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.te
 
 @given(PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text("ab", min_size=1), PLAIN))
 def test_run_receives_the_fields_of_the_sweep(value: Any) -> None:
-    """The command line reads it back as the value that it was."""
+    """The command line parses it back to the same value."""
     words = Trial(Setting("a", "tiny", {"x.y": value}), 3, RunConfig()).words
     assert words[:3] == ["train", "--config", "tiny"]
     given = parse_options(words[3:], SHORT_FORMS)
@@ -180,7 +180,7 @@ def known(text: str) -> tuple[SweepConfig, list[Trial]]:
 
 
 class Scene:
-    """A sweep of fake runs in a folder of its own."""
+    """A sweep of fake runs in its own folder."""
 
     def __init__(self, root: Path, text: str) -> None:
         config, self.trials = known(text)
@@ -196,7 +196,7 @@ class Scene:
         return outcomes(self.sweep)
 
     def figures(self) -> list[tuple[Any, ...]]:
-        """All that may not depend on when it was killed."""
+        """Return everything that must not depend on kills."""
         return [
             (each.name, each.state, each.values(METRIC), each.total("collect/games"), each.line)
             for each in self.outcomes()
@@ -284,7 +284,7 @@ def test_rungs_can_count_games(fake: type[FakeRun], tmp_path: Path) -> None:
 
 
 def killed_and_whole(place: Path, text: str, kills: list[int], slots: int) -> list["Scene"]:
-    """A sweep that was killed at these looks and then ended, and one that was not."""
+    """Return a sweep killed at these looks and then completed, and an uninterrupted one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(several, "Child", fake_child)
         patch.setattr(several, "LOOK_S", 0.0)

@@ -1,4 +1,4 @@
-"""Sweep files: settings by a grid, a list or draws; each mistake is reported in one line."""
+"""Sweep files: settings by a grid, a list or draws; invalid files reported in one line."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tournaments by the command: killed and resumed, mistakes, what is found, and its page."""
+"""`unstable tournament`: resume after a kill, invalid arguments, results and report page."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def test_perfect_player_is_ranked_first(tmp_path: Path) -> None:
 
 
 def won(games: Sequence[tuple[str, str]]) -> list[Ranking]:
-    """The first of each pair won, from either side."""
+    """Return games that the first of each pair wins, from either side."""
     seats = [Ranking(NIM, pair, (0, 1)) for pair in games]
     other = [Ranking(NIM, (pair[1], pair[0]), (1, 0)) for pair in games]
     return [*seats[::2], *other[1::2]]
@@ -216,7 +216,7 @@ def test_joint_policy_correlation_needs_one_version_per_run(others: list[str]) -
 def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
 
-    One bot always cooperates, one never, and one does where it sits first.
+    One bot always cooperates, one never, and one only in the first seat.
     """
     says = "class {}:\n    def __call__(self, observation):\n        return {}\n"
     by_seat = "'[Cooperate]' if 'You are Player 0' in observation else '[Defect]'"
@@ -257,7 +257,7 @@ def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9: conflicts with --deals"),
         (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9: conflicts with --jpc"),
-        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: not a weight; use 0"),
+        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: must be from 0"),
         (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
         (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
         (["random", "rules"], {}, "rules.* in Nim-v0"),
@@ -290,7 +290,7 @@ def test_documented_example_is_reproduced(here: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_versions_of_runs_and_adapters_play_each_other(tmp_path: Path) -> None:
-    """Versions of one base model meet; a run of another base is refused before a model loads."""
+    """Versions of one base model play; a run of another is rejected before a model loads."""
     one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
     shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]

@@ -83,7 +83,7 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
 def check_weight(forfeits: float) -> None:
     """Raise `ConfigError` unless the weight of forfeits is from 0 to 1."""
     if not 0 <= forfeits <= 1:
-        raise ConfigError(f"--forfeits = {forfeits:g}: not a weight; use 0 (ignored) to 1")
+        raise ConfigError(f"--forfeits = {forfeits:g}: must be from 0 (ignored) to 1")
 
 
 def _comparison(run: Rebuilt) -> str:

@@ -81,7 +81,7 @@ class StudyFolder(RunsFolder):
         """Return the text of the study's file; raises `ConfigError` without one."""
         if not self.file.is_file():
             raise ConfigError(
-                f"FOLDER = {str(self.root)!r} : {self.file.name} not found; give a folder "
+                f"FOLDER = {str(self.root)!r}: {self.file.name} not found; give a folder "
                 f"of unstable {self.kind}"
             )
         return read_text(self.file, str(self.file))
@@ -201,7 +201,7 @@ class Runs(ABC):
         """Forward a signal to all runs."""
         if self._signal is None:
             name = signal.Signals(received).name
-            status(f"{name}: stopping the runs after their updates; a second one stops them now")
+            status(f"{name}: stopping the runs after their updates; a second one kills them")
         self._signal = received
         for child, _share in self._running.values():
             child.send(_passed_on(received))

@@ -219,12 +219,12 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
         return min(sign * measure.sign * end for end in (found.low, found.high)) > 0
 
     if best is not first:
-        apart = "better than" if is_better(best, 1) else "not clearly better than"
+        apart = "better than" if is_better(best, 1) else "not clearly different from"
         return f"{said}, {apart} {first.setting}."
     alike = [each.setting for each in others if not is_better(each, -1)]
     if alike:
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
-        return f"{said}, not clearly better than {', '.join(alike[:3])}{more}."
+        return f"{said}, not clearly different from {', '.join(alike[:3])}{more}."
     return f"{said}, better than all others." if others else f"{said}."
 
 
