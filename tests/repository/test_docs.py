@@ -339,7 +339,7 @@ def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
     told = json.loads(capsys.readouterr().out)["runs"]
     assert [each["state"] for each in told] == ["done"] * 4
     assert told[3]["against"]["main"]["score"]["mean"] >= 0
-    (tournament,) = (line for line in said.splitlines() if line.startswith("all against all: "))
+    (tournament,) = (line for line in said.splitlines() if line.startswith("tournament: "))
     with locally():
         assert run([*shlex.split(tournament.partition(": ")[2])[1:], "--games", "60"]) == 0
     found = capsys.readouterr().out
