@@ -28,8 +28,8 @@ from unstable.types.metrics import METRICS
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
 GAMES = (
-    "Games with checked rules, observations and payoffs, generated from the package; `unstable games` "
-    "prints the same. [](../textarena.md) covers all other games of TextArena."
+    "Games with checked rules, observations and payoffs, generated from the package; "
+    "`unstable games` prints the same. [](../textarena.md) covers all other games of TextArena."
 )
 FAULTS = (
     "Failures of [](../reliability.md) and the tests that inject them, generated from the tests' "
