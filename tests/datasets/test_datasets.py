@@ -127,7 +127,7 @@ def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, 
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]
     assert (seats.count(0), seats.count(1)) == by_seat
-    message = f"found {sum(by_seat)} different positions, not the {number} asked for"
+    message = f"found only {sum(by_seat)} of {number} requested positions"
     assert (message in caplog.text) == (sum(by_seat) < number)
 
 
@@ -264,7 +264,7 @@ async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_pa
     )
     path = write(tmp_path / "train-000003.jsonl", row)
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
-    assert "1 turns are left out" in caplog.text
+    assert "skipped 1 turns" in caplog.text
     forged["sampled"]["prompt_ids"] = builder().template.encode(chat)
     path = write(tmp_path / "train-000003.jsonl", row)
     answers = [e.answer for e in recorded_examples([path], tokenizer)]
@@ -275,15 +275,15 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "eval-000003.jsonl", row)
-    refused("eval-000003.jsonl: an evaluation's games, never", recorded_examples, [path], tokenizer)
+    refused("eval-000003.jsonl: evaluation games are never", recorded_examples, [path], tokenizer)
     path = write(
         tmp_path / "train-000003.jsonl", row, row | {"spec": row["spec"] | {"purpose": "eval"}}
     )
-    with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
+    with pytest.raises(ConfigError, match="train-000003.jsonl:2: evaluation games are never"):
         recorded_examples([path], tokenizer)
     row["turns"][2]["answer"]["sampled"]["segments"][0]["token_ids"][0] += 1
     path = write(tmp_path / "train-000003.jsonl", row)
-    with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
+    with pytest.raises(ConfigError, match="train-000003.jsonl:1: token ids of another tokenizer"):
         recorded_examples([path], tokenizer)
     path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
     refused("000003.jsonl:1: not a recorded game", recorded_examples, [path], tokenizer)
@@ -374,22 +374,22 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
     "line, words",
     ("{", ":3: not JSON"),
     ("[]", ":3: a list; write an object a line"),
-    ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
-    ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
-    ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
+    ("{}", ":3: unknown format (keys: none); use observation and action, messages, or"),
+    ('{"observation": "x"}', ":3: unknown format (keys: observation); use observa"),
+    ('{"observation": "x", "action": 4}', ":3: observation and action must be non-empty"),
     ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
-    ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
-    ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
-    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
-    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': give s"),
-    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: has parts that"),
-    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
-    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: is not trained"),
-    ('{"messages": [], "tools": [{}]}', ":3: tools: calls of tools are not trained on; leave t"),
-    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
+    ('{"messages": []}', ":3: messages = []: must be a string or message list"),
+    ('{"messages": ["x"]}', ":3: messages.0 = 'x': must be an object with role and"),
+    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: must be non-empty"),
+    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': must be"),
+    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: only text parts"),
+    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': must be non-emp"),
+    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: unsupported; w"),
+    ('{"messages": [], "tools": [{}]}', ":3: tools: tool calls are unsupported; remove the row"),
+    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: must be a string or message list"),
     (
         json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
-        ":3: messages: has no answer of the assistant to learn; give one",
+        ":3: messages: no assistant message to train on; add one",
     ),
     (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )

@@ -76,18 +76,21 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
 @every_row(
     "line, words",
     ("{", "not JSON"),
-    ("{}", "has no keys; give observation or prompt, chosen and rejected"),
-    ({"chosen": "[1]", "rejected": "[2]"}, "has no prompt; give one, or chats in chosen and"),
-    (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
-    (TALK | {"chosen": CHAT}, "chosen: ends with a message of user"),
-    ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: give true or false"),
-    ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected differ befo"),
-    (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
-    (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
-    (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
+    ("{}", "unknown format (keys: none); use observation or prompt, chosen and rejected"),
+    ({"chosen": "[1]", "rejected": "[2]"}, "no prompt; add prompt, or chats as chosen and"),
+    (OWN | {"prompt": CHAT}, "(keys: observation, chosen, rejected, prompt); use "),
+    (TALK | {"chosen": CHAT}, "chosen: last message from user, not assistant"),
+    ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: must be true or false"),
+    ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected have differ"),
+    (OWN | {"chosen": 4}, "chosen = 4: must be non-empty UTF-8 text"),
+    (OWN | {"rejected": " "}, "rejected = ' ': must be non-empty UTF-8 text"),
+    (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; remove the line"),
     (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
-    (TALK | {"prompt": []}, "prompt = []: give a text or a list of messages"),
-    (TALK | {"prompt": [{"role": "user"}]}, "prompt.0.content = None: is no text; give a text"),
+    (TALK | {"prompt": []}, "prompt = []: must be a string or message list"),
+    (
+        TALK | {"prompt": [{"role": "user"}]},
+        "prompt.0.content = None: must be non-empty UTF-8 text",
+    ),
 )
 def test_a_mistake_names_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"

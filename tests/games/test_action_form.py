@@ -37,7 +37,7 @@ def test_the_form_is_found_by_playing(config: GameConfig, form: str) -> None:
 def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
     said = line_of(settled, game("bare", forms="brackets"), "games.1")
     assert said.startswith("games.1.legal_moves = 'tests.helpers.forms:bare': lists '1'")
-    assert said.endswith("it takes '[1]'; list it so")
+    assert said.endswith("accepts only '[1]'; list that form")
 
 
 @every_row("prompt", "compact", "answer", "think")

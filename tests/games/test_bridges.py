@@ -35,7 +35,7 @@ def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatc
         patch.delitem(sys.modules, "unstable.games.bridges.open_spiel", raising=False)
         bridges.bridged_class.cache_clear()
         line = (
-            rf"games.env = '{prefix}:some_game': needs more than is installed \(.*"
+            rf"games.env = '{prefix}:some_game': a package of {prefix} is not installed \(.*"
             rf"{LIBRARIES[prefix]}.*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
         )
         refused(line, check_game, GameConfig(env=f"{prefix}:some_game"))

@@ -29,25 +29,25 @@ def takes_anything(text):
 @every_row(
     "config, words",
     ({"env": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'?"),
-    ({"env": "TicTacToe-v0-train"}, "leave -train off; write 'TicTacToe-v0'"),
-    ({"env": "TicTacToe-v0-raw"}, "leave -raw off"),
+    ({"env": "TicTacToe-v0-train"}, "unsupported suffix; use 'TicTacToe-v0'"),
+    ({"env": "TicTacToe-v0-raw"}, "TicTacToe-v0-raw': unsupported suffix"),
     ({"env": "nowhere.to:Find"}, "games.env = 'nowhere.to:Find': cannot import nowhere.to"),
     ({"env": f"{__name__}:Missing"}, "has no Missing"),
-    ({"env": "unstable.config:GameConfig"}, "not a textarena.Env"),
-    ({"env": f"{__name__}:takes_anything"}, "not a textarena.Env"),
+    ({"env": "unstable.config:GameConfig"}, "not a subclass of textarena.Env"),
+    ({"env": f"{__name__}:takes_anything"}, "not a subclass of textarena.Env"),
     ({"env": "Nim-v0", "args": {"pile": 3}}, "games.args = {'pile': 3}: "),
     ({"env": "TicTacToe-v0", "seats": 3}, "games.seats = 3: The number of players has to be 2"),
     ({"env": COUNT_UP, "seats": 4}, "games.seats = 4: at most 3"),
-    ({"env": "Klondike-v0"}, "does not parse"),
+    ({"env": "Klondike-v0"}, "syntax error in the game's file"),
     ({"env": "CharacterConclave-v0", "seats": 3}, "any action of seat 0 after 0 turns raises"),
     ({"env": "UsedCar-v0-balanced"}, "needs textarena.envs.UsedCar, which is not installed; "),
-    ({"env": "UsedCarNegotiation-v0"}, "needs a file that is not installed with it; choose"),
+    ({"env": "UsedCarNegotiation-v0"}, "needs a file that its package lacks; choose"),
     ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
     ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
-    ({"prompt": "anser"}, "known: answer, compact, think, or module:function"),
+    ({"prompt": "anser"}, "use one of answer, compact, think, or module:function"),
     (
         {"parser": "bracket"},
-        "known: auto, brackets, exact, bare, plain, boxed, raw, or module:function",
+        "use one of auto, brackets, exact, bare, plain, boxed, raw, or module:function",
     ),
     ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
     ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
@@ -72,7 +72,7 @@ check_game(GameConfig(env={env!r}, seats={seats}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     line = done.stderr.splitlines()[-1]
-    assert f"ConfigError: games.env = {env!r}: the game needs NLTK's word lists; " in line
+    assert f"ConfigError: games.env = {env!r}: NLTK's word lists are not installed; " in line
     assert "run: pip install textblob, or: python -m nltk.downloader words" in line
 
 

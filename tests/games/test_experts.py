@@ -255,6 +255,6 @@ def test_nim_sums_are_right():
 def test_games_without_an_expert_say_so_in_one_line():
     for env in ("KuhnPoker-v0", "PigDice-v0"):
         assert game_info(GameConfig(env=env)).expert is None
-        with pytest.raises(ValueError, match=f"{env} has no expert; these games have one: TicTac"):
+        with pytest.raises(ValueError, match=f"{env} has no expert; games with an expert: TicTac"):
             new_game(env).expert_moves()
     assert all(game_info(GameConfig(env=env)).expert for env in GAMES)

@@ -312,7 +312,7 @@ def test_kuhn_poker_pays_chips(actions, chips):
 def test_a_game_of_ours_never_pays_more_than_its_scale():
     played = game(KUHN, args={"max_rounds": 1})
     played.env.raw.state.game_state["player_chips"][0] += 4
-    with pytest.raises(ValueError, match="more than its scale of 2"):
+    with pytest.raises(ValueError, match="exceeds its scale of 2"):
         for action in ("[bet]", "[fold]"):
             played.step(action)
 
@@ -347,5 +347,5 @@ class Spoilt(CountUp):
 
 def test_a_game_that_pays_what_is_not_finite_fails():
     game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
-    with pytest.raises(ValueError, match=r"it must be a number for each seat"):
+    with pytest.raises(ValueError, match=r"expected one number per seat"):
         game.step("[1]")

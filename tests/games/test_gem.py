@@ -113,7 +113,7 @@ def test_a_users_text_takes_its_place_and_a_copy_goes_its_own_way() -> None:
 
 def test_what_cannot_be_played_is_a_line() -> None:
     env = "gem:game:GuessTheNumbr-v0-easy"
-    assert_refused("GEM has no such game; did you mean 'game:Gue", env=env, seats=1)
+    assert_refused("unknown GEM game; did you mean 'game:Gue", env=env, seats=1)
     said = "games.0.seats = 2: game:GuessTheNumber-v0-easy of"
     assert_refused(said, env=f"gem:{NUMBER}", seats=2)
 

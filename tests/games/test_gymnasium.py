@@ -54,9 +54,9 @@ def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
 
 @every_row(
     "env, changes, said",
-    ("FrozenLak-v1", {}, "Gymnasium has no such game; did you mean 'FrozenLake"),
+    ("FrozenLak-v1", {}, "unknown Gymnasium game; did you mean 'FrozenLake"),
     ("no_such:Game-v0", {}, "cannot import no_such (No module named 'no_such')"),
-    ("Pendulum-v1", {}, "its actions are Box, and only those of a Discrete spa"),
+    ("Pendulum-v1", {}, "unsupported action space Box; choose a game with a Dis"),
     ("LunarLander-v3", {}, "Box2D is not installed"),
     ("Taxi-v4", {"seats": 2}, "games.0.seats = 2: Taxi-v4 of Gymnasium has 1"),
     ("Blackjack-v1", {"args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
@@ -180,7 +180,7 @@ def ids() -> list[str]:
 
 
 REFUSED = (
-    *("only those of a Discrete space", "is not installed", "No module named", "too many numbers"),
+    *("with a Discrete action space", "is not installed", "No module named", "too many numbers"),
     *("have been moved to the gymnasium-robotics project", 'run `pip install "shimmy'),
 )
 

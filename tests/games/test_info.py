@@ -75,7 +75,7 @@ def test_it_takes_the_place_of_an_environments_own() -> None:
 
 @every_row(
     "info, words",
-    ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
+    ("WRONG", r"games.0.info = '.*:WRONG': Expert instead of GameInfo; name a GameInfo"),
     ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
     ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
     ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
@@ -102,4 +102,4 @@ def test_the_docs_game_plays_under_any_name(monkeypatch: pytest.MonkeyPatch) -> 
         check_game(config)
         check_game(GameConfig(env=f"my_named_games:{name}"))
         assert prompt_style(config).name == "answer"
-        assert "is not known as a game that can be solved" in str(why_not_solved(config))
+        assert "cannot be solved exactly; use one of" in str(why_not_solved(config))
