@@ -43,7 +43,7 @@ def opening_builder(parser: str) -> PromptBuilder:
     return builder("think", parser, tokenizer)
 
 
-async def test_ids_are_those_of_play():
+async def test_prompt_ids_equal_those_in_play():
     taught = {e.prompt: e for e in expert_examples(TICTACTOE, builder(), number=400, seed=0)}
     engine = EmbeddedEngine(tiny_model(), {STOP}, max_requests=2)
     player = model_player(engine, adapter=None, version=None)
@@ -62,7 +62,7 @@ async def test_ids_are_those_of_play():
     assert compared > 20
 
 
-async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
+async def test_taught_answer_parses_to_expert_move():
     for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
         player = model_player(Recorder(example.answer), parser="auto")
         game = replayed(example)
@@ -87,7 +87,7 @@ def replayed(example: Example) -> Game:
     return game
 
 
-def test_a_real_template_closes_the_answer_with_the_same_ids():
+def test_real_template_ends_answer_with_same_ids():
     tokenizer = load_tokenizer(ModelConfig())
     prompts = builder("think", "boxed", tokenizer)
     assert prompts.template.stop_token_id == tokenizer.eos_token_id
@@ -103,14 +103,14 @@ def test_a_real_template_closes_the_answer_with_the_same_ids():
         assert whole[: len(taught)] == taught
 
 
-def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
+def test_template_without_stop_token_uses_tokenizers():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
 @every_row("game", TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0"))
-def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
+def test_examples_are_distinct_balanced_and_seeded(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
     assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
     seats = [example.seat for example in examples]
@@ -122,7 +122,7 @@ def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(ga
 
 
 @pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
-def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, caplog):
+def test_too_few_positions_are_all_returned_and_logged(pile, number, by_seat, caplog):
     game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]
@@ -134,7 +134,7 @@ def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, 
 @every_row(
     "prompts, start", (builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")
 )
-def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
+def test_rationale_is_private_and_precedes_move(prompts, start):
     game = GameConfig(**THINK)
     for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
         action = prompts.style.read_action(example.answer)
@@ -147,7 +147,7 @@ def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
         assert rest.startswith("</think>\n\n" if start else "\n")
 
 
-def test_a_rationale_needs_a_style_that_reasons():
+def test_rationale_requires_reasoning_style():
     with pytest.raises(ConfigError, match="rationale = true: the prompt style 'answer' of Tic"):
         expert_examples(TICTACTOE, builder(), number=1, seed=0, rationale=True)
 
@@ -163,7 +163,7 @@ BUILDERS = [
 
 @settings(deadline=None, derandomize=True)
 @given(ACTIONS, REASONS, st.sampled_from(BUILDERS))
-def test_answers_are_read_as_they_were_meant(action, reason, prompts):
+def test_written_answers_parse_to_their_actions(action, reason, prompts):
     answer = write_answer(prompts, action, reason)
     assert prompts.style.read_action(answer) == (action, True)
     assert reason in answer
@@ -171,12 +171,12 @@ def test_answers_are_read_as_they_were_meant(action, reason, prompts):
     assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
 
 
-def test_an_action_that_is_never_read_is_refused_in_one_line():
+def test_unparsable_action_is_rejected_in_one_line():
     assert write_answer(builder(parser="raw"), "I offer peace.") == "I offer peace."
     refused("games.parser = 'plain': reads 'peace' neither", write_answer, builder(), "peace")
 
 
-def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
+def test_answer_and_stop_token_are_scored_after_prompt():
     for example in expert_examples(TICTACTOE, builder(), number=10, seed=0):
         tokens = example.tokens
         assert tokens.scored_ids == tokens.token_ids and tokens.token_ids[-1] == STOP
@@ -186,7 +186,7 @@ def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
         assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
 
 
-def test_examples_are_read_as_they_were_written(tmp_path):
+def test_examples_round_trip_through_file(tmp_path):
     examples = expert_examples(TICTACTOE, builder(), number=9, seed=0)
     sides = split_by_prompt(examples, 0.4, seed=0)
     assert all(sides)
@@ -197,7 +197,7 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(st.integers(0, 1000), st.permutations(list(range(300))))
-def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
+def test_split_depends_only_on_prompts_and_seed(seed, order):
     examples = [
         Example(env="", seat=0, prompt="", answer=str(i), tokens=token_sample([i // 2], [i, STOP]))
         for i in range(300)
@@ -217,7 +217,7 @@ def write(path, *rows):
 WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
 
 
-async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
+async def test_winners_turns_keep_recorded_ids(tmp_path):
     won = await recorded_game(*WON)
     lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
     both = await recorded_game(*WON, players=("main@3", "main@2"))
@@ -236,7 +236,7 @@ async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
     assert [e.seat for e in everyone] == [0] * 6 + [1] * 2
 
 
-async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
+async def test_invalid_turns_and_forfeits_are_skipped(tmp_path):
     forfeited = await recorded_game("[4]", "[0]", "[8]", "[0]")
     own = await recorded_game("[4]", "[0]", "[4]")
     unread = await recorded_game("[4]", "[0]", "one")
@@ -253,7 +253,7 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
 
 
-async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_path, caplog):
+async def test_prompts_with_injected_control_tokens_are_skipped(tmp_path, caplog):
     tokenizer = tiny_tokenizer()
     row = await recorded_game(*WON)
     forged = row["turns"][2]["answer"]
@@ -271,7 +271,7 @@ async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_pa
     assert answers == ["[4]", "I say [1]", "[7]"]
 
 
-async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
+async def test_evaluation_games_and_other_tokenizers_are_rejected(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "eval-000003.jsonl", row)
@@ -289,7 +289,7 @@ async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
     refused("000003.jsonl:1: not a recorded game", recorded_examples, [path], tokenizer)
 
 
-def test_a_persons_own_pairs(tmp_path):
+def test_user_examples_use_the_prompts_of_play(tmp_path):
     game = Game(TICTACTOE, 0)
     game.step("[4]")
     observation = game.observe()
@@ -341,7 +341,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_the_rows_of_other_tools_are_the_same_example(tmp_path: Path, is_list: bool) -> None:
+def test_formats_of_other_tools_give_same_example(tmp_path: Path, is_list: bool) -> None:
     rows = "[" + ",\n".join(map(json.dumps, FORMS)) + "]"
     lines = "\r\n".join(map(json.dumps, FORMS))
     path = tmp_path / "theirs.jsonl"
@@ -352,7 +352,7 @@ def test_the_rows_of_other_tools_are_the_same_example(tmp_path: Path, is_list: b
     assert tiny_tokenizer().decode(found[0].tokens.prompt_ids) == text
 
 
-def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: Path) -> None:
+def test_chat_answers_are_examples_unless_weight_is_zero(tmp_path: Path) -> None:
     hello = {"role": "assistant", "content": "Hello."}
     rows = [
         {"messages": [SYSTEM, hello, ASKED, SAID, *MORE]},
@@ -393,7 +393,7 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
     ),
     (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )
-def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
+def test_file_errors_name_the_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
     said = line_of(jsonl_examples, path, TICTACTOE, builder())
@@ -401,6 +401,6 @@ def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     assert said.startswith(f"{path}:3: ")
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="no such file; give a JSONL file"):
         jsonl_examples(tmp_path / "none.jsonl", TICTACTOE, builder())

@@ -28,7 +28,7 @@ def read(path, *rows):
     return jsonl_pairs(path, GAME, builder())
 
 
-def test_a_line_is_an_observation_or_a_chat_with_two_answers(tmp_path):
+def test_row_is_observation_or_chat_with_two_answers(tmp_path):
     own, talk = read(tmp_path / "pairs.jsonl", OWN, TALK)
     assert (own.chosen.answer, own.rejected.answer) == ("4", "0")  # as the parser reads them
     assert own.chosen.tokens.prompt_ids == own.rejected.tokens.prompt_ids
@@ -55,13 +55,13 @@ FORMS = [
 ]
 
 
-def test_the_rows_of_other_tools_are_the_same_pair(tmp_path):
+def test_formats_of_other_tools_give_same_pair(tmp_path):
     found = read(tmp_path / "theirs.jsonl", *FORMS)
     assert len({(each.chosen.key, each.rejected.key) for each in found[:4]}) == 1
     assert len({(each.chosen.key, each.rejected.key) for each in found}) == 1
 
 
-def test_answers_with_a_label_are_half_a_pair(tmp_path):
+def test_labeled_answers_are_half_pairs(tmp_path):
     rows = [{"prompt": CHAT, "completion": [SAID], "label": True}]
     rows += [{"prompt": "Your move.", "completion": "[0]", "label": False}]
     good, bad = read(tmp_path / "labels.jsonl", *rows)
@@ -92,18 +92,18 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
         "prompt.0.content = None: must be non-empty UTF-8 text",
     ),
 )
-def test_a_mistake_names_file_and_line(tmp_path, line, words):
+def test_file_errors_name_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"
     message = line_of(read, path, OWN, "", line)
     assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     refused("no such file", jsonl_pairs, tmp_path / "none.jsonl", GAME, builder())
 
 
 @every_row("name", "dpo", "simpo", "kto", "rft")
-def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
+def test_learner_trains_on_pairs(tmp_path, name):
     pairs = read(tmp_path / "pairs.jsonl", OWN, TALK)
     tiny_model().save_pretrained(tmp_path / "model")
     model = ModelConfig(

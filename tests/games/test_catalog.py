@@ -52,7 +52,7 @@ def takes_anything(text):
     ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
     ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
 )
-def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch):
+def test_unplayable_config_is_rejected_in_one_line(config, words, monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     said = line_of(check_game, GameConfig(**config))
     assert words in said
@@ -60,7 +60,7 @@ def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch
 
 
 @every_row("env, seats", ("WordChains-v0", 2), ("Codenames-v0", 4))
-def test_word_games_say_what_they_need(env, seats):
+def test_word_games_name_missing_data(env, seats):
     """Without data and textblob, in a process of its own, since what NLTK has found stays."""
     code = f"""
 import sys, nltk
@@ -77,11 +77,11 @@ check_game(GameConfig(env={env!r}, seats={seats}))
 
 
 @every_row("env, seats", *LISTED, (COUNT_UP, 1), (COUNT_UP, 3))
-def test_what_can_be_played_passes(env, seats):
+def test_playable_games_pass_check(env, seats):
     check_game(GameConfig(env=env, seats=seats))
 
 
-def test_ids_are_written_without_variants():
+def test_known_ids_exclude_variants():
     assert "TicTacToe-v0" in known_ids() and "TicTacToe-v0-train" not in known_ids()
     assert len(known_ids()) > 200
 
@@ -107,11 +107,11 @@ class Bot:
     (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
     (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
 )
-def test_opponents_that_cannot_play_are_refused_in_one_line(opponent, env, words):
+def test_unplayable_opponents_are_rejected_in_one_line(opponent, env, words):
     assert words in line_of(check_opponent, opponent, GameConfig(env=env))
 
 
-def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
+def test_playable_opponents_pass_check(monkeypatch, tmp_path):
     monkeypatch.setenv("A_KEY", "anything")
     adapter_files(tmp_path)
     monkeypatch.setattr("unstable.collectors.players.openai.silence", lambda _: None)

@@ -43,12 +43,12 @@ def config_of(name: str, **changes: Any) -> GameConfig:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+def test_seed_determines_game_and_games_are_independent(name: str) -> None:
     assert_undisturbed(config_of(name), range(4))
 
 
 @pytest.mark.parametrize(("name", "args"), PLAYED)
-def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
+def test_copy_is_independent(name: str, args: dict[str, Any]) -> None:
     assert_copy_goes_its_own_way(config_of(name, args=args))
 
 
@@ -62,12 +62,14 @@ def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
     ("Blackjack-v1", {"args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
     ("Taxi-v4", {"args": {"text": "no_such:seen"}}, "cannot import no_such"),
 )
-def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
+def test_unplayable_config_is_rejected_in_one_line(
+    env: str, changes: dict[str, Any], said: str
+) -> None:
     assert_refused(said, **{"env": f"gymnasium:{env}", "seats": 1} | changes)
 
 
 @pytest.mark.parametrize(("name", "args"), PLAYED)
-def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> None:
+def test_play_matches_gymnasium(name: str, args: dict[str, Any]) -> None:
     """Each board is the library's own rendering, or its numbers; moves and payoffs match too."""
     shows = name.startswith(("Frozen", "Taxi", "Cliff"))
     for seed in range(5):
@@ -90,7 +92,7 @@ def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> N
         assert not game.truncated and game.outcomes == game.payoffs
 
 
-def test_the_dealers_second_card_is_not_seen() -> None:
+def test_blackjack_hides_dealers_second_card() -> None:
     for seed in range(20):
         game = Game(config_of("Blackjack-v1"), seed)
         env: Any = game.env
@@ -102,7 +104,7 @@ def test_the_dealers_second_card_is_not_seen() -> None:
         assert game.observe().brief.startswith("Blackjack-v1. Actions: 0 stick, 1 hit.")
 
 
-def test_the_taxis_legal_moves_are_those_of_its_mask() -> None:
+def test_taxi_legal_moves_follow_its_mask() -> None:
     found = set[str]()
     for seed in range(20):
         game = Game(config_of("Taxi-v4"), seed)
@@ -119,7 +121,7 @@ def named(env: Any, seat: int, number: int) -> str:
     return f"[{'WSEN'[number]}]"
 
 
-def test_a_users_text_and_names_take_the_games_place() -> None:
+def test_custom_text_and_action_names_replace_defaults() -> None:
     args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Find G."}
     config = settled(config_of("FrozenLake-v1", args=args | {"is_slippery": False}))
     game = Game(config, 0)
@@ -160,7 +162,7 @@ class Corridor(gymnasium.Env):  # type: ignore[name-defined]
 gymnasium.register("Corridor-v0", Corridor)
 
 
-def test_a_users_env_of_dicts_and_other_numbers_is_played() -> None:
+def test_custom_env_with_dict_and_offset_actions_plays() -> None:
     game = Game(config_of(f"{__name__}:Corridor-v0"), 0)
     assert game.legal_moves() == ["2"]
     assert game.observe().board == "place: 0\nwalls:\n0 1\n1 0.5\nLegal actions: 2"
@@ -170,7 +172,7 @@ def test_a_users_env_of_dicts_and_other_numbers_is_played() -> None:
     assert game.done and game.payoffs == [-5.0]
 
 
-async def test_a_run_learns_from_a_game_of_one_seat(tmp_path: Path) -> None:
+async def test_run_learns_from_single_seat_game(tmp_path: Path) -> None:
     games = [{"env": "gymnasium:Blackjack-v1", "seats": 1, "prompt": "compact"}]
     await learned_from(tmp_path, games=games)
 
@@ -199,6 +201,6 @@ CORE = {
 
 
 @pytest.mark.parametrize("name", table("gymnasium", ids(), CORE))
-def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+def test_every_game_plays_or_is_rejected_in_one_line(name: str) -> None:
     limit = {} if "Blackjack" in name else {"max_episode_steps": 200}
     assert_ends_or_is_refused(config_of(name, args=limit), REFUSED)

@@ -70,7 +70,7 @@ def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
 
 
 @pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
-def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[str, Any]) -> None:
+def test_play_matches_pettingzoo(name: str, seats: int, args: dict[str, Any]) -> None:
     for seed in range(8):
         turns, totals = library_play(name, args, seed)
         own_turns, payoffs = play(Game(config_of(name, seats, args=args), seed), seed)
@@ -79,12 +79,12 @@ def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[st
 
 
 @pytest.mark.parametrize("name", ["leduc_holdem_v4", "texas_holdem_v4"])
-def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+def test_seed_determines_game_and_games_are_independent(name: str) -> None:
     assert_undisturbed(config_of(name), range(6))
 
 
 @pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
-def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) -> None:
+def test_copy_is_independent(name: str, seats: int, args: dict[str, Any]) -> None:
     assert_copy_goes_its_own_way(config_of(name, seats, args=args))
 
 
@@ -100,11 +100,13 @@ def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) ->
     (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
     ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
 )
-def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
+def test_unplayable_config_is_rejected_in_one_line(
+    env: str, changes: dict[str, Any], said: str
+) -> None:
     assert_refused(said, env=f"pettingzoo:{env}", **changes)
 
 
-def test_a_seat_does_not_see_the_others_card() -> None:
+def test_seat_does_not_see_opponents_card() -> None:
     """Boards are equal in all deals with the same first seat and the same card of its own."""
     boards: dict[tuple[int, str], set[str]] = {}
     others: dict[tuple[int, str], set[str]] = {}
@@ -119,7 +121,7 @@ def test_a_seat_does_not_see_the_others_card() -> None:
     assert any(len(hidden) > 1 for hidden in others.values())
 
 
-def test_agents_that_move_at_once_do_not_see_each_others_choice() -> None:
+def test_simultaneous_moves_are_hidden() -> None:
     seen = set()
     for move in range(3):
         game = Game(config_of("rps_v2"), 0)
@@ -204,7 +206,7 @@ class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self._deads_step_first()
 
 
-def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> None:
+def test_agents_that_leave_early_get_library_payoffs() -> None:
     turns, totals = library_play("Leaving", {}, 0)
     own_turns, payoffs = play(Game(config_of(f"{__name__}:Leaving", 3), 0), 0)
     assert [seat for seat, _ in turns] == [0, 1, 2, 1, 2, 2]
@@ -220,7 +222,7 @@ class Clearing(Leaving):
         self._clear_rewards()
 
 
-def test_an_env_that_clears_its_rewards_pays_what_last_reports() -> None:
+def test_cleared_rewards_are_read_from_last() -> None:
     _, totals = library_play("Leaving", {}, 0)
     _, payoffs = play(Game(config_of(f"{__name__}:Clearing", 3), 0), 0)
     assert payoffs == totals and any(totals)
@@ -236,7 +238,7 @@ def nothing() -> Any:
     return 3
 
 
-def test_a_users_parallel_env_is_played_by_turns() -> None:
+def test_custom_parallel_env_is_played_sequentially() -> None:
     game = Game(config_of(f"{__name__}:Bids", args={"rounds": 3}), 0)
     for bid in ("3", "1", "2", "2", "0", "1"):
         assert not game.step(bid).invalid
@@ -253,7 +255,7 @@ def named(env: Any, seat: int, number: int) -> str:
     return f"{'abc'[number // 3]}{number % 3 + 1}"
 
 
-def test_a_users_text_and_names_take_the_games_place() -> None:
+def test_custom_text_and_action_names_replace_defaults() -> None:
     args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Three in a row."}
     game = Game(config_of("tictactoe_v3", args=args, prompt="compact"), 0)
     game.step("b2")
@@ -269,7 +271,7 @@ def alike(env: Any, seat: int, number: int) -> str:
     return ["take", "take\n", ""][number]
 
 
-def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_boards_and_masks_match_pettingzoo(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2", args={"actions": f"{__name__}:alike"}), 0)
     assert game.legal_moves() == ["take #0", "take #1", "#2"]
     board = Game(config_of("chess_v6"), 0).observe().board
@@ -281,7 +283,7 @@ def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -
     assert game.legal_moves() == ["0", "2"]
 
 
-def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
+def test_invalid_action_is_rejected_with_notice() -> None:
     game = Game(config_of("tictactoe_v3", invalid_moves={"allowed": 1}), 0)
     game.step("4")
     before = game.observe()
@@ -291,7 +293,7 @@ def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
     assert not game.step(" 5 ").invalid
 
 
-def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
+def test_tic_tac_toe_exploitability_matches_open_spiel() -> None:
     pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
     names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
     trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
@@ -302,12 +304,12 @@ def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
     assert not can_be_solved(config_of("connect_four_v3"))
 
 
-def test_what_is_paid_adds_up_to_nothing_where_it_is_known_to() -> None:
+def test_zero_sum_games_are_known() -> None:
     assert is_zero_sum(config_of("leduc_holdem_v4"))
     assert not is_zero_sum(config_of(f"{__name__}:Bids"))
 
 
-async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
+async def test_run_learns_and_measures_exploitability(tmp_path: Path) -> None:
     games = [{"env": "pettingzoo:leduc_holdem_v4", "prompt": "compact", "payoff_scale": 7}]
     await learned_from(tmp_path, games=games)
 
@@ -333,7 +335,7 @@ CORE = {
 
 
 @pytest.mark.parametrize("name", table("pettingzoo", names(), CORE))
-def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+def test_every_game_plays_or_is_rejected_in_one_line(name: str) -> None:
     warnings.simplefilter("ignore")
     seats = {ARCHERS: 4, "pursuit_v5": 8}.get(name, 2)
     assert_ends_or_is_refused(config_of(name, seats), REFUSED)

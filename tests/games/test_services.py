@@ -33,13 +33,13 @@ def class_of(info: GameInfo) -> type:
 
 
 @every_game
-def test_a_known_games_class_exists(info: GameInfo) -> None:
+def test_catalog_class_exists(info: GameInfo) -> None:
     assert info.env in [cls.__name__ for cls in class_of(info).__mro__]
     assert info_of(class_of(info)) is info
 
 
 @every_game
-def test_a_known_games_name_is_one_that_a_config_takes(info: GameInfo) -> None:
+def test_catalog_name_is_valid_in_config(info: GameInfo) -> None:
     """This part needs no import, so that it holds for files that do not parse here, too."""
     env = config_of(info).env
     if ":" not in env:
@@ -48,11 +48,11 @@ def test_a_known_games_name_is_one_that_a_config_takes(info: GameInfo) -> None:
     assert env.rpartition(":")[2] == info.env
 
 
-def test_every_game_stands_once_in_the_table() -> None:
+def test_catalog_games_are_unique() -> None:
     assert len({info.env for info in GAMES}) == len({info.name for info in GAMES}) == len(GAMES)
 
 
-def test_the_moves_of_every_known_game_are_tried() -> None:
+def test_legal_moves_of_every_catalog_game_are_tested() -> None:
     """`LISTED` is what the tests of legal moves play; two games' files parse on later Pythons."""
     tried = {game_info(GameConfig(env=env)).env for env, _ in LISTED}
     listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
@@ -60,13 +60,13 @@ def test_the_moves_of_every_known_game_are_tried() -> None:
 
 
 @every_game
-def test_what_extends_a_known_game_is_served_alike(info: GameInfo) -> None:
+def test_subclass_inherits_catalog_info(info: GameInfo) -> None:
     child = type("Child", (class_of(info),), {})
     grandchild = type("Grandchild", (child,), {})
     assert info_of(child) is info_of(grandchild) is info
 
 
-def test_the_nearest_known_game_counts() -> None:
+def test_nearest_catalog_ancestor_applies() -> None:
     """Kuhn poker as we play it extends TextArena's, which has no expert."""
     (parent,) = KuhnPoker.__bases__
     assert info_of(parent).expert is None
@@ -82,7 +82,7 @@ class HouseNim(NimEnv):
         super().__init__(piles=[1, 2])
 
 
-def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
+def test_custom_subclass_gets_catalog_services() -> None:
     config = GameConfig(env=f"{__name__}:HouseNim")
     check_game(config)
     assert lists_legal_moves(config) and game_info(config).expert
@@ -95,7 +95,7 @@ def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
     assert game.observe().events == []
 
 
-def test_an_env_that_is_not_known_has_no_services() -> None:
+def test_unknown_env_has_no_services() -> None:
     config = GameConfig(env=COUNT_UP)
     assert not lists_legal_moves(config) and game_info(config).expert is None
     game = Game(config, seed=0)

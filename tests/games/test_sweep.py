@@ -32,7 +32,7 @@ CORE = {
 
 
 @pytest.mark.parametrize("env", table("textarena", families().values(), CORE))
-def test_a_family_plays_or_is_refused_as_the_page_says(env: str) -> None:
+def test_family_plays_or_is_rejected_as_documented(env: str) -> None:
     (found,) = sweep([env])
     assert found.refusal or found.ended + found.forfeited + found.cut_off == 3
     assert "\n" not in found.refusal and len(found.refusal) < 400
@@ -42,13 +42,13 @@ def test_a_family_plays_or_is_refused_as_the_page_says(env: str) -> None:
         assert env in (refused if found.refusal else played)
 
 
-def test_the_page_lists_every_family_and_the_defects_that_a_run_warns_of() -> None:
+def test_docs_list_every_family() -> None:
     played, refused = listed_by_outcome()
     assert len(played) > 75 and not played & refused
     assert played | refused == {*families().values()}
 
 
-def test_the_page_gives_the_defects_that_a_run_warns_of() -> None:
+def test_docs_list_logged_defects() -> None:
     rows = re.findall(r"^\| (.*-v0.*) \| (.*) \|$", part("Known defects"), re.MULTILINE)
     shown = {env: defect for envs, defect in rows for env in envs.split(", ")}
     names, (played, _) = families(), listed_by_outcome()
