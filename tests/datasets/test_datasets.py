@@ -1,4 +1,4 @@
-"""Datasets: asked as in play, to the id; answered as play reads it; from where it may be."""
+"""Test datasets: prompts as in play, answers as play parses them, and their sources."""
 
 import json
 import random
@@ -70,7 +70,7 @@ async def test_taught_answer_parses_to_expert_move():
         assert answer.sampled.prompt_ids == example.tokens.prompt_ids
         assert (answer.sampled.token_ids, answer.text) == (example.tokens.token_ids, example.answer)
         assert answer.formatted and answer.action in game.expert_moves()
-        assert set(game.expert_moves()) < set(game.legal_moves())  # there is something to teach
+        assert set(game.expert_moves()) < set(game.legal_moves())  # some legal moves are worse
 
 
 def replayed(example: Example) -> Game:

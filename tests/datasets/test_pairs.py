@@ -1,4 +1,4 @@
-"""Pairs of a person's own: two forms of a line, mistakes by file and line, and what is learned."""
+"""Test users' pairs: their formats, errors with file and line, and training on them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Recorded games as groups: which are whole, which are kept, and what is held out."""
+"""Test recorded games as groups: complete, filtered and held-out groups."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -70,7 +70,7 @@ def branched(game_id: int, branches: int, turns: int = 4) -> GameResult:
 
 def test_groups_need_all_games_and_keep_recorded_rewards(tmp_path: Path) -> None:
     games = [*group(7, [1, 2]), *group(8, [3]), *group(9, [4, 5], turns=6)]
-    games[1], games[2] = games[2], games[1]  # another group's game may lie between
+    games[1], games[2] = games[2], games[1]  # another group's game comes between
     index = index_of([write(tmp_path / "train-000000.jsonl", games)])
     assert found(index) == [[(1, 0), (2, 0)], [(4, 0), (5, 0)]]
     assert index.counts.incomplete == 1 and index.counts.games == 5
@@ -88,12 +88,12 @@ def test_branches_form_a_group_unless_one_is_lost(tmp_path: Path) -> None:
     index = index_of([write(path, games)])
     whole = [[(11, 0), (12, 0)], [(21, 0), (22, 0), (23, 0)], [(31, 0), (32, 0)]]
     assert found(index) == whole
-    assert list(index.sizes) == [2, 3, 2]  # from the fork on
+    assert list(index.sizes) == [2, 3, 2]  # samples after the fork
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a branch of the first one is lost
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a branch of the first game is lost
     source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
-    path.write_bytes(b"".join(lines[1:]))  # and here the game itself
+    path.write_bytes(b"".join(lines[1:]))  # the game itself is lost
     source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
 
@@ -158,7 +158,7 @@ def data_of(index: GroupIndex, **changes: Any) -> OfflineData:
 
 
 def lone_games(number: int, turns: int = 4) -> list[GameResult]:
-    """Games whose seats of the policy have two turns each, a group a seat."""
+    """Games in which each of two trained seats has two turns, with one group per seat."""
     return [game(("main@5", "main@5"), game_id=each, turns=turns) for each in range(number)]
 
 
@@ -179,7 +179,7 @@ def places(batch: Any) -> list[tuple[int, int]]:
 
 def test_each_epoch_has_its_own_order(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(10))])
-    data = data_of(index)  # 20 groups of 2 samples, 3 to a batch: 2 groups are left
+    data = data_of(index)  # 20 groups of 2 samples, 3 per batch: 2 groups remain
     batches = list(data.batches(0))
     assert data.ends == [6, 12] and len(batches) == data.updates == 12
     assert [batch.version for batch in batches] == list(range(12))

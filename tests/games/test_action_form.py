@@ -1,4 +1,4 @@
-"""The form of a game's actions, in brackets or bare: found by playing, asked for and read so."""
+"""Test the form of actions, in brackets or bare: its detection, its prompts and its parsing."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from unstable.prompts import STYLES, PromptBuilder, write_answer
 def test_action_form_is_detected_by_play(config: GameConfig, form: str) -> None:
     assert settled(config).action_form == form
     chosen = config.model_copy(update={"action_form": "brackets"})
-    assert settled(chosen).action_form == "brackets", "what a person says stays"
+    assert settled(chosen).action_form == "brackets", "a configured form is kept"
 
 
 def test_moves_listed_in_wrong_form_are_rejected_in_one_line() -> None:

@@ -19,7 +19,7 @@ from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
 LIBRARIES = {"open_spiel": "pyspiel", "pettingzoo": "pettingzoo", "gymnasium": "gymnasium"}
-"""The module that each needs, by prefix."""
+"""Required module by prefix."""
 
 
 def test_each_prefix_is_an_entry_point() -> None:

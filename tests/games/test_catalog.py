@@ -1,4 +1,4 @@
-"""The catalogue: what cannot be played is refused in one line, and what can be played passes."""
+"""Test checks of games and opponents: unplayable ones are rejected in one line, others pass."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def test_unplayable_config_is_rejected_in_one_line(config, words, monkeypatch):
 
 @every_row("env, seats", ("WordChains-v0", 2), ("Codenames-v0", 4))
 def test_word_games_name_missing_data(env, seats):
-    """Without data and textblob, in a process of its own, since what NLTK has found stays."""
+    """Without data and textblob, in a child process, since NLTK caches what it finds."""
     code = f"""
 import sys, nltk
 sys.modules["textblob"] = None

@@ -10,7 +10,7 @@ from unstable.games import chance
 
 
 def test_chance_swaps_bytes_of_shared_generator() -> None:
-    """Else games are right and thirty times slower at each swap: chance.py needs a look."""
+    """Otherwise games stay correct, but each swap takes thirty times as long: update chance.py."""
     assert chance._is_as_in_cpython()
     generator = random.Random(3)
     generator.gauss(0, 1)

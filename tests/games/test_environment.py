@@ -1,4 +1,4 @@
-"""The `Environment` protocol: a game that is not TextArena's is played, cut short and solved."""
+"""Test the `Environment` protocol: a custom game is played, forfeited and solved."""
 
 import ast
 import random
@@ -142,7 +142,7 @@ def test_config_overrides_moves_payoffs_and_seating() -> None:
 def test_environment_is_checked_and_solved() -> None:
     check_game(CONFIG)
     refused("seats = 3: two seats", check_game, CONFIG.model_copy(update={"seats": 3}))
-    # Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4.
+    # Uniform play is worth 1/4 to seat 0; betting only heads against it is worth 3/4.
     tree = grow(CONFIG)
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
@@ -154,7 +154,7 @@ def test_environment_is_checked_and_solved() -> None:
 
 
 def test_only_textarena_module_and_catalog_import_textarena() -> None:
-    """So nothing above them can read its state; `raw` is handed on and never looked into."""
+    """No other module can read TextArena's state; `raw` is only passed on."""
     importers, readers = set(), set()
     for path in PACKAGE.rglob("*.py"):
         name, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Experts: perfect where they say so, strong where not, blind to what is hidden, truthful."""
+"""Test experts: perfect or strong play without hidden information, and true reasons."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""Games: chance of their own, what a seat sees, invalid moves, ends, legal moves."""
+"""Test games: chance, observations, invalid moves, ends, legal moves and payoffs."""
 
 import random
 
@@ -28,7 +28,7 @@ def play_randomly(game: Game, seed: int) -> None:
     while not game.done:
         observation = observation_text(game.observe())
         action = rng.choice(game.legal_moves())
-        assert not game.step(action).invalid, f"{action} was refused after: {observation}"
+        assert not game.step(action).invalid, f"{action} was rejected after: {observation}"
 
 
 def test_games_keep_global_random_state():
@@ -105,7 +105,7 @@ SHOWN_BY_THE_BOARD = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0", "ConnectFour
     ("env", "seats"), [*((env, 2) for env in SHOWN_BY_THE_BOARD), ("TowerOfHanoi-v0", 1)]
 )
 def test_boards_without_events_suffice_for_perfect_play(env, seats):
-    """Positions that are shown alike, however they came about, have the same best moves."""
+    """Positions with equal observations have equal best moves, regardless of their history."""
     best: dict[str, dict[str, float]] = {}
     by_history = set()
     for seed in range(60):
@@ -185,7 +185,7 @@ def test_secret_mafia_ends_and_keeps_its_turn_order():
         alive = [seat for seat in range(6) if seat != played.seat]
         played.step(f"I say [{rng.choice(alive)}]")
     assert played.forfeit is not None or set(played.outcomes) == {1.0, -1.0}
-    # By night the mafia, the doctor and the detective, whose seats are these; by day in any order.
+    # Nights: the mafia (0, 1), the doctor (2), the detective (3). Days: any order.
     assert set(order[:2]) == {0, 1} and order[2:4] == [2, 3]
     assert order[4:10] != sorted(order[4:10])
 
@@ -258,7 +258,7 @@ def test_kuhn_defects_of_textarena_are_fixed_in_catalog():
     assert sum(played.env.raw.state.game_state["player_chips"].values()) == 0
 
 
-# Pay-offs
+# Payoffs
 
 
 def pays_squares(env):
@@ -288,7 +288,7 @@ def test_custom_payoffs_are_divided_by_constant_scale():
 
 @every_row("target", "pays_one", "pays_nothing_finite")
 def test_payoffs_must_be_one_finite_number_per_seat(target):
-    with pytest.raises(ValueError, match="must be a number for each seat"):
+    with pytest.raises(ValueError, match="expected one number per seat"):
         counted_up(payoffs=f"{__name__}:{target}")
 
 
@@ -318,7 +318,7 @@ def test_payoffs_beyond_scale_are_rejected():
 
 
 class Drawn(ta.Env):
-    """Shows a board whose first row is moved to the right, after an empty line."""
+    """Shows a board whose first row is indented, after an empty line."""
 
     board = "\n \n    A B\n1   . .\n\n"
 
@@ -338,7 +338,7 @@ def test_board_rows_are_aligned():
 
 
 class Spoilt(CountUp):
-    """Pays what is no number."""
+    """Pays NaN to seat 0."""
 
     def step(self, action):
         self.state.rewards = {0: float("nan"), 1: 1.0}

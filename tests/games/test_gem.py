@@ -1,4 +1,4 @@
-"""GEM's games as envs of one seat: move by move they are the games that GEM has."""
+"""Test GEM's games as single-seat envs, move by move against GEM."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ from unstable.types.seeds import derive_seed
 
 NUMBER = "game:GuessTheNumber-v0-easy"
 gem = pytest.importorskip(
-    "gem", reason="gem-llm asks for a release of NLTK that is not ours: see docs/bridges.md"
+    "gem", reason="gem-llm requires another release of NLTK: see docs/bridges.md"
 )
 
 
@@ -44,7 +44,7 @@ def test_play_matches_gem(name: str, answers: list[str]) -> None:
     for seed in range(3):
         game, rng = Game(config_of(name), seed), random.Random(seed)
         chance, before = random.getstate(), game._chance
-        twin = Game(config_of(name), seed + 1)._chance  # of its own, for the library's own play
+        twin = Game(config_of(name), seed + 1)._chance  # separate, for the library's game
         with twin:
             env = gem.make(name)
             first, _ = env.reset(seed=derive_seed(seed, "env") % 2**31)
@@ -138,7 +138,7 @@ def test_every_game_without_data_plays_or_is_rejected() -> None:
         except ConfigError as error:
             refused[name] = str(error)
             continue
-        game = Game(config, 1, trusted=True)  # what raises forfeits, as in a run
+        game = Game(config, 1, trusted=True)  # errors forfeit, as in a run
         while not game.done:
             game.step(random.Random(game.turns).choice(["1", "up", "A C", "reveal 1 1", "E"]))
         assert not game.truncated

@@ -1,4 +1,4 @@
-"""Gymnasium's games as envs of one seat: move by move they are the games that Gymnasium has."""
+"""Test Gymnasium's games as single-seat envs, move by move against Gymnasium."""
 
 import random
 from pathlib import Path
@@ -114,7 +114,7 @@ def test_taxi_legal_moves_follow_its_mask() -> None:
 
 
 def seen(env: Any, seat: int, observation: Any) -> str:
-    return f"You stand on field {observation} of {env.observation_space.n}."
+    return f"You are on field {observation} of {env.observation_space.n}."
 
 
 def named(env: Any, seat: int, number: int) -> str:
@@ -129,7 +129,7 @@ def test_custom_text_and_action_names_replace_defaults() -> None:
     assert game.observe().rules == "Find G. Answer with one of the legal actions."
     assert game.observe().brief == "Find G. Answer with an action."
     game.step("[E]")
-    assert game.board == "You stand on field 1 of 16."
+    assert game.board == "You are on field 1 of 16."
     assert not can_be_solved(config)
 
 
@@ -192,12 +192,12 @@ CORE = {
     "FrozenLake-v1": "chance",
     "Blackjack-v1": "a tuple of observations, chance",
     "CartPole-v1": "numbers as observations",
-    "Pendulum-v1": "refused: continuous actions",
-    "CarRacing-v3": "refused: a missing package",
-    "Ant-v2": "refused: moved to another package",
-    "GymV26Environment-v0": "refused: needs Shimmy",
+    "Pendulum-v1": "rejected: continuous actions",
+    "CarRacing-v3": "rejected: a missing package",
+    "Ant-v2": "rejected: moved to another package",
+    "GymV26Environment-v0": "rejected: needs Shimmy",
 }
-"""One game per feature and per reason of a refusal."""
+"""One game per feature and per reason for rejection."""
 
 
 @pytest.mark.parametrize("name", table("gymnasium", ids(), CORE))

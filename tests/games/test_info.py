@@ -1,4 +1,4 @@
-"""`games.N.info`: what a user declares of a game is served as the catalogue's, and to it alone."""
+"""Test `games.N.info`: custom metadata works like the catalog's, and only for its own game."""
 
 import re
 import sys
@@ -62,7 +62,7 @@ def test_custom_game_info_works_like_catalog_info() -> None:
     game = Game(COUNT, seed=0)
     assert game.legal_moves() == ["[1]", "[2]", "[3]"] and game.expert_moves() == {"[3]": 1.0}
     assert game.observe().position.endswith(": 1 2 3")
-    assert game_info(GameConfig(env=COUNT_UP)) == GameInfo(), "and to nothing else"
+    assert game_info(GameConfig(env=COUNT_UP)) == GameInfo(), "no info without games.N.info"
 
 
 def test_custom_game_info_replaces_env_info() -> None:

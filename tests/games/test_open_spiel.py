@@ -1,4 +1,4 @@
-"""OpenSpiel's games as envs: they are the games that OpenSpiel has, and are solved as it solves."""
+"""Test OpenSpiel's games as envs: play and exploitability match OpenSpiel's."""
 
 import random
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pyspiel = pytest.importorskip("pyspiel", reason="pip install -e '.[open_spiel]'")
-import open_spiel.python.games  # noqa: E402, F401 - registers those that are written in Python
+import open_spiel.python.games  # noqa: E402, F401 - registers the Python games
 from open_spiel.python.algorithms import expected_game_score, exploitability  # noqa: E402
 from open_spiel.python.games import kuhn_poker as python_kuhn  # noqa: E402
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
@@ -55,7 +55,7 @@ SOLVED_CORE = _SOLVED_CORE.split()
 """Chance and hidden cards, perfect information, three seats, simultaneous moves."""
 SOLVED_BY_POSITIONS = "dots_and_boxes"
 
-"""Of half a billion histories, which OpenSpiel's algorithms would go through; 5,667 positions."""
+"""Has 5,667 positions, but half a billion histories, which OpenSpiel's algorithms enumerate."""
 
 
 def config_of(name: str, **changes: Any) -> GameConfig:
@@ -89,7 +89,7 @@ def worth(state: Any, best: bool, seen: dict[tuple[str, int], float]) -> float:
 
 
 def check_played(name: str, seed: int) -> None:
-    """A game of random moves, held against OpenSpiel's state move by move."""
+    """Compare a game of random moves with OpenSpiel's state, move by move."""
     game = Game(config_of(name), seed)
     env: Any = game.env
     rng = random.Random(seed)
@@ -124,7 +124,7 @@ def test_seed_determines_game(name: str) -> None:
     ("universal_poker(betting=nolimit,numPlayers=0)", 2, "rejects it (its process crashed with"),
     ("no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
     ("mfg_garnet", 1, "mean field games are unsupported; choose another game"),
-    ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
+    ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; use a numbe"),
     ("python_iterated_prisoners_dilemma", 2, "no observation text; set games.N.ar"),
     ("crossword", 1, "This game uses action structs only"),
 )
@@ -195,7 +195,7 @@ def test_user_registered_game_plays(tmp_path, monkeypatch):
 
 
 def test_python_games_load_without_user_import() -> None:
-    """In a process that has not imported them, as a user's."""
+    """Check in a new process, which has not imported them."""
     code = (
         "from unstable.config import GameConfig\nfrom unstable.games.check import check_game\n"
         "check_game(GameConfig(env='open_spiel:python_kuhn_poker'))"
@@ -297,16 +297,16 @@ PLAYED_CORE = {
     "sheriff": "offers, many moves",
     "python_kuhn_poker": "written in Python",
     "python_dynamic_routing": "written in Python, simultaneous",
-    "crossword": "refused: action structs",
-    "mfg_garnet": "refused: a mean field game",
-    "python_iterated_prisoners_dilemma": "refused: no text",
+    "crossword": "rejected: action structs",
+    "mfg_garnet": "rejected: a mean field game",
+    "python_iterated_prisoners_dilemma": "rejected: no text",
 }
 """One game per feature of the bridge."""
 
 
 @pytest.mark.parametrize("name", table("open_spiel", names(), PLAYED_CORE))
 def test_every_game_plays_or_is_rejected_as_documented(name: str) -> None:
-    refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
+    refused = dict(re.findall(r"^\| `(\w+)` \| rejected: (.+) \|$", PAGE.read_text("utf-8"), re.M))
     try:
         check_game(settled(config_of(name)))
     except ConfigError as error:

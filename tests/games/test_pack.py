@@ -1,4 +1,4 @@
-"""The vetted games, each played: it ends, pays what it says, and shows a seat what it may see."""
+"""Test the vetted games by play: they end, pay as declared, and show no hidden information."""
 
 import random
 from pathlib import Path
@@ -33,13 +33,13 @@ Transcript = list[str]
 
 
 def begin(vetted: Vetted, seed: int) -> Game:
-    """Begin a game in its short form, if it has one, with all events beside it."""
+    """Start a game in its compact form, if it has one, with all events."""
     changes = {"max_turns": vetted.longest, "events": "all"}
     return Game(vetted.config.model_copy(update=changes), seed)
 
 
 def seen(game: Game) -> str:
-    """All that the seat to move is shown, in any style."""
+    """Everything that the seat to move sees, in any style."""
     observation = game.observe()
     return f"{game.seat}: {observation_text(observation)}\n{observation.position}"
 
@@ -49,7 +49,7 @@ def turn(game: Game, chance: random.Random) -> Transcript:
     shown, listed = seen(game), game.legal_moves()
     assert listed and len(set(listed)) == len(listed)
     action = chance.choice(listed)
-    assert not game.step(action).invalid, f"{action} was refused after: {shown}"
+    assert not game.step(action).invalid, f"{action} was rejected after: {shown}"
     return [shown, action]
 
 
@@ -87,7 +87,7 @@ def test_vetted_game_is_zero_sum_if_declared(vetted: Vetted) -> None:
 
 @every_game
 def test_seed_determines_game(vetted: Vetted) -> None:
-    """And another seed another game, with the same moves, where there is chance."""
+    """Different seeds give different games for the same moves if the game has chance."""
     games = [repr(play(begin(vetted, seed), 1)) for seed in (1, 1, *range(2, 9))]
     assert games[0] == games[1]
     assert (len(set(games)) > 1) == (vetted.config.env in CHANCE)
@@ -112,13 +112,13 @@ def test_interleaved_games_equal_separate_games(vetted: Vetted) -> None:
     assert together == alone
 
 
-# What a seat sees
+# Observations
 
 
 def said_to_each(
     config: GameConfig, draws: tuple[int, ...], moves: list[str]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """By seat all that the env said, and of how many each draw was one."""
+    """Everything that the env sent to each seat, and the number of outcomes of each draw."""
     env = make_raw(config)
     with scripted(draws) as asked:
         env.reset(num_players=config.seats)
@@ -137,7 +137,7 @@ def said_to_each(
     ("GuessTheNumber-v0", [], 0),
 )
 def test_private_draws_are_shown_to_owner_only(name, moves, seers):
-    """Each draw changed by itself changes what is said to one seat, or, a secret, to none."""
+    """A change of one draw changes the messages to one seat, or to none for a secret."""
     config, zeros = GAMES[name].config, (0,) * 40
     before, asked = said_to_each(config, zeros, moves)
     assert len(asked) >= 1
@@ -148,7 +148,7 @@ def test_private_draws_are_shown_to_owner_only(name, moves, seers):
 
 
 def test_kuhn_seat_sees_only_own_card_and_moves() -> None:
-    """Twelve information sets, by the short form and by all that is said."""
+    """The compact form and all messages distinguish the same twelve information sets."""
     by_line: dict[str, set[Any]] = {}
     by_text: dict[tuple[int, str], set[Any]] = {}
     for node in nodes(lambda: KuhnPoker(max_rounds=1), kuhn.legal_moves):
@@ -173,7 +173,7 @@ def test_dilemma_hides_first_decision_of_a_round() -> None:
 
 
 def test_codenames_operatives_do_not_see_the_key() -> None:
-    """Each draw of the key changed by itself changes what is said to the spymasters alone."""
+    """A change of one draw of the key changes only the messages to spymasters."""
     config, moves = GAMES["Codenames-v0"].config, ["[qqqq 2]", "[pass]"] * 3
     words = tuple(range(25))  # which words are on the board, drawn after the key
     before, asked = said_to_each(config, (*[0] * 24, *words), moves)
@@ -244,7 +244,7 @@ def test_teams_get_opposite_payoffs(name: str) -> None:
 
 
 def test_secret_mafia_seats_are_roles() -> None:
-    """So that a role has a baseline of its own, and the mafia is one team in every game."""
+    """Each role has its own baseline, and the mafia is one team in every game."""
     wanted = ["Mafia", "Mafia", "Doctor", "Detective", "Villager", "Villager"]
     numbers = set()
     for seed in range(30):
@@ -278,7 +278,7 @@ def test_codenames_accepts_listed_clues_and_guesses() -> None:
         assert game.legal_moves()[-1] == "[pass]"
 
 
-# What it pays
+# Payoffs
 
 
 def played(name: str, seed: int) -> tuple[Game, list[str]]:
@@ -319,7 +319,7 @@ def test_negotiation_pays_value_of_trades() -> None:
 
 
 def test_negotiation_payoffs_do_not_exceed_scale() -> None:
-    """Not even where a seat is given all that the other has."""
+    """The scale covers a seat that gets all resources of the other."""
     for seed in range(200):
         game = begin(GAMES["SimpleNegotiation-v0"], seed)
         state = game.env.raw.state.game_state
@@ -331,7 +331,7 @@ def test_negotiation_payoffs_do_not_exceed_scale() -> None:
 
 
 def pegs(code: list[int], guess: list[int]) -> float:
-    """The share of a guess: black ones whole, white ones half."""
+    """The score of a guess: black pegs count 1, white pegs 1/2."""
     black = sum(a == b for a, b in zip(code, guess, strict=True))
     both = sum(min(code.count(digit), guess.count(digit)) for digit in set(code))
     return (black + (both - black) / 2) / len(code)
@@ -348,7 +348,7 @@ def test_last_guess_determines_payoff() -> None:
 
 
 def test_halving_finds_any_number_in_five_guesses() -> None:
-    """And no other first guess leaves fewer at most: what the reason says is counted."""
+    """The counts in the expert's reasons are correct, too."""
     most = 0
     for number in range(1, 21):
         game = begin(GAMES["GuessTheNumber-v0"], 0)
@@ -368,7 +368,7 @@ def test_halving_finds_any_number_in_five_guesses() -> None:
     assert most == 5
 
 
-# What is wrong with the originals, so that a row is not kept for longer than it is true
+# Defects of TextArena's games: a fixed one fails here, so that its row is removed
 
 
 def original(name: str, *actions: str, **args: Any) -> Any:
@@ -488,7 +488,7 @@ def test_hanoi_executes_several_moves_per_action() -> None:
     assert original("TowerOfHanoi-v0", *back[:15], num_disks=3, max_turns=14).done
 
 
-# The list
+# The list of games
 
 
 def test_games_command_lists_pack_and_docs_explain_columns(capsys):

@@ -1,4 +1,4 @@
-"""Payoffs to a version in games that pay chips or points, and their confidence intervals."""
+"""Test payoffs of a version in games that pay chips or points, and their confidence intervals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ async def test_better_player_wins_chips_or_points(env: dict[str, Any], player: o
 
 
 async def test_payoff_gain_is_paired_with_version_0() -> None:
-    """The expert gains what it wins more than a random player in the same deals."""
+    """The gain is how much more the expert wins than a random player in the same deals."""
     config = configured(LEDUC, games=1024)
     before = await evaluated(config, 0, RandomPlayer())
     after = await evaluated(config, 8, ExpertPlayer())
@@ -173,7 +173,7 @@ async def test_run_compares_payoffs_with_version_0_and_saves_them(begin):
         assert last[f"{name}_gain"] == pytest.approx(last[name] - first[name])
     kept = state.parse(context.folder.state(1).read_bytes(), 1)
     assert kept is not None
-    kept.published, kept.actors = [], []  # who hold it already
+    kept.published, kept.actors = [], []  # they hold it already
     before, context.first_payoffs = context.first_payoffs, {}
     assert len(before) == 64
     await state.restore(context, kept)

@@ -1,4 +1,4 @@
-"""PettingZoo's games as envs: move by move they are the games that PettingZoo has."""
+"""Test PettingZoo's games as envs, move by move against PettingZoo."""
 
 import random
 import warnings
@@ -49,7 +49,7 @@ def config_of(name: str, seats: int = 2, **changes: Any) -> GameConfig:
 
 
 def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
-    """PettingZoo's own game, as its pages play it: the turns of one line each, and the totals."""
+    """A game played as in PettingZoo's documentation: its turns and total rewards."""
     env: Any = Leaving()
     if name in IDS:
         env = pettingzoo.make("aec", IDS[name].replace("_v", "-v"), **args)
@@ -93,7 +93,7 @@ def test_copy_is_independent(name: str, seats: int, args: dict[str, Any]) -> Non
     ("tictacto_v3", {}, "unknown PettingZoo game; did you mean 'tictac"),
     ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
     ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
-    ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
+    ("pong_v3", {}, "multi_agent_ale_py is not installed; install it"),
     ("cooperative_pong_v6", {}, "have too many numbers for a text; set games"),
     (f"{__name__}:continuous", {}, "unsupported action space Box; choose a g"),
     (f"{__name__}:nothing", {}, "returned int; return PettingZoo's AECEnv or"),
@@ -107,7 +107,7 @@ def test_unplayable_config_is_rejected_in_one_line(
 
 
 def test_seat_does_not_see_opponents_card() -> None:
-    """Boards are equal in all deals with the same first seat and the same card of its own."""
+    """Boards are equal in all deals in which the same seat moves first with the same card."""
     boards: dict[tuple[int, str], set[str]] = {}
     others: dict[tuple[int, str], set[str]] = {}
     for seed in range(60):
@@ -132,7 +132,7 @@ def test_simultaneous_moves_are_hidden() -> None:
 
 
 class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
-    """Both bid 0 to 3 at once, twice; the higher bid is paid what it bids."""
+    """Two simultaneous bids of 0 to 3 per round; the higher bid is paid to its agent."""
 
     metadata = {"name": "bids"}
     render_mode = None
@@ -163,7 +163,7 @@ class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
 
 
 class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
-    """Agent n leaves after n + 1 moves; each move is worth 1 to its agent, and 0.5 to all there."""
+    """Agent n leaves after n + 1 moves; each move pays 1 to its agent and 0.5 to all agents."""
 
     metadata = {"name": "leaving"}
     render_mode = None
@@ -215,7 +215,7 @@ def test_agents_that_leave_early_get_library_payoffs() -> None:
 
 
 class Clearing(Leaving):
-    """Pays the same, and clears `rewards` as each step ends."""
+    """Pays the same, but clears `rewards` at the end of each step."""
 
     def step(self, action: Any) -> None:
         super().step(action)
@@ -294,7 +294,7 @@ def test_invalid_action_is_rejected_with_notice() -> None:
 
 
 def test_tic_tac_toe_exploitability_matches_open_spiel() -> None:
-    pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
+    pytest.importorskip("pyspiel", reason="open_spiel, the reference, is not installed")
     names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
     trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
     found = [assess(tree, uniform(tree), forfeits=False) for tree in trees]
@@ -327,11 +327,11 @@ CORE = {
     "texas_holdem_no_limit_v6": "chance, hidden",
     ARCHERS: "four seats, some of which leave",
     "pursuit_v5": "eight seats",
-    "hanabi_v5": "refused: needs Shimmy",
-    "pong_v3": "refused: a missing package",
-    "pistonball_v6": "refused: images",
+    "hanabi_v5": "rejected: needs Shimmy",
+    "pong_v3": "rejected: a missing package",
+    "pistonball_v6": "rejected: images",
 }
-"""One game per feature and per reason of a refusal."""
+"""One game per feature and per reason for rejection."""
 
 
 @pytest.mark.parametrize("name", table("pettingzoo", names(), CORE))

@@ -1,4 +1,4 @@
-"""Rule bots: above random, legal, blind to what is hidden, and as their rules say, by hand."""
+"""Test rule bots: better than random, legal, blind to hidden information, true to their rules."""
 
 import math
 import random
@@ -43,7 +43,7 @@ def trades(env: Any) -> list[str]:
 
 
 def choices(env: Any) -> list[str]:
-    """A decision, or what is said of the one to come."""
+    """List the two decisions, which are also legal as talk."""
     return ["[Cooperate]", "[Defect]"]
 
 
@@ -103,7 +103,7 @@ async def test_bot_team_beats_random_on_every_side(name: str, games: int) -> Non
 
 
 def positions(config: GameConfig, games: int) -> Iterator[Game]:
-    """Positions of games in which every other move is the bot's."""
+    """Positions of games in which half of the moves are the bot's."""
     for seed in range(games):
         chance, game = random.Random(seed), Game(config, seed)
         while not game.done:
@@ -119,13 +119,13 @@ def test_rule_moves_are_a_distribution_over_valid_moves(config):
     for game in positions(config, games=3):
         mix = game.rule_moves()
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
-        assert game.rule_moves() == mix, "it draws nothing"
+        assert game.rule_moves() == mix, "rule_moves draws random numbers"
         for action in list(mix)[:3]:
             assert not game.copied().step(action).invalid
 
 
 def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:
-    """Deal what some keys hold among them again; whether that changed anything."""
+    """Shuffle the values of the hidden keys; returns whether any value changed."""
     before = [held[key] for key in hidden]
     dealt = chance.sample(before, len(before))
     held.update(zip(hidden, dealt, strict=True))
@@ -134,7 +134,7 @@ def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> 
 
 @every_row("name", "codenames", "mafia")
 def test_team_bot_ignores_hidden_information(name: str) -> None:
-    """An operative the words' sides; the village all other roles, the mafia who has which."""
+    """Hidden are: words' sides from operatives, other roles from villagers and the mafia."""
     chance, changed = random.Random(0), 0
     for game in positions(GAMES[name], games=6):
         other = game.copied()
@@ -185,7 +185,7 @@ def board(*rows: str) -> list[list[str]]:
     "rows, mark, lacking",
     (("....", "....", "....", "...."), "O", 4),
     (("O...", "O...", "XO..", ".O.."), "O", 1),
-    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
+    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, not through X
     (("OOOO", "XXXX", "....", "...."), "X", 0),
     (("OXO", "XOX", "OXO"), "O", math.inf),
 )
@@ -216,9 +216,9 @@ def test_rule_bots_win_then_block() -> None:
     "scores, total, action",
     ([0, 0], 20, "[roll]"),
     ([0, 0], 21, "[hold]"),
-    ([0, 40], 21, "[roll]"),  # the other is ahead: 26
+    ([0, 40], 21, "[roll]"),  # opponent ahead: holds at 26
     ([0, 40], 26, "[hold]"),
-    ([0, 71], 60, "[roll]"),  # it rolls until it wins
+    ([0, 71], 60, "[roll]"),  # endgame: rolls until it wins
     ([75, 0], 24, "[roll]"),
     ([75, 0], 25, "[hold]"),
 )
@@ -260,8 +260,8 @@ def test_negotiation_bot_accepts_larger_own_gains() -> None:
 
     assert moves({"Ore": 1}, {"Brick": 1}) == {"[Accept]": 1.0}
     assert "[Accept]" not in moves({"Brick": 1}, {"Ore": 1})
-    assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "it has not so much"
-    # Sheep are worth 12 to it and usually 15, so that 5 for 3 bricks of 25 are even for the other.
+    assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "resources missing"
+    # Sheep: own value 12, usual value 15. 5 sheep for 3 bricks of 25 are even for the other seat.
     assert moves({"Wheat": 1}, {"Ore": 9}) == {"[Offer: 5 Sheep -> 3 Brick]": 1.0}
 
 
@@ -302,7 +302,7 @@ def test_bot_clues_are_legal_and_bot_guesses_correct() -> None:
 
 
 def test_bots_beat_team_that_never_guesses() -> None:
-    """Which random does not, so that a score against random says little there."""
+    """Random players lose to such a team, so a score against random shows little."""
     won = 0
     for seed in range(24):
         game, side, chance = Game(GAMES["codenames"], seed // 2), seed % 2, random.Random(seed)
@@ -330,20 +330,20 @@ def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
 
 @every_row(
     "number, events, vote",
-    (0, [], 1),  # nothing is known: the lowest number but its own
+    (0, [], 1),  # no information: lowest other number
     (5, [f"Player 2: {GUILTY}"], 4),
     (5, [f"Player 2: {HARMLESS}"], 1),
-    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
-    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
-    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
-    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
-    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # 4 accuses a harmless player
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or the detective
+    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # voted before the finding
+    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # claims later
+    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # a lie about the voter itself
     (2, [GUILTY], 4),
-    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # a false detective
     (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
     (1, [], 0),
     (1, [f"Player 2: {GUILTY}"], 2),
-    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says,
+    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one speaker, who quotes another
 )
 def test_secret_mafia_bot_votes(number: int, events: list[str], vote: int) -> None:
     assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}

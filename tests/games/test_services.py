@@ -1,4 +1,4 @@
-"""The table of known games: each names a class that exists, and what extends it is served alike."""
+"""Test the catalog's table: each game names an existing class, and subclasses match, too."""
 
 import pytest
 from textarena.envs.Nim.env import NimEnv
@@ -23,13 +23,13 @@ def config_of(info: GameInfo) -> GameConfig:
 
 
 def class_of(info: GameInfo) -> type:
-    """The env's class; skips where its file does not parse on this Python."""
+    """The env's class; skips the test if its file has a syntax error on this Python version."""
     try:
         return env_class(config_of(info))
     except ConfigError as error:
         if not isinstance(error.__cause__, SyntaxError):
             raise
-        pytest.skip(f"it does not parse on this Python: {error}")
+        pytest.skip(f"syntax error on this Python version: {error}")
 
 
 @every_game
@@ -40,7 +40,7 @@ def test_catalog_class_exists(info: GameInfo) -> None:
 
 @every_game
 def test_catalog_name_is_valid_in_config(info: GameInfo) -> None:
-    """This part needs no import, so that it holds for files that do not parse here, too."""
+    """Needs no import, and so covers files with syntax errors on this Python version, too."""
     env = config_of(info).env
     if ":" not in env:
         assert env in known_ids()
@@ -53,7 +53,7 @@ def test_catalog_games_are_unique() -> None:
 
 
 def test_legal_moves_of_every_catalog_game_are_tested() -> None:
-    """`LISTED` is what the tests of legal moves play; two games' files parse on later Pythons."""
+    """`LISTED` has the games of tests of legal moves; two games need a later Python version."""
     tried = {game_info(GameConfig(env=env)).env for env, _ in LISTED}
     listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
     assert listing - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
@@ -67,7 +67,7 @@ def test_subclass_inherits_catalog_info(info: GameInfo) -> None:
 
 
 def test_nearest_catalog_ancestor_applies() -> None:
-    """Kuhn poker as we play it extends TextArena's, which has no expert."""
+    """Our KuhnPoker extends TextArena's, which has no expert."""
     (parent,) = KuhnPoker.__bases__
     assert info_of(parent).expert is None
     assert info_of(KuhnPoker).expert is not None
@@ -76,7 +76,7 @@ def test_nearest_catalog_ancestor_applies() -> None:
 
 
 class HouseNim(NimEnv):
-    """Nim with a constructor of its own."""
+    """Nim with its own constructor."""
 
     def __init__(self) -> None:
         super().__init__(piles=[1, 2])

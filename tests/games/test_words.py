@@ -1,4 +1,4 @@
-"""Word games play out of textblob's lexicon where NLTK has no data, each with words that fit."""
+"""Test word games with textblob's lexicon, which replaces missing data of NLTK."""
 
 import time
 
@@ -24,7 +24,7 @@ def has_nltk_data() -> bool:
     return True
 
 
-without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
+without_data = pytest.mark.skipif(has_nltk_data(), reason="uses the installed NLTK data")
 
 
 @every_row("env, seats", *WORD_GAMES.items())
