@@ -79,7 +79,7 @@ MISTAKES = [
     ("settings: [{}, {name: b, learner.learning_rate: 2e-3}]", "base-seed0 and b-seed0: identica"),
     ("grid: {games.0.env: [Nim-v0, Chess9-v0]}", "env-Chess9-v0: games.0.env = 'Chess9-v0'"),
     ("metric: eval/Nim-v0/randm/sampled/score", "base: metric = 'eval/Nim-v0/randm/sampled/sco"),
-    ("common: {games.0.env: Nope-v0}", "games.0.env = 'Nope-v0': no such TextArena id; did you me"),
+    ("common: {games.0.env: Nope-v0}", "games.0.env = 'Nope-v0': unknown TextArena id; did you me"),
     ("metric: worse/main/score", "base: metric = 'worse/main/score': unknown metric; use one of "),
     ("metric: score", "base: metric = 'score': unknown metric; use one of metrics.jsonl, which s"),
     ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs have no eva"),
