@@ -1,9 +1,9 @@
-"""README's pictures: the dashboard, a report's beginning, and a game in the viewer.
+"""Makes README's pictures: the dashboard, the top of a report, and a game in the viewer.
 
     .venv/bin/python scripts/pictures.py RUN_DIR [--out docs]
-    .venv/bin/python scripts/pictures.py RUN_DIR --dashboard    # while the run goes on
+    .venv/bin/python scripts/pictures.py RUN_DIR --dashboard    # during the run
 
-RUN_DIR is a run that was evaluated. The report's needs playwright and chromium
+RUN_DIR is a run with evaluations. The report's pictures require playwright and chromium
 (`scripts/browser.sh`).
 """
 
@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 1240, 900
 
 
 def take(page: Any, out: Path) -> None:
-    """The beginning, then the first turn of an evaluation game that was not the best move."""
+    """Save the top of the page, and an evaluation game at a turn that was not the best move."""
     page.wait_for_selector("html[data-drawn]", state="attached")
     page.wait_for_selector("#game[data-turn]", state="attached")
     page.screenshot(path=out / "report.png")
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs"))
-    parser.add_argument("--dashboard", action="store_true", help="that alone, as it is now")
+    parser.add_argument("--dashboard", action="store_true", help="only the current dashboard")
     given = parser.parse_args()
     if given.dashboard:
         svg = screenshot(Watched(RunFolder(given.run_dir)).view)

@@ -121,7 +121,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     wait_for(lambda: phase() == "updating", process)
     output = ended(process, 130, signal.SIGINT)
     assert "The run ended: interrupted" in output
-    assert "to go on    unstable train --resume run" in output
+    assert "to resume   unstable train --resume run" in output
     assert (project / "run/report.html").is_file()
     last = folder.versions()[-1]
     if begun := re.search(r"in order once update (\d+) is finished", output):

@@ -56,8 +56,8 @@ def test_a_step_that_fails_says_which_and_how_to_go_on(clone: Path) -> None:
     python = fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0')
     done = start(clone, "run.sh", python)
     assert done.returncode == 1
-    assert "setup failed at: make .venv" in done.stderr
-    assert "to go on: " in done.stderr
+    assert "setup failed at: create .venv" in done.stderr
+    assert "remedy: " in done.stderr
     assert "python3-venv" in done.stderr
 
 
@@ -94,7 +94,7 @@ def test_two_first_starts_install_once(clone: Path) -> None:
     ]
     ended = [process.communicate(timeout=300) for process in both]
     assert [out for out, _ in ended] == ["started train\n"] * 2
-    assert sum("another start installs" in err for _, err in ended) == 1
+    assert sum("another process installs" in err for _, err in ended) == 1
     lines = installs.read_text().splitlines()
     assert len(lines) == len(set(lines)) > 0
 
@@ -104,7 +104,7 @@ def test_a_folder_that_may_not_be_written_to_is_one_line(clone: Path) -> None:
     done = start(clone, "run.sh", fake_python(clone, "exit 0"))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "may not be written to" in done.stderr and "copy it to a folder" in done.stderr
+    assert "is not writable" in done.stderr and "copy it to a folder" in done.stderr
 
 
 TOOLS = ("bash", "cat", "dirname", "basename", "sed", "awk", "cksum", "sleep", "flock")
@@ -160,11 +160,11 @@ def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "machine, words",
     [
-        ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
+        ({"cuda": "12.2"}, ["error: driver 580.82.07 supports CUDA 12 at most", "torch needs 13"]),
         ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
         ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
         ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
-        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
+        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "need 14 GB; free some space"]),
         ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
         ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
     ],
@@ -190,7 +190,7 @@ def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path
     [
         (None, {}, ""),
         (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
-        ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
+        ("echo No devices were found; exit 6", {}, "no GPU is used; nvidia-smi reports: No devices"),
     ],
 )
 def test_without_a_card_the_processors_packages_are_installed(

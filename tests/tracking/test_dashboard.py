@@ -99,7 +99,7 @@ def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int
     tracker.log_exploitability(found)
     tracker.end_update(0)
     run_updates(tracker)
-    expected = r"wins, worst past +@4 +−0\.123–0\.050"
+    expected = r"worst past payoff +@4 +−0\.123–0\.050"
     assert re.search(expected, render(tracker.view, width, height))
     assert re.search(expected, wide_pane(read_again(tracker.view)))
 
@@ -127,10 +127,10 @@ def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, he
     tracker.log_worst({"main": least._replace(score=Interval(0.42, 0.2, 0.5))})
     tracker.end_update(4)
     shown = render(tracker.view, width, height)
-    assert re.search(r"worst, main@1 +0\.42 +0\.20–0\.50", shown)
-    assert re.search(r"worst, spar@0 +0\.31 +0\.12–0\.48", shown), "it stays as it was"
+    assert re.search(r"worst vs\. main@1 +0\.42 +0\.20–0\.50", shown)
+    assert re.search(r"worst vs\. spar@0 +0\.31 +0\.12–0\.48", shown), "it is unchanged"
     assert len(shown.splitlines()) == height
-    assert "worst, spar@0" in wide_pane(read_again(tracker.view))
+    assert "worst vs. spar@0" in wide_pane(read_again(tracker.view))
 
 
 def wide_pane(view: RunView) -> str:
@@ -170,13 +170,13 @@ def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
-    tracker.view.notice = "the games' file cannot be written"
+    tracker.view.notice = "the games file cannot be written"
     monkeypatch.setattr(RunView, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
         assert "cannot be shown" in text and tracker.view.notice in text
         assert "─ learner ─" in text
-    failures = [record for record in caplog.records if "cannot be drawn" in record.message]
+    failures = [record for record in caplog.records if "dashboard pane failed" in record.message]
     assert len(failures) == 1
 
 
@@ -250,11 +250,11 @@ def test_gpus_are_shown(tmp_path: Path) -> None:
     view = make_tracker(tmp_path).view
     sliced = {"device/gpu1_memory_gb": 20.0, "device/gpu1_memory_percent": 25.0}
     view.machine = GPU | sliced
-    assert machine_line(view).plain == " processor 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
+    assert machine_line(view).plain == " CPU 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
     text = pane(view, 60, 6)
     assert re.search(r"gpu0 +━.* 88 % · 61 GB, 43 %", text)
     assert re.search(r"gpu1 +━.* 25 %\n", text)
-    assert re.search(r"memory +━.* 40 % · ours 3.25 GB", text)
+    assert re.search(r"memory +━.* 40 % · this run 3.25 GB", text)
 
 
 def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: in
     tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")
     text = render(tracker.view, width, height)
-    for words in ("shown as soon as", "after the first games", "random", "first figures"):
+    for words in ("after the first game", "first rated games", "random", "after the first update"):
         assert words in text
-    assert "each 4 updates, from" in text or width < 100
+    assert "every 4 updates, from" in text or width < 100
     assert "starting: loading the model of actor-0" in text
     tracker.close()

@@ -49,8 +49,8 @@ def test_a_dead_sink_is_reported_once_and_the_run_goes_on(
     (tmp_path / "games").rmdir()
     (tmp_path / "games").write_text("a file where the folder should be")
     run_updates(tracker)
-    assert printed(tracker).count("the games' file cannot be written") == 1
-    failed = [record for record in caplog.records if "the games' file" in record.message]
+    assert printed(tracker).count("the games file cannot be written") == 1
+    failed = [record for record in caplog.records if "the games file" in record.message]
     assert len(failed) == 1 and failed[0].exc_info
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 3
     (tmp_path / "games").unlink()
@@ -206,8 +206,8 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
 @every_row(
     "callback, line",
     (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
-    (3, r"callbacks\.0 = '3': not callable; give a subclass of unstable\.Sink"),
-    (no_sink, r"callbacks\.0 = .*: makes a int; give a subclass of unstable\.Sink"),
+    (3, r"callbacks\.0 = '3': not callable; pass a subclass of unstable\.Sink"),
+    (no_sink, r"callbacks\.0 = .*: returned a int; pass a subclass of unstable\.Sink"),
     (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
 )
 def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
@@ -277,7 +277,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     assert scalar(folder, "learn/loss") == [(1, 0.042), (2, 0.042)]
     assert {"version", "learn/grad_norm"}.isdisjoint(events(folder).Tags()["scalars"])
     told = events(folder).SummaryMetadata(name).summary_description
-    assert told == "wins plus half the draws, per game (share)"
+    assert told == "wins plus half the draws, divided by games (share)"
     tracker.close()
     rows = folder.metrics.read_bytes().splitlines(keepends=True)
     folder.metrics.write_bytes(b"".join(rows[:2]))  # it goes on from version 1
@@ -294,7 +294,7 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
 def test_no_tensorboard_is_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstable.tracking.sinks.tensorboard.find_spec", lambda _: None)
     config = make_config(tracking={"tensorboard": True})
-    refused(r"tracking\.tensorboard = true: .* pip install", check_sinks, config)
+    refused(r"tracking\.tensorboard = true: .*run `pip install", check_sinks, config)
     check_sinks(make_config())
 
 

@@ -204,8 +204,8 @@ def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
     refusals = ["the loss is nan", "the loss is nan", "the gradient's norm is inf"]
     update = Update(version=3, metrics={}, advantages=[], refusals=refusals)
     line = (
-        "update 3: 3 optimizer steps are refused, the loss is nan; the gradient's norm is inf; "
-        "the weights stay as they were"
+        "update 3: skipped 3 optimizer steps: the loss is nan; the gradient's norm is inf; "
+        "the weights are unchanged"
     )
     tracker = make_tracker(tmp_path)
     tracker.log_learner(update)
@@ -344,7 +344,7 @@ def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
     row = read_rows(tmp_path / "metrics.jsonl")[-1]
     none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
     line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
-    assert line.startswith("update 2/3 · its games were played before the last one · loss 0.042 ·")
+    assert line.startswith("update 2/3 · games from before the previous update · loss 0.042 ·")
     assert update_line(row, steps=3, left_s=200).endswith(" · about 3 min 20 s left")
 
 
