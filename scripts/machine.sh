@@ -29,7 +29,7 @@ flavour() {
       "$ON_PROCESSOR" >&2
     exit 2
   done
-  [ -z "$listed" ] || echo "note: no GPU is used; nvidia-smi reports: ${listed%%$'\n'*}" >&2
+  [ -z "$listed" ] || echo "note: no GPU is used; nvidia-smi says: ${listed%%$'\n'*}" >&2
   echo cpu
 }
 

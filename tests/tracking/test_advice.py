@@ -20,7 +20,7 @@ def said(illegal: Illegal, texts: list[str], **answer: object) -> list[str]:
     return [line for line in lines if line is not None]
 
 
-def test_answers_that_the_parser_does_not_read_are_named_once_with_the_remedy() -> None:
+def test_unparsed_answers_are_reported_once_with_a_remedy() -> None:
     illegal = Illegal(make_config())
     texts = ["3"] * 40 + ["I take three"] * (LOOKED_AT - 40)
     (line,) = said(illegal, texts + texts, action="", formatted=False)
@@ -33,7 +33,7 @@ def test_answers_that_the_parser_does_not_read_are_named_once_with_the_remedy() 
     )
 
 
-def test_answers_that_the_game_refuses_are_named_as_it_was_given_them() -> None:
+def test_rejected_actions_are_reported_as_the_game_received_them() -> None:
     game = {"env": "a:B", "name": "TicTacToe-v0", "legal_moves": "a:b", "action_form": "bare"}
     fresh = make_config(games=[game], model={"init": "fresh"})
     (line,) = said(Illegal(fresh), ["9"] * LOOKED_AT, action="9")
@@ -44,7 +44,7 @@ def test_answers_that_the_game_refuses_are_named_as_it_was_given_them() -> None:
     assert "start with" not in line and line.endswith("with a custom prompt style (games.0.prompt)")
 
 
-def test_a_policy_that_plays_is_not_spoken_of() -> None:
+def test_no_advice_for_mostly_legal_answers() -> None:
     illegal = Illegal(make_config())
     assert not [
         line for _ in range(LOOKED_AT) if (line := illegal.add(builders.game())) is not None

@@ -221,7 +221,7 @@ def game_pane(view: RunView, width: int, height: int) -> RenderableType:
     game = view.newest_game()
     if game is None:
         games = {f"game {at}": each.key for at, each in enumerate(view.config.games, start=1)}
-        return _to_come({"last game": "after the first game", **games})
+        return _to_come({"last game": "when a game ends", **games})
     text = Text(overflow="ellipsis")
     styles: dict[int, str] = {}  # by seat
     for place, (side, player, outcome) in enumerate(game.sides):
@@ -245,7 +245,7 @@ def game_pane(view: RunView, width: int, height: int) -> RenderableType:
 def ratings_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return players by strength; share is the share of recent games with them as the opponent."""
     if not view.summary.ratings:
-        return _to_come({"ratings": "after the first rated games", **players_to_come(view.config)})
+        return _to_come({"ratings": "after the first games", **players_to_come(view.config)})
     wide = width >= 46
     header = ["player", "mu", "±", *(["games", "won", "lost"] if wide else []), "share"]
     table = grid("left", *(["right"] * (len(header) - 1)))

@@ -195,7 +195,7 @@ def exploitability_line(found: Exploitability, of: str | None = None) -> str:
     figures, past = bounds(found.low, found.high), ""
     if (least := found.past) is not None:
         wins = bounds(least.low, least.high)
-        rank = f"lowest of {least.compared} versions" if least.compared > 1 else "only one"
+        rank = f"lowest of {least.compared}" if least.compared > 1 else "only one"
         past = f" · payoff {wins} against version {least.member}, the {rank} before it"
     return (
         f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} "
