@@ -37,4 +37,4 @@ def _run(job: Job, file: str) -> None:
     counted = re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)
     job.note(f"tests/{file}", ", ".join(" ".join(each) for each in counted), "", "passed")
     if done.returncode:
-        raise RuntimeError(f"pytest ended with {done.returncode}")
+        raise RuntimeError(f"pytest exited with {done.returncode}")

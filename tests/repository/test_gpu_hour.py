@@ -73,8 +73,8 @@ def test_next_call_continues_without_repeating_steps(
 
 def test_hanging_step_times_out(steps: list[Step], tmp_path: Path) -> None:
     steps[:] = [Step("hangs", 1, "")]
-    results = hour(60, tmp_path, dry=False)
-    assert results["hangs"]["outcome"] == "failed" and "within 1 s" in results["hangs"]["why"]
+    hangs = hour(60, tmp_path, dry=False)["hangs"]
+    assert hangs["outcome"] == "failed" and "timed out after 1 s" in hangs["why"]
 
 
 def test_step_that_interrupted_two_calls_fails(steps: list[Step], tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_step_that_interrupted_two_calls_fails(steps: list[Step], tmp_path: Path
     (tmp_path / "good").mkdir()
     (tmp_path / "good/notes.json").write_text(json.dumps({"figures": figures}))
     results = hour(60, tmp_path, dry=False)
-    why = {"outcome": "failed", "tries": 2, "why": "it ended the call, twice"}
+    why = {"outcome": "failed", "tries": 2, "why": "it interrupted two calls"}
     assert results["good"] == why | {"figures": figures}
 
 

@@ -317,7 +317,7 @@ def test_panes_announce_their_content_at_the_start(tmp_path: Path, width: int, h
     tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")
     text = render(tracker.view, width, height)
-    for words in ("when a game ends", "after the first games", "random", "after the first update"):
+    for words in ("when a game ends", "after the first games", "random", "first metrics"):
         assert words in text
     assert "every 4 updates, from" in text or width < 100
     assert "starting: loading the model of actor-0" in text

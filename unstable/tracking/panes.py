@@ -336,7 +336,7 @@ def learning_to_come(config: RunConfig) -> Facts:
     """Return the most important settings of learning."""
     learner = config.learner
     return {
-        "metrics": "after the first update",
+        "first metrics": "after the first update",
         "algorithm": learner.algorithm.name,
         "turns per update": f"{learner.batch_size:,}",
         "learning rate": number(learner.learning_rate),
