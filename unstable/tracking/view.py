@@ -111,7 +111,7 @@ class RunView:
     # In the run's own process, the display derives the two fields above from the next three.
     ended: tuple[tuple[Any, float], ...] = ()  # PlayedGames with their finish times
     last_line: bytes | None = None
-    requests: Mapping[str, str] = field(default_factory=dict)  # last line of prompts, by game
+    requests: Mapping[str, str] = field(default_factory=dict)  # end of each prompt, by game
     engine: Row = field(default_factory=dict)
     actors: Mapping[int, Row] = field(default_factory=dict)  # `engine`, by actor
     machine: Mapping[str, float] = field(default_factory=dict)  # utilization
