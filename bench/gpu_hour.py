@@ -40,7 +40,7 @@ def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
     """Return the missing requirements, each with a text for the table."""
     found: dict[Need, str] = {}
     if not machine.usable_gpus:
-        found["card"] = f"no card{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
+        found["card"] = f"no GPU{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
     if not machine.has_vllm and not dry:  # dry runs use the embedded engine
         found["vllm"] = "no vLLM on the Python path"
     if "ray" not in machine.packages:

@@ -31,7 +31,7 @@ def life(job: Job) -> None:
 
 def _run(job: Job, file: str) -> None:
     if not job.card:
-        raise Skip("no card")
+        raise Skip("no GPU")
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"]
     done = job.run(*pytest, str(_ROOT / "tests" / file), "-rs", "--durations=0")
     counted = re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)

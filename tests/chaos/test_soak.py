@@ -165,14 +165,12 @@ def report(rows: list[dict[str, float]], folder: RunFolder) -> None:
     for name in ("in_flight", *MOST):
         values = [row[name] for row in rows]
         total = rise(rows, name)
-        print(
-            f"{name}: {min(values)} to {max(values)}, {total:.1f} more, {total / games:.4f} a game"
-        )
+        print(f"{name}: {min(values)} to {max(values)}, {total:+.1f}, {total / games:.4f} per game")
     for part in sorted(folder.root.iterdir()):
         files = [path for path in [part, *part.rglob("*")] if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         print(
-            f"{part.name}: {len(files)} files, {size} bytes, {size / rows[-1]['games']:.1f} a game"
+            f"{part.name}: {len(files)} files, {size} bytes, {size / rows[-1]['games']:.1f} per game"
         )
 
 

@@ -47,7 +47,7 @@ def outcomes(results: Results) -> dict[str, str]:
 def test_crash_fails_only_its_step(steps: list[Step], tmp_path: Path) -> None:
     results = hour(300, tmp_path, dry=False)
     assert outcomes(results) == {"good": "done", "crashes": "failed", "card": "skipped"}
-    assert results["card"]["why"] == "no card, no vLLM on the Python path"
+    assert results["card"]["why"] == "no GPU, no vLLM on the Python path"
     assert results["crashes"]["why"] == "ValueError: out of | memory"
     assert results["crashes"]["figures"] == {"speed": [1.0, "x", ""]}, "earlier figures are kept"
     table = (tmp_path / "table.md").read_text().splitlines()
