@@ -169,9 +169,7 @@ def report(rows: list[dict[str, float]], folder: RunFolder) -> None:
     for part in sorted(folder.root.iterdir()):
         files = [path for path in [part, *part.rglob("*")] if path.is_file()]
         size = sum(path.stat().st_size for path in files)
-        print(
-            f"{part.name}: {len(files)} files, {size} bytes, {size / rows[-1]['games']:.1f} per game"
-        )
+        print(f"{part.name}: {len(files)} files, {size} B, {size / rows[-1]['games']:.1f} per game")
 
 
 @pytest.mark.tables("soak", 1)
