@@ -1,9 +1,9 @@
-"""Generates the parts of the documentation that the code declares.
+"""Generates documentation from declarations in the code.
 
     .venv/bin/python scripts/docs_reference.py
 
 fills the tables of docs/metrics.md, between `<!-- metrics: GROUP -->` and `<!-- end -->`. The
-site's build calls `write`, which makes the pages of docs/reference/: config fields and commands.
+site's build calls `write`, which makes the pages of docs/reference/.
 """
 
 import ast
@@ -41,7 +41,7 @@ PAPERS = (
 )
 BLOCK = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CONFIGS: dict[str, type[BaseModel]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
-"""Commands whose config has a section of its own."""
+"""Commands with an additional config section."""
 
 
 def filled(page: str) -> str:
@@ -84,8 +84,8 @@ def config_page() -> str:
         ]
     parts = [
         "# Config reference",
-        "Every field of a config, generated from its declaration. `N` stands for the index of a "
-        "list, `NAME` for a key of your own. On the command line a field is an option: "
+        "Every field of a config, generated from its declaration. `N` is the index of a list, "
+        "`NAME` a key of your own. On the command line a field is an option: "
         "`--learner.epochs 2`.",
     ]
     for name, meaning, found in sections:

@@ -63,7 +63,7 @@ async def test_better_player_wins_chips_or_points(env: dict[str, Any], player: o
     assert row.payoff is not None and row.payoff == pytest.approx(np.mean(action_values))
     assert row.payoff_low is not None and row.payoff_high is not None
     assert 0 < row.payoff_low < row.payoff < row.payoff_high
-    assert f" · pay-off {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
+    assert f" · payoff {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
 
 
 async def test_payoff_gain_is_paired_with_version_0() -> None:
@@ -78,7 +78,7 @@ async def test_payoff_gain_is_paired_with_version_0() -> None:
     assert start.payoff is not None and start.payoff_gain is None and row.payoff is not None
     assert row.payoff_gain == pytest.approx(row.payoff - start.payoff)
     assert row.payoff_gain_low is not None and row.payoff_gain_low > 0
-    assert f", pay-off {row.payoff_gain:+.2f} ({row.payoff_gain_low:+.2f} to " in gain_text(row)
+    assert f", payoff {row.payoff_gain:+.2f} ({row.payoff_gain_low:+.2f} to " in gain_text(row)
 
 
 async def test_game_without_payoffs_prints_no_payoff() -> None:
@@ -87,7 +87,7 @@ async def test_game_without_payoffs_prints_no_payoff() -> None:
     assert {result.stakes for result in results} == {None}
     (row,) = evaluation_scores(1, results, game_scores(1, results), game_payoffs(1, results))
     assert {row.payoff, row.payoff_low, row.payoff_high, row.payoff_gain} == {None}
-    assert payoff_text(row) == "" and "pay-off" not in score_line(row)
+    assert payoff_text(row) == "" and "payoff" not in score_line(row)
     assert gain_text(make_score(1)) == ""
 
 

@@ -38,7 +38,7 @@ class Source(NamedTuple):
     imports: frozenset[str]
     """Dotted names; imports for types, local imports and `module:name` strings included."""
     first_imports: frozenset[str]
-    """The same without local imports and strings."""
+    """Names in `imports` without local imports and strings."""
     classes: tuple[str, ...]
     broad_handlers: tuple[ast.ExceptHandler, ...]
     calls: tuple[Call, ...]

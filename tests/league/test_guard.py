@@ -457,7 +457,7 @@ def test_alarms_are_counted_printed_and_documented(tmp_path, caplog):
     tracker.finish("all updates made")
     shown = printed(tracker)
     assert line in shown
-    assert "back to the weights of version 4" in shown
+    assert "rolled back to the weights of version 4" in shown
     assert re.search(r"^alarm: truncation +7 +0\.173$", shown, re.MULTILINE)
     assert re.search(r"^action: rollback +7 *$", shown, re.MULTILINE)
 
