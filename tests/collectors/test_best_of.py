@@ -248,7 +248,7 @@ JUDGES = {
     ({"answers": 2, "judge": "length"}, "has to value one turn"),
     ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
     ({"answers": 2, "judge": "seats"}, "has to value one turn"),
-    ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
+    ({"answers": 2, "judge": "pairs"}, "'pairs' judges turns, but judges.pairs.args.mode"),
     ({"answers": 2, "judge": "llm"}, "is no reward term"),
 )
 def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:

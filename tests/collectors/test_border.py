@@ -109,8 +109,8 @@ async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
 APART = {
     "raise": "ValueError: no such square",
     "exit": "SystemExit: 3",
-    "sleep": "TimeoutError: unruly: a turn was not over in games.turn_timeout = 5 s",
-    "crash": "RuntimeError: unruly: the game's process has ended",
+    "sleep": "TimeoutError: unruly: a turn exceeded games.turn_timeout = 5 s",
+    "crash": "RuntimeError: unruly: the game's process crashed",
 }
 
 
@@ -165,7 +165,7 @@ async def test_a_bot_that_never_answers_costs_its_game() -> None:
     playing = collector(turn_timeout=0.5)
     good, failed = await played(playing, spec(0, "counts", "counts"), spec(1, "counts", "never"))
     assert isinstance(good, GameResult) and isinstance(failed, GameFailure)
-    assert failed.error == ("TimeoutError: never has not answered in games.turn_timeout = 0.5 s")
+    assert failed.error == "TimeoutError: never did not answer within games.turn_timeout = 0.5 s"
 
 
 async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch
         (failed,) = await played(playing, spec(0, "remote", "counts"))
         server.close()
     assert isinstance(failed, GameFailure)
-    assert failed.error == "TimeoutError: remote has not answered in games.turn_timeout = 0.5 s"
+    assert failed.error == "TimeoutError: remote did not answer within games.turn_timeout = 0.5 s"
 
 
 async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
@@ -194,7 +194,7 @@ async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
     good, failed = await played(playing, spec(0, "main@0", "main@0"), spec(1, "slow", "slow"))
     assert isinstance(good, GameResult) and good.seconds > 1.0
     assert isinstance(failed, GameFailure)
-    assert failed.error == "TimeoutError: unruly is not over after games.timeout = 1 s"
+    assert failed.error == "TimeoutError: unruly exceeded games.timeout = 1 s; raise it"
 
 
 # Who is to blame for what an env raises

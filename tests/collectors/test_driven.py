@@ -220,8 +220,8 @@ async def test_a_result_that_says_nothing_right_leaves_the_game_open(tmp_path):
 @pytest.mark.parametrize(
     "said, status, why",
     [
-        ({"payoffs": [9, -9]}, 422, r"more than games.payoff_scale = 2"),
-        ({"error": "the dealer\nis ill"}, 200, "the program gave the game up: the dealer is ill"),
+        ({"payoffs": [9, -9]}, 422, r"beyond games.payoff_scale = 2"),
+        ({"error": "the dealer\nis ill"}, 200, "the program reported an error: the dealer is ill"),
     ],
 )
 async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, status, why):
@@ -235,13 +235,13 @@ async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, status, wh
 async def test_a_result_without_any_question_costs_the_game(tmp_path):
     async with one_game(tmp_path) as game:
         await game.end(payoffs=[1, -1])
-        assert "without asking any seat" in await game.failure()
+        assert "without a request to any seat" in await game.failure()
 
 
 async def test_a_program_that_says_nothing_more_costs_its_game(tmp_path):
     async with one_game(tmp_path, games=[{**GAME, "turn_timeout": 0.5}]) as game:
         await game.door.ask(game.told["seats"][0], "a question")
-        assert "has not asked a seat of Kuhn for games.turn_timeout = 0.5 s" in await game.failure()
+        assert "requested no move of Kuhn within games.turn_timeout = 0.5 s" in await game.failure()
 
 
 async def test_a_game_that_nobody_takes_fails_in_time(tmp_path):
@@ -249,7 +249,7 @@ async def test_a_game_that_nobody_takes_fails_in_time(tmp_path):
         results = await all_of(actor, kuhn_specs(2))
     for result in results:
         assert isinstance(result, GameFailure)
-        assert "no program has taken a game of Kuhn in games.timeout = 0.3 s" in result.error
+        assert "no program took a game of Kuhn within games.timeout = 0.3 s" in result.error
 
 
 async def test_a_game_of_too_many_turns_is_cut_off(tmp_path):
@@ -275,7 +275,7 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
             await asyncio.sleep(0.02)
     failed = [result for result in results if isinstance(result, GameFailure)]
     assert 1 <= len(failed) <= 4, "those in flight, and no other"
-    assert all("its game driver has ended: exit code -9" in each.error for each in failed)
+    assert all("its game driver exited with exit code -9" in each.error for each in failed)
 
 
 async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
@@ -283,7 +283,7 @@ async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
     games = [{**GAME, "env": "driver:tests.helpers.programs:Loud", "timeout": 60}]
     async with driven_actor(tmp_path, games=games) as actor:
         (result,) = await all_of(actor, kuhn_specs(1))
-    assert isinstance(result, GameFailure) and "its game driver has ended" in result.error
+    assert isinstance(result, GameFailure) and "its game driver exited with" in result.error
     assert "exit code 1; RuntimeError: hoarse" in result.error
 
 

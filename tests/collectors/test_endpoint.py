@@ -130,7 +130,7 @@ async def test_a_redirect_is_not_followed(server: Server, tmp_path: Path) -> Non
     try:
         server.replies = [Reply(307, {}, headers={"Location": f"{elsewhere.url}/chat/completions"})]
         with pytest.raises(
-            ValueError, match="redirects to .*, which is not followed; set base_url"
+            ValueError, match="redirects to .*; redirects are not followed; set base_url"
         ):
             await ask(server)
         assert server.asked == 1 and elsewhere.asked == 0
@@ -159,11 +159,11 @@ def collector(
         (Reply(500, {}), "InternalServerError"),
         (Reply(wait_s=1.0), "APITimeoutError"),
         (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
-        (Reply(body={"choices": []}), "sent no answer but"),
-        (Reply(body={"choices": None}), "sent no answer but"),
-        (Reply(body=[1, 2]), "sent no answer but"),
-        (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
-        (says(["[4]"]), "sent no answer but"),
+        (Reply(body={"choices": []}), "sent no chat completion:"),
+        (Reply(body={"choices": None}), "sent no chat completion:"),
+        (Reply(body=[1, 2]), "sent no chat completion:"),
+        (Reply(body="<html>Welcome</html>"), "sent no chat completion: '<html>Welcome</html>'"),
+        (says(["[4]"]), "sent no chat completion:"),
     ],
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
@@ -195,7 +195,7 @@ async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
         await playing.close()
         failures = [each for each in ended if isinstance(each, GameFailure)]
         assert failures and {each.spent for each in failures} == {"remote"}
-        assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error
+        assert "max_calls = 3 of opponent 'remote' exhausted after 3 calls" in failures[0].error
     assert server.asked == 3
     (row,) = lines(RunFolder(tmp_path).endpoint("remote"))
     assert row == {"format": 2, "calls": 3, "tokens": 300}
@@ -269,8 +269,8 @@ def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> No
 @pytest.mark.parametrize(
     "setting, words",
     [
-        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
-        ({"ledger": "PAGE"}, "cannot be counted in"),
+        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': inv"),
+        ({"ledger": "PAGE"}, "invalid ledger \\("),
     ],
 )
 def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(

@@ -60,7 +60,7 @@ async def test_replies_errors_and_ends() -> None:
     with pytest.raises(Exception, match="pickle"):
         await worker.ask("lambda")
     assert await worker.ask("pid") == pid
-    with pytest.raises(WorkerError, match="^the worker has ended with exit code 5$"):
+    with pytest.raises(WorkerError, match="^the worker exited with exit code 5$"):
         await worker.ask("crash")
     second = await worker.ask("pid")
     assert second != pid
@@ -73,7 +73,7 @@ async def test_replies_errors_and_ends() -> None:
 async def test_a_worker_is_killed_after_its_time_limit_which_a_beat_restarts() -> None:
     worker = Worker("the worker", acting, limit_s=1.0)
     pid = await worker.ask("slow")
-    with pytest.raises(WorkerError, match="^the worker was not done in 1 s$"):
+    with pytest.raises(WorkerError, match="^the worker timed out after 1 s$"):
         await worker.ask("hang")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -75,13 +75,13 @@ async def test_a_number_is_read_out_of_the_last_brackets(server: Server) -> None
 async def test_what_is_no_verdict_is_a_failure(server: Server, reply: str) -> None:
     server.replies = [says(reply)]
     found = await judged(rewards_of(judge(server)), [game()])
-    assert "the judge's reply has" in str(found[0])
+    assert "invalid verdict: " in str(found[0])
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [1]])
 async def test_what_is_no_chat_is_a_failure(server: Server, body: Any) -> None:
     server.replies = [Reply(body=body)]
-    assert "sent no answer but" in str((await judged(rewards_of(judge(server)), [game()]))[0])
+    assert "sent no chat completion:" in str((await judged(rewards_of(judge(server)), [game()]))[0])
 
 
 async def test_an_unreadable_verdict_is_asked_for_again(server: Server) -> None:
@@ -191,7 +191,7 @@ async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: 
         seeds.append([seed for _, seed in engine.asked])
     assert seeds[0] == seeds[1] and len({*seeds[0]}) == 2
     none = await judged(rewards_of(own(engine="base")), [game()])
-    assert "there is no engine here" in str(none[0])
+    assert "no engine in this process" in str(none[0])
 
 
 WRONG = [
@@ -215,25 +215,25 @@ def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) 
 
 def test_turns_are_not_compared_in_pairs() -> None:
     pairs = judged_by("llm", judged="turn", args={"model": "m", "mode": "pairwise"})
-    line = r"^buffer.rewards.0.term = 'judge' values turns, but judges.judge.args.mode = 'pairwise'"
+    line = r"^buffer.rewards.0.term = 'judge' judges turns, but judges.judge.args.mode = 'pairwise'"
     refused(line, rewards_of, pairs)
 
 
 WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
-    "refuses": (Reply(500, "no"), "answers 500: 'no'"),
+    "refuses": (Reply(500, "no"), "returned status 500: 'no'"),
     "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
-    "stalls": (Reply(body={}, wait_s=2.0), "none in timeout = 0.3 s"),
-    "not a number": (Reply(body='{"values": [NaN]}'), "sent no JSON"),
-    "garbage": (Reply(body="<html>502</html>"), "sent no JSON but '<html>502</html>'"),
-    "deep": (Reply(body="[" * 15_000), "sent no JSON"),
-    "huge": (Reply(body="1" * 2**21), "has more than 1048576 bytes"),
+    "stalls": (Reply(body={}, wait_s=2.0), "no reply within timeout = 0.3 s"),
+    "not a number": (Reply(body='{"values": [NaN]}'), "sent invalid JSON: "),
+    "garbage": (Reply(body="<html>502</html>"), "sent invalid JSON: '<html>502</html>'"),
+    "deep": (Reply(body="[" * 15_000), "sent invalid JSON: "),
+    "huge": (Reply(body="1" * 2**21), "sent a reply of more than 1048576 bytes"),
     "packed": (
         Reply(body="x", headers={"Content-Encoding": "gzip"}),
-        "its reply is packed, which was not asked for",
+        "sent a compressed reply; disable its compression",
     ),
     "redirects": (
         Reply(302, headers={"Location": "http://elsewhere.invalid/"}),
-        "redirects to 'http://elsewhere.invalid/', which is not followed",
+        "redirects to 'http://elsewhere.invalid/'; redirects are not followed",
     ),
 }
 

@@ -67,13 +67,13 @@ async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) 
 WRONG: dict[str, tuple[Reply, str]] = {
     "refuses": (Reply(500, "no"), "500 Internal Server Error"),
     "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
-    "stalls": (Reply(body=lengths, wait_s=2.0), "none in timeout = 0.3 s"),
+    "stalls": (Reply(body=lengths, wait_s=2.0), "no reply within timeout = 0.3 s"),
     "another key": (Reply(body={"scores": [1.0]}), "KeyError"),
     "wrong count": (Reply(body={"values": [1.0, 2.0, 3.0]}), "3 values for 1 items"),
     "no list": (Reply(body={"values": 1.0}), "returned a float; return a list of numbers"),
-    "a word": (Reply(body={"values": ["good"]}), "reward term judge returned good"),
-    "not a number": (Reply(body={"values": [float("nan")]}), "reward term judge returned nan"),
-    "too great": (Reply(body={"values": [10**400]}), "reward term judge returned 1"),
+    "a word": (Reply(body={"values": ["good"]}), "reward term judge: invalid value good"),
+    "nan": (Reply(body={"values": [float("nan")]}), "reward term judge: invalid value nan"),
+    "too great": (Reply(body={"values": [10**400]}), "reward term judge: invalid value 1"),
     "garbage": (Reply(body="<html>502</html>"), "JSONDecodeError"),
     "redirects": (Reply(302, headers={"Location": "http://elsewhere.invalid/"}), "302 Found"),
 }
@@ -164,7 +164,7 @@ async def test_a_file_that_cannot_be_written_costs_no_game(server: Server, tmp_p
 
 
 async def test_terms_of_one_judge_need_names(server: Server) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'judge' is there twice"):
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'judge': duplicate term"):
         rewards_of(term(server), term(server))
     rewards = rewards_of(term(server, name="one"), term(server, name="two"))
     assert await judged(rewards, [game()]) == {0: 8.0}
@@ -222,17 +222,17 @@ def plain(result: GameResult, seat: int) -> float:
     "entry, line",
     (
         judged_by(f"{__name__}:plain", on_failure="zero"),
-        r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
+        r"judges.judge.on_failure = 'zero': unsupported for .*:plain, which is not async",
     ),
     (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
-    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
+    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert: conflicts with the built-in"),
     (
         (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
-        r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
+        r"buffer.rewards.0.args = {'a': 1}: unsupported for a judge; set judges.judge.args",
     ),
     (
         judged_by(f"{__name__}:plain", judged="turn"),
-        r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
+        r"buffer.rewards.0.judged = 'turn': conflicts with the function, whose second argument",
     ),
     (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
 )

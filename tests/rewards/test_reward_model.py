@@ -86,8 +86,8 @@ async def test_what_does_not_fit_is_said(folder: Path, tiny_folder: Path, tmp_pa
     with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .* score\.weight"):
         rewards_of(term(tiny_folder)).check()
     found = await judged(rewards_of(term(folder, label=2)), [game()])
-    assert "label = 2: the model has 2 outputs" in str(found[0])
-    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: has no config.json"):
+    assert "label = 2: the model has no such output; set a number from 0 to 1" in str(found[0])
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: config.json not found"):
         rewards_of(term(tmp_path)).check()
     with pytest.raises(ConfigError, match=r"^judges.judge.args.device = 'gpu': input should"):
         entry = {"kind": "reward_model", "args": {"path": "x", "device": "gpu"}}

@@ -113,9 +113,9 @@ def test_wrong_arguments_and_values_are_refused() -> None:
         Rewards([RewardConfig(term="outcome", args={"foo": 1})])
     with pytest.raises(ConfigError, match="not callable"):
         Rewards([RewardConfig(term=f"{__name__}:__name__")])
-    with pytest.raises(ValueError, match="reward term outcome returned nan"):
+    with pytest.raises(ValueError, match="reward term outcome: invalid value nan"):
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
-    with pytest.raises(ValueError, match=r"returned 10.0 \(float\), of weight 1e\+308"):
+    with pytest.raises(ValueError, match=r"invalid value 10.0 \(float\) with weight 1e\+308"):
         Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
 
 
@@ -138,7 +138,7 @@ def test_a_value_becomes_a_number_where_it_comes_in(
     monkeypatch.setattr(f"{__name__}.GIVEN", value)
     rewards = Rewards([RewardConfig(term=f"{__name__}:given", name="mine", weight=2.0)])
     if number is None:
-        with pytest.raises(ValueError, match=r"^reward term mine returned .* of weight 2$"):
+        with pytest.raises(ValueError, match=r"^reward term mine: invalid value .* with weight 2$"):
             rewards.trajectories(game())
         return
     (trajectory,) = rewards.trajectories(game())
@@ -243,7 +243,7 @@ async def test_a_term_that_never_answers_costs_its_game() -> None:
     rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
     found = await judged(rewards, 3)
     assert found[:2] == [0, 2]
-    assert "reward term judge: none in timeout = 1 s" in str(found[2])
+    assert "reward term judge: no reply within timeout = 1 s" in str(found[2])
 
 
 def never_ends(result: GameResult, turn: Turn, how: str) -> float:
@@ -264,7 +264,7 @@ async def test_a_plain_term_that_never_ends_costs_its_game(how: str) -> None:
     before = signal.getsignal(signal.SIGALRM)
     found = await judged(rewards_of(term, RewardConfig()), 3)
     assert found[0] == 0 and found[2] == 2
-    assert str(found[1]).startswith("TimeoutError: reward term judge: not over in timeout = 1 s")
+    assert str(found[1]).startswith("TimeoutError: reward term judge exceeded timeout = 1 s")
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 

@@ -144,14 +144,14 @@ FINE = [None, *[-1.0] * 7]
 @pytest.mark.parametrize(
     "reply, message",
     [
-        (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
-        (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
-        (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
-        (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
-        (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
-        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
-        (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
-        (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
+        (echo("hello[4]", FINE[:6]), "sent 6 log-probabilities for 8 tokens; serve a model with"),
+        (echo("hello", FINE[:5]), "sent 5 log-probabilities for 8 tokens; serve a model with the"),
+        (echo("hello<4>", FINE), "decodes the answer '[4]' as '<4>': tokenizer mismatch"),
+        (echo("hello[4]", [*FINE[:7], None]), "sent invalid log-probabilities: [-1.0, -1.0, None]"),
+        (echo("hello[4]", [*FINE[:7], 3.0]), "sent invalid log-probabilities: [-1.0, -1.0, 3.0]"),
+        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "sent no log-probabilities"),
+        (Reply(body={"choices": []}), "sent no log-probabilities of the prompt (echo with"),
+        (Reply(status=404, body={"error": "no such model"}), "/completions returned status 404: "),
     ],
 )
 async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, message: str) -> None:
@@ -176,7 +176,7 @@ async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: S
     began = asyncio.get_running_loop().time()
     found = await judged(at(server.url, timeout=0.1), answered([sampled()]))
     assert isinstance(found, GameFailure)
-    assert "reward term judge: none in timeout = 0.1 s" in found.error
+    assert "reward term judge: no reply within timeout = 0.1 s" in found.error
     assert asyncio.get_running_loop().time() - began < 0.9
 
 
