@@ -117,9 +117,9 @@ class _GameProcess:
             async with asyncio.timeout(seconds):
                 return cast(GameMessage, await receive_frame(self._reader))
         except TimeoutError:
+            what = "a turn exceeded games.turn_timeout =" if self.id else "its start exceeded"
             raise TimeoutError(
-                f"{self._config.key}: a turn exceeded games.turn_timeout = {seconds:g} s; the "
-                "game's process was killed"
+                f"{self._config.key}: {what} {seconds:g} s; the game's process was killed"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
             raise RuntimeError(f"{self._config.key}: the game's process crashed") from None

@@ -61,15 +61,15 @@ class Worker:
         """
         async with self._turn:
             kind: str | None = None
-            limit: float | None = START_S
+            late = f"did not start within {START_S:g} s"
             try:
                 if self._streams is None:
                     await self._start()
                 self._send(request)
-                limit = self._limit_s
+                late = f"timed out after {self._limit_s or 0:g} s"
                 kind, content = await self._reply()
             except TimeoutError:
-                raise WorkerError(f"{self._name} timed out after {limit:g} s") from None
+                raise WorkerError(f"{self._name} {late}") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 assert self._process is not None
                 self._process.kill()
