@@ -23,6 +23,8 @@ STARTS = re.compile(
 )
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!-- metrics.*?<!-- end -->", re.M | re.S)
 WORDS = 3  # fewer words of a string literal are a name, not prose
+MODEL_INPUTS = ("unstable/games/catalog/", "unstable/rewards/oracles/llm.py")
+"""Files whose string literals are prompts, which stay as models were trained on them."""
 FOLDERS = ("unstable", "tests", "docs", ".agents", "bench", "examples")
 
 
@@ -64,7 +66,8 @@ def prose_of(path: Path) -> Iterator[Prose]:
                 yield Prose(first.lineno, _without_code(docstring), docstring=True)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield Prose(node.lineno, node.name.replace("_", " "))
-    yield from _strings(tree, docstrings)
+    if not path.relative_to(ROOT).as_posix().startswith(MODEL_INPUTS):
+        yield from _strings(tree, docstrings)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield Prose(token.start[0], _without_code(token.string))
