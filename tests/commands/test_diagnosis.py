@@ -56,9 +56,9 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     code, lines = said(folder, capsys)
     assert code == 0
     assert lines["state"] == f"running: process {os.getpid()} on {socket.gethostname()}"
-    assert lines["doing"] == "playing 12/64 · 7 s"
+    assert lines["phase"] == "playing 12/64 · 7 s"
     assert lines["waits for"] == "actor-0: 8 train games · 6 s"
-    assert lines["moved"] == "2 s ago"
+    assert lines["progress"] == "2 s ago"
     assert lines["version"] == "3 of 8"
     assert lines["checkpoint"].startswith("3, ")
     assert lines["next"] == "nothing to do"
@@ -68,8 +68,8 @@ def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
-    assert (code, lines["state"]) == (0, "unknown: it has no state.json")
-    assert lines["next"] == f"to go on: unstable sft --resume {folder.root}"
+    assert (code, lines["state"]) == (0, "unknown: no state.json")
+    assert lines["next"] == f"to resume: unstable sft --resume {folder.root}"
     folder.adapter.mkdir()
     code, lines = said(folder, capsys)
     assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
@@ -77,7 +77,7 @@ def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str
 
 def test_nothing_moves(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, moved=time.time() - 300)
-    assert said(folder, capsys)[1]["moved"] == "5 min 00 s ago, which is long"
+    assert said(folder, capsys)[1]["progress"] == "5 min 00 s ago, unusually long"
 
 
 def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +87,8 @@ def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFi
     checkpoint(folder)
     code, lines = said(folder, capsys)
     assert code == 1
-    assert lines["state"].startswith(f"died: process {process.pid} is gone, and nothing was")
-    assert lines["next"] == f"to go on: unstable train --resume {folder.root}"
+    assert lines["state"].startswith(f"died: process {process.pid} no longer exists; nothing was")
+    assert lines["next"] == f"to resume: unstable train --resume {folder.root}"
 
 
 def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     finally:
         process.kill()
         process.wait()
-    assert code == 1 and lines["state"].startswith(f"stopped: process {process.pid} is there")
+    assert code == 1 and lines["state"].startswith(f"stopped: process {process.pid} exists")
     assert lines["next"].startswith(f"kill -CONT {process.pid}")
 
 
@@ -118,8 +118,8 @@ def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[s
     "word, reason, code, then",
     [
         ("ended", "all updates made", 0, "unstable eval "),
-        ("interrupted", "", 0, "to go on: unstable train --resume "),
-        ("failed", "no space is left", 1, "to go on: unstable train --resume "),
+        ("interrupted", "", 0, "to resume: unstable train --resume "),
+        ("failed", "no space is left", 1, "to resume: unstable train --resume "),
     ],
 )
 def test_a_run_that_is_over(
@@ -146,7 +146,7 @@ def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     put(folder, started=0.0)
     assert "error" in said(folder, capsys)[1]
     put(folder, state="ended", started=0.0)
-    assert not {"error", "doing"} & said(folder, capsys)[1].keys()
+    assert not {"error", "phase"} & said(folder, capsys)[1].keys()
 
 
 def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     for place, name in zip(places, ("since", "done", "total", "since", "moved"), strict=True):
         place[name] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
-    assert said(folder, capsys)[1]["doing"] == "playing · 0 s"
+    assert said(folder, capsys)[1]["phase"] == "playing · 0 s"
     content["written"] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
     assert said(folder, capsys)[1]["state"].split(":")[0] == (
@@ -209,13 +209,13 @@ def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) ->
     assert said(folder, capsys)[1]["state"].startswith("running")
     put(folder, written=time.time() + 7210)
     _, lines = said(folder, capsys)
-    assert lines["state"] == "unknown: its state.json is 2 h 00 min ahead of the clock"
+    assert lines["state"] == "unknown: state.json is 2 h 00 min ahead of this machine's clock"
     assert lines["next"] != "nothing to do"
 
 
 def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
     refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
-    with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes nothing else"):
+    with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes no other options"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 
 
@@ -232,7 +232,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert time.monotonic() < deadline
             time.sleep(0.05)
         code, lines = said(folder, capsys)
-        assert code == 0 and lines["doing"].startswith("updating")
+        assert code == 0 and lines["phase"].startswith("updating")
         assert lines["waits for"].startswith("learner: update")
     tracker.finish("all updates made")
     capsys.readouterr()

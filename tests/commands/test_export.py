@@ -193,20 +193,20 @@ def test_nothing_names_this_machine_or_holds_a_key(
 def test_a_full_folder_is_refused_an_empty_one_taken(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert export(folder.root, None, tmp_path / "empty") == tmp_path / "empty"
-    with pytest.raises(ConfigError, match=r"--out = '.*empty' is there already; give a folder"):
+    with pytest.raises(ConfigError, match=r"--out = '.*empty' already exists; give a new or"):
         export(folder.root, None, tmp_path / "empty")
     (tmp_path / "file").touch()
-    refused("is there already", export, folder.root, None, tmp_path / "file")
+    refused("already exists", export, folder.root, None, tmp_path / "file")
     with pytest.raises(ConfigError, match=r"--out = .*under': cannot be written \("):
         export(folder.root, None, tmp_path / "file/under")
-    refused("version = 7: no such checkpoint", export, folder.root, 7, tmp_path / "none")
+    refused("version = 7: checkpoint not found", export, folder.root, 7, tmp_path / "none")
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
 
 
 def test_a_run_of_sft_is_refused(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     folder = make_run(tmp_path / "run", config, adapter)
     folder.examples.touch()
-    refused(r"RUN_DIR = .* is a run of unstable sft", export, folder.root, None)
+    refused(r"RUN_DIR = .*: an sft run, without games", export, folder.root, None)
 
 
 def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
@@ -224,7 +224,7 @@ def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter
     "arguments, line",
     [
         (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
-        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
+        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': invalid version; give a number"),
         (["nowhere"], "holds no config.yaml"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_base_is_known_by_the_name_that_others_know(tiny_folder: Path) -> None
 
 
 def test_the_card_says_where_a_base_is(exported: Path, tmp_path: Path, config: RunConfig) -> None:
-    assert 'base = "tiny"  # the folder of the base\n' in (exported / "README.md").read_text()
+    assert 'base = "tiny"  # folder of the base model\n' in (exported / "README.md").read_text()
     own = parse({"model": {"name": "tiny", "init": "fresh", "dtype": "float32"}})
     shipped = config.model_copy(update={"model": own.model})
     adapter = random_adapter(load_model(own.model), f"main@{VERSION}", seed=1)

@@ -90,10 +90,10 @@ def test_a_file_of_other_terms_is_left_alone(trained: RunFolder, server: Server)
     own = ["judge", str(trained.root), "--into", "own"]
     assert run(own) == 0  # the run's own: the outcome
     before = trained.judged("own").read_bytes()
-    with pytest.raises(ConfigError, match=r"^--into = 'own': .* is of other terms; give another"):
+    with pytest.raises(ConfigError, match=r"^--into = 'own': .* has other terms; give another"):
         run([*own, "--buffer.rewards.0.weight", "2"])
     assert trained.judged("own").read_bytes() == before
-    refused(r"^--terms = '.*none.yaml': no such file", run, [*own, "--terms", "none.yaml"])
+    refused(r"^--terms = '.*none.yaml': file not found", run, [*own, "--terms", "none.yaml"])
 
 
 def test_games_that_failed_are_asked_about_again(

@@ -175,13 +175,13 @@ def test_a_resume_goes_on(run: RunFolder, tmp_path: Path, monkeypatch: pytest.Mo
         learn([source.root], options(tmp_path / "new"))
     monkeypatch.setattr(MortalLearner, "dies_at", None)
     new = RunFolder(tmp_path / "new")
-    with pytest.raises(ConfigError, match=r"loop.steps = 9: the games make \d updates in learn.ep"):
+    with pytest.raises(ConfigError, match=r"loop.steps = 9: the games suffice for \d updates in"):
         resume(new.root, {"loop.steps": 9})
     with pytest.raises(ConfigError, match="learn.epochs = 2: cannot change in a run that goes on"):
         resume(new.root, {"learn.epochs": 2})
     games = source.game_files()[0].path
     moved = games.rename(games.with_suffix(".moved"))
-    refused("its games are not all there any more; bring them back", resume, new.root, {})
+    refused("recorded games are missing; restore them", resume, new.root, {})
     moved.rename(games)
     command(["train", "--resume", str(new.root)])  # as the summary of an interrupted run says
     assert read_rows(new.metrics)[-1]["version"] == load(str(new.config)).loop.steps > 1
@@ -194,7 +194,7 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
     content = pairs.read_text()
     pairs.write_text(content.replace("chosen", "x").replace("rejected", "chosen").replace("x", "y"))
     config = load(str(new.config))
-    refused(r"jsonl': holds other pairs than when the run began; put", read_offline, config, new)
+    refused(r"jsonl': the pairs have changed since the run started; r", read_offline, config, new)
     pairs.write_text(content)
     assert read_offline(config, new) is not None
 
@@ -203,8 +203,8 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
     "name, change, said",
     [
         ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "the ids of game .* are anot"),
-        ("token_ids", lambda ids: [10_000, *ids[1:]], "the ids of game .* are another tokenizer's"),
-        ("logprobs", lambda each: [5.0] * len(each), "nothing is left to train on"),
+        ("token_ids", lambda ids: [10_000, *ids[1:]], "token ids of game .* do not match the"),
+        ("logprobs", lambda each: [5.0] * len(each), "the filters leave no training data"),
     ],
 )
 def test_games_that_the_model_did_not_play_are_refused(
@@ -243,26 +243,26 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
             "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
         ),
-        ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
+        ({"learner.algorithm.name": "grpo"}, "in these games each group has only one; choose a"),
         (
             {"learner.algorithm.name": "rloo", "learn.winners": True},
-            "learn.winners = true: rloo compares the trajectories of a group, and winners are",
+            "learn.winners = true: rloo compares the trajectories of a group, but winners have",
         ),
-        ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
+        ({"learn.versions": [5, 9]}, "learn: the filters leave no training data ("),
         ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
-        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
+        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': not in these"),
         (
             {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},
-            "learn.judged.file = 'judged/kind.jsonl': no such file in ",
+            "learn.judged.file = 'judged/kind.jsonl': not found in ",
         ),
         (
             {"buffer.rewards": [{"term": "outcome", "weight": 2.0}]},
-            "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
+            "buffer.rewards: recorded games keep their recorded rewards; leave it out",
         ),
         ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
-        ({"learner.algorithm.name": "vrpo"}, "'vrpo' needs sampling.moves = 'legal', and "),
-        ({"learner.algorithm.name": "distill"}, "'distill' needs sampling.moves = 'expert', and "),
-        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce learns from no pairs; take"),
+        ({"learner.algorithm.name": "vrpo"}, "'vrpo' requires sampling.moves = 'legal', but "),
+        ({"learner.algorithm.name": "distill"}, "'distill' requires sampling.moves = 'expert', "),
+        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce does not support pairs; choose"),
         (
             {"learn.pairs": "none.jsonl", "learner.algorithm": DPO},
             "learn.pairs = 'none.jsonl': no such file; give a JSONL file",
@@ -355,7 +355,7 @@ def test_options_beside_pairs_alone_are_kept(run: RunFolder, tmp_path: Path) -> 
 
 
 def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
-    refused(r"^RUN = '.*' is given twice; give it once", learn, [run.root, run.root / "."], {})
+    refused(r"^RUN_DIR = '.*' is given twice; give it once", learn, [run.root, run.root / "."], {})
     with pytest.raises(
         ConfigError,
         match=r"^give one or more RUN_DIR, or --learn.pairs FILE and --config, or --resume",
@@ -364,7 +364,7 @@ def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folde
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(run.config, bare / "config.yaml")
-    refused(r"^RUN = '.*': has no training games; give a run that", learn, [bare], {})
+    refused(r"^RUN_DIR = '.*': no training games; give another run", learn, [bare], {})
     with pytest.raises(ConfigError, match=r"^model.name = .*: the games of .* were played by"):
         learn([run.root], options(tmp_path / "new", model__name=str(tiny_folder)))
 
@@ -393,7 +393,7 @@ def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> 
     index = offline_data(config, [origin_of(source)])[0].index
     kept = [each for group in index.groups(range(len(index.sizes)), 99) for each in group]
     assert kept and {(each.game_id % 2, each.seat) for each in kept} == {(1, 0)}
-    with pytest.raises(ConfigError, match=r"learn.judged.term = 'cruel': no score of it in"):
+    with pytest.raises(ConfigError, match=r"learn.judged.term = 'cruel': no scores in"):
         offline_data(config.updated({"learn.judged.term": "cruel"}), [origin_of(source)])
 
 

@@ -238,8 +238,8 @@ def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixtu
 
 MISTAKES = [
     (["nowhere"], "holds no config.yaml; give a run's folder"),
-    (["{run}@7"], "version = 7: no such checkpoint"),
-    (["{run}@x"], "@x': give a version's number"),
+    (["{run}@7"], "version = 7: checkpoint not found"),
+    (["{run}@x"], "@x': invalid version; give a number"),
     (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
     (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
     (["{run}", "--seat", "first"], "--seat = 'first': input should be a valid integer"),
@@ -248,7 +248,7 @@ MISTAKES = [
         "--temperature = '-1': input should be greater than or equal to 0",
     ),
     (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
-    (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
+    (["{run}", "--config", "tiny"], "--config: conflicts with RUN_DIR and its config"),
     (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
     (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
     (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),

@@ -278,7 +278,7 @@ def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixtur
 
 
 def test_an_evaluation_of_nothing_is_one_line(copied: RunFolder) -> None:
-    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: nothing would be played"):
+    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: no games to play"):
         run(["eval", "run", "--eval.opponents", "[]"])
 
 
@@ -359,12 +359,12 @@ MISTAKES = [
     (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
     (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),
     (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
-    (["run", "1", *EVAL, "--with", "random"], "--with: only with --from TURN"),
+    (["run", "1", *EVAL, "--with", "random"], "--with: requires --from TURN"),
     (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
     (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
     (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
     (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
-    (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "checkpoint not found"),
     (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a game that goes"),
 ]
 

@@ -450,6 +450,6 @@ def test_a_mistake_is_one_line_before_a_model_is_loaded(
 def test_only_what_sft_left_is_gone_on_with(tmp_path: Path) -> None:
     refused(r"--resume = '.*': holds no examples.jsonl; give a fol", resume, tmp_path)
     with pytest.raises(
-        ConfigError, match="^--seed: --resume goes on with a run as it was begun; leave it out"
+        ConfigError, match="^--seed: --resume uses the run's own settings; leave it out"
     ):
         run(["sft", "--resume", str(tmp_path), "--seed", "1"])

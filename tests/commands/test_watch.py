@@ -93,11 +93,11 @@ def test_a_run_that_is_over_stands_still_and_says_how_it_ended(tmp_path: Path) -
     changed(folder, state="running", host=socket.gethostname(), pid=2**22 + 1, written=long_ago)
     watched.refresh()
     text = render(watched.view, 200, 60)
-    assert "died: process 4194305 is gone, and nothing was written for 2 h 00 min" in text
+    assert "died: process 4194305 no longer exists; nothing was written for 2 h 00 min" in text
     changed(folder, state="failed", reason="the disk is full; " + 20 * "make room ")
     watched.refresh()
     text = render(watched.view, 200, 60)
-    assert "failed · it has no checkpoint; begin anew · the disk is full" in text
+    assert "failed · no checkpoint; start the run again · the disk is full" in text
     folder.status.write_text("{")  # as none that is replaced whole ever is
     watched.refresh()
     assert render(watched.view, 200, 60) == text
@@ -132,7 +132,7 @@ def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
     refused("holds no config.yaml; give a run's folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
-    refused("its state.json shows no dashboard", watch, tmp_path)
+    refused("its state.json has no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):
         run(["watch", str(tmp_path), "--twice", "1"])
 
@@ -252,7 +252,7 @@ def test_the_best_version_is_named_and_found(tmp_path: Path) -> None:
     folder.config.write_text("{}")
     for version in range(4):
         folder.checkpoint(version).mkdir(parents=True)
-    refused("no version is known to be the best", checkpoint_of, folder, "best")
+    refused("the best version is not recorded", checkpoint_of, folder, "best")
     folder.name_best(1)
     folder.name_best(2)
     assert checkpoint_of(folder, "best") == 2 and folder.versions() == [0, 1, 2, 3]

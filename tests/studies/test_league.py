@@ -288,10 +288,10 @@ def test_a_mistake_is_one_line_before_anything_starts(
     "words, said",
     [
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-        ([], "give a league's file, or --resume FOLDER"),
-        (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
+        ([], "give the FILE of a league, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give the FILE of a league, or --resume FOLDER"),
         (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
-        (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
+        (["--resume", "folder", "--seed", "3"], "--seed: --resume uses the league's own"),
         (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
     ],

@@ -33,16 +33,16 @@ def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
     place = f"RUN_DIR = {str(folder.root)!r}"
     versions = folder.versions()
     if not versions:
-        raise ConfigError(f"{place} holds no checkpoint; give a run that has made one")
+        raise ConfigError(f"{place}: no checkpoints; give a run that has some")
     if version == "best":
         if folder.best_version is None:
-            raise ConfigError(f"{place}: no version is known to be the best, give one's number")
+            raise ConfigError(f"{place}: the best version is not recorded; give a number")
         return folder.best_version
     version = versions[-1] if version is None else version
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise ConfigError(
-            f"version = {version}: no such checkpoint in {folder.root}; known: {known}"
+            f"version = {version}: checkpoint not found in {folder.root}; available: {known}"
         )
     return version
 
