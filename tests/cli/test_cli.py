@@ -154,7 +154,7 @@ def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path
         later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
     assert later.returncode == 0, later.stderr  # its origin may be gone
     (origin.checkpoint(2) / "learner.pt").unlink()
-    with pytest.raises(ConfigError, match="its optimizer is not kept any more"):
+    with pytest.raises(ConfigError, match="its optimizer state was deleted"):
         run(["train", "--fork", f"{origin.root}@2", "--run_dir", str(trained / "third")])
 
 
@@ -266,7 +266,7 @@ def test_a_users_game_and_bot_come_in_through_yaml_alone_and_may_block_their_act
     (project / "block").touch()
     wait_for(lambda: "SimpleTak-v0\n" in blocking.read_text(), process)
     output = ended(process, 143, signal.SIGTERM)
-    assert "SIGTERM: the run ends in order" in output
+    assert "SIGTERM: the run stops cleanly" in output
     assert "The run ended: interrupted" in output
     assert (project / "run/report.html").is_file()
     train, judged = (

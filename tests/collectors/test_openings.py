@@ -159,8 +159,8 @@ def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(ConfigError) as error:
         check(parse(made | {"openings": {"share": 0.5}}))
     assert str(error.value) == (
-        "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after them; "
-        "make openings shorter"
+        "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after the opening; "
+        "shorten openings.moves"
     )
     with pytest.raises(ConfigError, match="/nowhere"):  # without a share nothing is asked
         check(parse(made | {"openings": {"by": "random"}}))

@@ -65,9 +65,9 @@ def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) ->
         assert re.search(r"run:1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
 
         helped = screen.says("?\n")
-        assert "!hint   what a solver holds each legal action to be worth" in helped
+        assert "!hint   a solver's value of each legal action, if available" in helped
         hints = screen.says("!hint\n")
-        assert "Outcome of each action, if all play perfectly after it:" in hints
+        assert "Outcome of each action under perfect play:" in hints
         action_values = re.findall(r"  (\[\d\])  ([+-]1|0)\r\n", hints)
         assert sorted(action for action, _ in action_values) == legal(helped)
         assert [int(w) for _, w in action_values] == sorted(
@@ -75,14 +75,14 @@ def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) ->
         )
         why = screen.says("!why\n")
         assert re.search(r"run:1 \(seat 0\) answered", why) and "[" in why
-        assert "as its prompt has it: 012345678\r\n" in why
+        assert "in its prompt: 012345678\r\n" in why
         chances = screen.says("!probs\n")
         assert "run:1 in its last turn, at temperature 1:" in chances
         shares = [float(share) for share in re.findall(r"  ([\d.]+) %", chances)]
         assert len(shares) == 9 + 1 and sum(shares) == pytest.approx(100, abs=1)
         assert screen.says("\n") == "\r\nyour action> "
-        assert "!never is no command; ? lists them." in screen.says("!never\n")
-        assert "not among the legal actions" in screen.says("[9]\n")
+        assert "Unknown command !never; ? lists them." in screen.says("!never\n")
+        assert "not a listed legal action" in screen.says("[9]\n")
 
         answer = helped
         while "The game is over" not in answer:
@@ -169,8 +169,8 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
     tokens = re.findall(
         r"^  ('.*'|\".*\")  ([\d.]+) %$", shown.partition("!probs")[0], re.MULTILINE
     )
-    assert "run:1 in its last turn, the tokens that it sampled:" in shown
-    assert "(it holds no action)" in shown  # random tokens
+    assert "run:1 in its last turn, sampled tokens:" in shown
+    assert "(no action found)" in shown  # random tokens
     wanted = [100 * math.exp(logprob) for logprob in turn.answer.sampled.logprobs]
     assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)
 
@@ -185,9 +185,9 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
         run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
     shown = capfd.readouterr().out
-    assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
+    assert "remote (seat 1) answered:\nI take the corner: [0]\nIts action: [0]" in shown
     folder, result = saved(here)
-    assert "The game is over: remote has failed: max_calls" in shown
+    assert "The game is over: remote failed: max_calls" in shown
     assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
     assert (folder.root / "endpoints/remote.json").is_file()
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
@@ -201,7 +201,7 @@ def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str])
     assert shown.count("No other player has moved yet.") == 2
     assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
     assert "expert (seat 0) has moved" in shown
-    assert "expert is no local model: it has no probabilities." in shown or "is over" in shown
+    assert "expert is not a local model and has no probabilities." in shown or "is over" in shown
     assert saved(here)[1].spec.env == game
 
 
@@ -222,7 +222,7 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
         assert run(arguments) == 0
     shown = capfd.readouterr().out
     assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
-    assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
+    assert "No solver for ThreePlayerTicTacToe-v0." in shown
     folder, result = saved(here)
     assert [seat.player.name for seat in result.spec.seats] == ["rules", "rules", "person"]
     assert len(result.turns) == 2
@@ -241,18 +241,18 @@ MISTAKES = [
     (["{run}@7"], "version = 7: checkpoint not found"),
     (["{run}@x"], "@x': invalid version; give a number"),
     (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
-    (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
+    (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 has seats 0 to 1; choose one of"),
     (["{run}", "--seat", "first"], "--seat = 'first': input should be a valid integer"),
     (
         ["{run}", "--temperature", "-1"],
         "--temperature = '-1': input should be greater than or equal to 0",
     ),
-    (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
+    (["{run}", "--opponent", "rando"], "unknown player; did you mean 'random'?, or a RUN_DIR"),
     (["{run}", "--config", "tiny"], "--config: conflicts with RUN_DIR and its config"),
     (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
     (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
     (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),
-    (["--opponent", "random", "--run_dir", "{run}"], "exists; give a folder that does not"),
+    (["--opponent", "random", "--run_dir", "{run}"], "already exists; give a new folder"),
     (["--opponent", "random", "--stake", "3"], "unknown key"),
 ]
 

@@ -135,7 +135,7 @@ def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
     assert prepare.machines_for(parse({})) == [here]
-    assert "RAY_ADDRESS is set and not used" in capsys.readouterr().err
+    assert "RAY_ADDRESS is set but ignored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("opponents", [["past"], ["base"], ["random", "past"]])

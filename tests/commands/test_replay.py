@@ -82,12 +82,12 @@ def test_every_game_of_a_run_is_played_again_the_same(
             shown = capfd.readouterr().out
             models = sum(bool(turn["sampled"]) for turn in row["turns"])
             outcome = ", ".join(f"{o:+g}" if o else "0" for o in row["outcomes"])
-            assert f"The same: {len(row['turns'])} turns, outcome {outcome}" in shown
+            assert f"Identical: {len(row['turns'])} turns, outcome {outcome}" in shown
             if models:
-                assert f"{models} of {models} turns of models sampled the same tokens" in shown
+                assert f"{models} of {models} model turns sampled the same tokens" in shown
             assert shown.count("\nturn ") == len(row["turns"])
             scripted = [turn for turn in row["turns"] if turn["player"] in ("random", "expert")]
-            assert shown.count("answers the same again") == len(scripted)
+            assert shown.count("same answer again") == len(scripted)
             kinds["opening"] += row["opening"]
             kinds["fork"] += row["fork"]
             kinds["votes"] += any(turn["votes"] is not None for turn in row["turns"])
@@ -141,13 +141,13 @@ def longer(record: Record) -> None:
     [
         (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
         (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-        (other_tokens, r"differs at turn 1: main@1 answered"),
+        (other_tokens, r"differs at turn 1: main@1: recorded"),
         (other_prompt, r"differs at turn 1: the prompt's tokens"),
-        (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
+        (accepted, r"differs at turn 1: the env now (accepts|rejects) the action"),
         (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
         (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
         (other_outcome, r"differs at the end: outcomes: recorded \["),
-        (longer, r"the game is over after \d turns, in the record after \d"),
+        (longer, r"number of turns: recorded \d, now \d"),
     ],
 )
 def test_what_differs_first_is_said(
@@ -167,7 +167,7 @@ def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixtu
     text = copied.config.read_text().replace("\nseed: 11\n", "\nseed: 12\n")
     copied.config.write_text(text)
     assert run(["replay", "run", "0", *TRAIN]) == 1
-    assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
+    assert "The replay differs at turn 1: main@1: recorded" in capfd.readouterr().out
 
 
 async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -> None:
@@ -263,14 +263,14 @@ def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixtur
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
     shown = capfd.readouterr().out
-    assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
-    assert "The same: " in shown and "of models" not in shown
+    assert "not repeated: main@1: its checkpoint is no longer in run/checkpoints" in shown
+    assert "Identical: " in shown and "model turns" not in shown
 
     text = copied.config.read_text()
     copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
     assert run(["replay", "run", "2", *EVAL]) == 0
     shown = capfd.readouterr().out
-    assert "base: the engine was vllm, which repeats up to rounding only" in shown
+    assert "base: the engine was vllm, which repeats only up to rounding" in shown
 
     copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
     assert run(["replay", "run", "2", *EVAL]) == 0
@@ -293,7 +293,7 @@ def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     for command in ("eval", "exploit", "export"):
         refused(line, run, [command, "run@1"])
     assert run(["replay", "run", "0", *TRAIN]) == 0
-    assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
+    assert f"not repeated: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
 
 
 def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
@@ -305,10 +305,10 @@ def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixtu
     shown = capfd.readouterr().out
     models = sum(turn.answer.sampled is not None for turn in result.turns)
     assert models >= 2
-    assert f"{models} of {models} turns of models sampled the same tokens again" in shown
-    assert "not asked again: person: a person played" in shown
-    assert shown.count("as its prompt has it: ") == models
-    assert "as its prompt has it: 012345678" not in shown  # X of the person is on it by then
+    assert f"{models} of {models} model turns sampled the same tokens again" in shown
+    assert "not repeated: person: a person played" in shown
+    assert shown.count("in its prompt: ") == models
+    assert "in its prompt: 012345678" not in shown  # X of the person is on it by then
 
 
 def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
@@ -318,7 +318,7 @@ def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[
     assert run(arguments) == 0
     shown = capfd.readouterr().out
     assert "expert at seat 0, expert at seat 1." in shown
-    assert "Turns 1 to 2 are as they were recorded." in shown
+    assert "Turns 1 to 2 are replayed from the record." in shown
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
     folder, result = saved(copied.root.parent)
     assert result.fork == 2 and result.spec.seed == record["seed"]
@@ -326,7 +326,7 @@ def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
     assert run(["replay", str(folder), "0"]) == 0
-    assert "turns 1 to 2: they were played in another game" in capfd.readouterr().out
+    assert "turns 1 to 2: played in another game" in capfd.readouterr().out
 
 
 def test_a_version_meets_the_old_one(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
@@ -345,7 +345,7 @@ def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) 
     with typed(f"?\n{legal[0]}\n!quit\n"):
         assert run(["replay", "run", "1", *EVAL, "--from", "3", "--opponent", "random"]) == 0
     begin, answer, *_ = capfd.readouterr().out.split("your action> ")
-    assert "Turns 1 to 2 are as they were recorded." in begin
+    assert "Turns 1 to 2 are replayed from the record." in begin
     assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board stands as it was then
     assert re.findall(r"\[\d\]", answer.partition("Legal actions:")[2]) == legal
     _, result = saved(copied.root.parent)
@@ -356,16 +356,16 @@ def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) 
 MISTAKES = [
     (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
     (["run", "first"], "GAME = 'first': input should be a valid integer"),
-    (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
-    (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),
-    (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
+    (["run", "99"], "GAME = 99: not recorded; use a number from 0 to 8"),
+    (["run", "0", "--version", "3"], "--version = 3: no such games in RUN_DIR = 'run'; leave"),
+    (["run", "0", "--purpose", "sft"], "--purpose = 'sft': unknown; use train or eval"),
     (["run", "1", *EVAL, "--with", "random"], "--with: requires --from TURN"),
-    (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
-    (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
-    (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
+    (["run", "1", *EVAL, "--from", "0"], "--from = 0: not a turn; use one of 1 to"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': unknown player"),
+    (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: not a seat; use one of"),
     (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
     (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "checkpoint not found"),
-    (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a game that goes"),
+    (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a continued game"),
 ]
 
 

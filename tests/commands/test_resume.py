@@ -483,39 +483,39 @@ async def test_what_may_not_change_is_one_line(tmp_path: Path, whole: RunFolder)
         json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
     )
     for name, value, problem in (
-        ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change in a run that"),
-        ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change in a run that goes on"),
-        ("actors.policy_refresh", "turn", "actors.policy_refresh = 'turn': cannot change in a run"),
-        ("seed", 3, "seed = 3: cannot change in a run that goes on "),
-        ("tracking.run_dir", "x", "tracking.run_dir: a run goes on in its own folder"),
+        ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change on resume"),
+        ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change on resume (it is"),
+        ("actors.policy_refresh", "turn", "actors.policy_refresh = 'turn': cannot change on r"),
+        ("seed", 3, "seed = 3: cannot change on resume (it is "),
+        ("tracking.run_dir", "x", "tracking.run_dir: a resumed run keeps its folder"),
         ("eval.every", -1, "eval.every = -1"),
-        ("loop.steps", 4, "loop.steps = 4: the run has made 4 updates; give --steps a higher"),
+        ("loop.steps", 4, "loop.steps = 4: the run has already made 4 updates; set --steps"),
     ):
         assert line_of(resume, whole.root, {name: value}).startswith(problem)
     assert changed(whole, {"loop.steps": 9, "eval.games": 8, "actors.num": 1}).loop.steps == 9
-    refused("holds no config.yaml; give a folder that unstable", resume, tmp_path, {})
+    refused("has no config.yaml; give the folder of a training", resume, tmp_path, {})
     (tmp_path / "config.yaml").write_text("{}")
-    refused("nothing to go on from .it ended before its first", resume, tmp_path, {})
+    refused("nothing to resume from .it ended before its first", resume, tmp_path, {})
 
 
 @pytest.mark.parametrize(
     "origin, changes, problem",
     [
-        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
-        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
-        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
-        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
+        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the saved state has no reference"),
+        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the saved state has no reference"),
+        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the saved state is of 'reinforce'"),
+        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the saved state is of"),
         (
             {"name": "ppo", "critic": None},
             {"critic": {"kind": "head"}},
-            "algorithm.critic.kind = 'head': the state is one of a run with None",
+            "algorithm.critic.kind = 'head': the saved state is of None",
         ),
         (
             {"name": "ppo"},
             {"critic.kind": "adapter"},
-            "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
+            "algorithm.critic.kind = 'adapter': the saved state is of 'head'",
         ),
-        ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
+        ({}, {"ema": 0.9}, "ema = 0.9: the saved state has no running mean of the weights"),
     ],
 )
 def test_a_fork_whose_state_does_not_fit_is_one_line(

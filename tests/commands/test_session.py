@@ -130,7 +130,7 @@ def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -
     async def run() -> None:
         try:
             os.kill(os.getpid(), kind)
-            assert said == [f"{kind.name}: the run ends in order; a second one ends it now"]
+            assert said == [f"{kind.name}: the run stops cleanly; a second signal stops it at once"]
             await asyncio.sleep(20)
         finally:
             ended.append("in order")

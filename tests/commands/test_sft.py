@@ -241,7 +241,7 @@ def test_a_checkpoint_that_is_damaged_is_made_again(tiny_folder: Path, tmp_path:
     assert timeless(folder.metrics) == timeless(whole.metrics)
     rows = folder.metrics.read_text().splitlines(keepends=True)
     folder.metrics.write_text("".join(["{}\n", *rows[1:]]))
-    refused("the row of an epoch is damaged or missing; begin", resume, folder.root)
+    refused("the row of an epoch is damaged or missing; start", resume, folder.root)
 
 
 def test_a_run_goes_on_where_other_things_fit(
@@ -371,7 +371,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
-    assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
+    assert f"interrupted; to resume: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
     assert 1 < done < 13
     with locally():

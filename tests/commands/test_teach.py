@@ -82,7 +82,7 @@ def test_a_start_is_made_once_for_a_model_and_its_games(
     again = teach.taught(one)
     assert again.config == first.config and len(made) == 1
     line = capsys.readouterr().err
-    assert "the model begins from" in line and "taught the form of answers in" in line
+    assert "the model starts from" in line and "trained on the answer format of" in line
     teach.taught(resolved(tiny_folder, game("bare", forms="bare", text="Other rules.")))
     assert len(made) == 2
 

@@ -196,7 +196,7 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
             other.sees(seen)
             own.press("\x03")
             assert own.end() == 130
-            other.sees(lambda text: "interrupted · to go on: " in text)
+            other.sees(lambda text: "interrupted · to resume: " in text)
             other.press("\x03")
             assert other.end() == 0
     assert "to go on    unstable train --resume run" in own.shown
@@ -214,7 +214,7 @@ def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "second" in text and "failed" in text and "first try" in text
     assert runs(tmp_path, "none") == []
-    refused("no such folder; give the one that holds runs", runs, tmp_path / "nowhere")
+    refused("not found; give a folder with runs", runs, tmp_path / "nowhere")
 
 
 def test_the_newest_score_is_the_last_one_that_is_there() -> None:

@@ -127,7 +127,7 @@ def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_p
 def test_mistakes_are_one_line(tmp_path):
     taken = small(tmp_path)
     refused("world.out = .* exists", make_world, taken)
-    refused("world.hidden = 20 is no multiple", make_world, small(tmp_path / "new", hidden=20))
+    refused("world.hidden = 20: not a multiple", make_world, small(tmp_path / "new", hidden=20))
     silent = GameConfig(env="TwentyQuestions-v0", seats=1)
     with pytest.raises(ConfigError):
         make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))
@@ -183,11 +183,11 @@ def test_it_says_the_time_and_ends_when_enough_is_learned(tmp_path, capsys, monk
     monkeypatch.setattr(world, "LOOK_EVERY", 12)
     make_world(learned(tmp_path / "a", steps=60, legal=0.0, kl=1e9, right=0.0))
     said = capsys.readouterr().err
-    assert re.search(r"60 steps take about \d+ s; Ctrl-C keeps what is", said)
-    assert "enough is learned at step 12; 1 more to settle" in said
+    assert re.search(r"60 steps take about \d+ s; Ctrl-C stops early", said)
+    assert "targets reached at step 12; 1 final steps follow" in said
     assert "playing 10 random games of Nim-v0" in said and "questions: Nim, sizes" in said
     make_world(learned(tmp_path / "b", steps=15, legal=0.999, kl=1e9, right=0.0))
-    assert "enough is learned" not in capsys.readouterr().err
+    assert "targets reached" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -204,5 +204,5 @@ def test_an_interrupt_keeps_what_is_learned(tmp_path, capsys, monkeypatch, numbe
     with pytest.raises(Terminated if number == signal.SIGTERM else KeyboardInterrupt):
         make_world(learned(tmp_path / "kept", steps=60))
     assert len(steps) == 3
-    assert f"as it was by then is in {tmp_path / 'kept'}" in capsys.readouterr().out
+    assert f"the partly trained model is in {tmp_path / 'kept'}" in capsys.readouterr().out
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "kept").config.num_hidden_layers == 2

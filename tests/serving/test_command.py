@@ -78,7 +78,7 @@ def test_a_base_model_is_served_without_a_run(place: Path) -> None:
         assert [model.id for model in client.models.list()] == ["base"]
         reply = client.completions.create(model="base", prompt="X", max_tokens=2)
         assert reply.usage.prompt_tokens == 1
-    assert "served 1 of 1 requests: 1 tokens of prompts" in ended(process, signal.SIGTERM, 143)
+    assert "served 1 of 1 requests: 1 prompt tokens" in ended(process, signal.SIGTERM, 143)
     assert not list((place / "outputs").iterdir())
 
 
@@ -111,7 +111,7 @@ def test_a_dead_engine_ends_the_command(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    with pytest.raises(RunFailedError, match=r"engine has died \(Floating.* in .*serve.log"):
+    with pytest.raises(RunFailedError, match=r"engine died \(Floating.* in .*serve.log"):
         run(["serve", "run", "--port", str(port)])
     asking.join()
     assert statuses == [503]
@@ -135,8 +135,8 @@ def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str
 
 
 WRONG = [
-    (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': whoever reaches .* --token_env"),
-    (["run", "--host", "::"], r"^--host = '::': whoever reaches"),
+    (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': open to the network .* --token_env"),
+    (["run", "--host", "::"], r"^--host = '::': open to the network"),
     (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': is not set; export"),
     (["run", "--token_env", "sk-12345"], r"^--token_env is no name of an environment variable"),
     (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': holds more than one word"),

@@ -249,7 +249,7 @@ def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (["random"], {}, "PLAYER = random: give two players or more"),
         (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
-        (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
+        (["random", "rnadom"], {}, "PLAYER = 'rnadom': unknown player; did you mean 'rand"),
         (
             ["random", "expert"],
             {"games": 3},

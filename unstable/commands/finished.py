@@ -75,7 +75,7 @@ def run_on_actors(
     lines = Lines(status)
 
     async def main() -> T:
-        from unstable.runtime.processes import acting  # Ray takes a second
+        from unstable.runtime.processes import acting  # importing Ray takes a second
 
         async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
             if version is not None:
@@ -91,7 +91,7 @@ def run_on_actors(
 
 def is_whole(checkpoint: Path) -> bool:
     """Return whether adapter and learner state are intact; `ConfigError` for another format."""
-    from unstable.models.checkpoint import damage_of  # torch takes seconds
+    from unstable.models.checkpoint import damage_of  # importing torch takes seconds
 
     try:
         check_weights(checkpoint)
