@@ -50,7 +50,7 @@ def checkpoint(folder: RunFolder, version: int = 3) -> None:
     folder.checkpoint(version).mkdir(parents=True)
 
 
-def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder)
     checkpoint(folder)
     code, lines = said(folder, capsys)
@@ -64,7 +64,7 @@ def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert lines["next"] == "nothing to do"
 
 
-def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sft_run_resumes_with_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
@@ -75,12 +75,12 @@ def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str
     assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
 
 
-def test_nothing_moves(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_pause_is_reported(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, moved=time.time() - 300)
     assert said(folder, capsys)[1]["progress"] == "5 min 00 s ago, unusually long"
 
 
-def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_whose_process_died(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     put(folder, pid=process.pid, written=time.time() - 90)
@@ -91,7 +91,7 @@ def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFi
     assert lines["next"] == f"to resume: unstable train --resume {folder.root}"
 
 
-def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         process.send_signal(signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     assert lines["next"].startswith(f"kill -CONT {process.pid}")
 
 
-def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_another_host(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, host="elsewhere", written=time.time() - 3)
     assert said(folder, capsys)[1]["state"].startswith("running: ")
     put(folder, host="elsewhere", written=time.time() - 90)
@@ -122,7 +122,7 @@ def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[s
         ("failed", "no space is left", 1, "to resume: unstable train --resume "),
     ],
 )
-def test_a_run_that_is_over(
+def test_run_that_has_ended(
     word: str,
     reason: str,
     code: int,
@@ -137,7 +137,7 @@ def test_a_run_that_is_over(
     assert lines["next"].startswith(then)
 
 
-def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_errors_are_ignored(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """An error from before it was resumed; and of a run that ended, what it did last."""
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text("2026-11-22 10:00:00,001 ERROR   unstable: the first\n")
@@ -149,7 +149,7 @@ def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     assert not {"error", "phase"} & said(folder, capsys)[1].keys()
 
 
-def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, started=0.0)
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text(
@@ -177,7 +177,7 @@ def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFix
         '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
     ],
 )
-def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
+def test_invalid_state_prints_no_escapes_and_raises_nothing(
     content: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.status.write_text(content)
@@ -187,7 +187,7 @@ def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
 
 @pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", "1" + 400 * "0"])
 @pytest.mark.parametrize("state", ["running", "interrupted"])
-def test_what_is_no_number_in_a_state_is_left_out(
+def test_invalid_numbers_in_a_state_are_ignored(
     number: str, state: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(folder, state=state, moved=None, pid=None)
@@ -204,7 +204,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     )
 
 
-def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_written_in_the_future(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, written=time.time() + 20)  # clocks of two machines may differ by a little
     assert said(folder, capsys)[1]["state"].startswith("running")
     put(folder, written=time.time() + 7210)
@@ -213,13 +213,13 @@ def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) ->
     assert lines["next"] != "nothing to do"
 
 
-def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
+def test_missing_run_and_extra_options_are_rejected(tmp_path: Path) -> None:
     refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
     with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes no other options"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 
 
-def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracker_updates_the_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracker, folder = make_tracker(tmp_path), RunFolder(tmp_path)
     folder.config.write_text("{}")
     tracker.phase("updating")
@@ -241,7 +241,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
     tracker.close()
 
 
-def test_a_run_goes_on_where_its_state_cannot_be_written(tmp_path: Path) -> None:
+def test_run_continues_if_its_state_cannot_be_written(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     RunFolder(tmp_path).status.mkdir()
     with tracker.refreshing():
@@ -249,7 +249,7 @@ def test_a_run_goes_on_where_its_state_cannot_be_written(tmp_path: Path) -> None
     tracker.finish("all updates made")
 
 
-def test_waits_are_named_while_they_last_the_longest_first() -> None:
+def test_open_waits_are_listed_longest_first() -> None:
     waits = Waits()
     with waits.on("a"):
         time.sleep(0.01)

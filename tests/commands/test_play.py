@@ -52,7 +52,7 @@ def legal(text: str) -> list[str]:
     return re.findall(r"\[\d\]", text.partition("Legal actions:")[2])
 
 
-def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> None:
+def test_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> None:
     """At a wide terminal, which then becomes one of 80 columns."""
     before = listing(made.root)
     arguments = ["play", f"{made.root}@1", "--seed", "5", "--seat", "1"]
@@ -111,14 +111,14 @@ def is_left(_: RunFolder, result: GameResult) -> bool:
     return ending == ("the person has left", True, ["[4]"], 2)
 
 
-@pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
-def test_a_game_left_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["quit command", "end of input"])
+def test_abandoned_game_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed(f"4\n{rest}"):
         assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
     assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(here))
 
 
-def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
+def test_player_text_is_escaped_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
     config = tmp_path / "hostile.yaml"
     config.write_text(
         "games: [{env: TicTacToe-v0, invalid_moves: {allowed: 1}}]\n"
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
     assert [turn.answer.action for turn in saved(tmp_path)[1].turns] == ["[4]"]
 
 
-def test_a_model_that_reasons_has_probabilities_of_its_tokens(
+def test_reasoning_model_shows_token_probabilities(
     made: RunFolder, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
@@ -175,7 +175,7 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
     assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)
 
 
-def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
+def test_game_is_saved_when_an_endpoint_reaches_its_cap(
     remote: Server, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remote.replies = [says("I take the corner: [0]"), says("[1]")]
@@ -193,7 +193,7 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
 
 
-def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hint_shows_an_equilibrium(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
@@ -205,7 +205,7 @@ def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str])
     assert saved(here)[1].spec.env == game
 
 
-def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n"):
         assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
     listed = capfd.readouterr().out.partition("Legal actions: ")[2]
@@ -213,7 +213,7 @@ def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFi
     assert re.search(r"and [\d,]+\s+more", listed)
 
 
-def test_a_game_of_three_has_the_opponent_at_the_other_seats(
+def test_opponent_takes_all_other_seats(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -228,7 +228,7 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
     assert len(result.turns) == 2
 
 
-def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_single_player_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("!why\n[1 2 3 4]\n"):
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
     assert "No other player has moved yet." in capfd.readouterr().out
@@ -257,7 +257,7 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
+def test_mistake_is_one_line(made: RunFolder, here: Path) -> None:
     answers = []
     for arguments, _ in MISTAKES:
         with pytest.raises(ConfigError) as error:
@@ -271,7 +271,7 @@ def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
 )
-def test_weights_are_on_the_machine_before_a_model_is_loaded(
+def test_weights_are_downloaded_before_a_model_is_loaded(
     made: RunFolder, here: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     def missing(model: ModelConfig, progress: object) -> None:
@@ -283,19 +283,19 @@ def test_weights_are_on_the_machine_before_a_model_is_loaded(
     assert not any(here.glob("outputs/*"))
 
 
-def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:
+def test_game_against_a_scripted_player_loads_no_model(tmp_path: Path) -> None:
     with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "expert") as screen:
         screen.until("your action> ")
         process = psutil.Process(screen.process.pid)
         maps = Path(f"/proc/{process.pid}/maps")
         if not maps.is_file():
-            pytest.skip("this system does not say what a process has loaded")
+            pytest.skip("requires /proc/PID/maps")
         loaded = maps.read_text()
         assert "libtorch" not in loaded and "numpy" in loaded
         assert process.children() == []
         screen.says("!quit\n", "nothing is saved")
         assert screen.end() == 0
-    assert list((tmp_path / "outputs").iterdir()) == []  # nor does it leave a folder
+    assert list((tmp_path / "outputs").iterdir()) == []  # leaves no folder
 
 
 @settings(max_examples=40)
