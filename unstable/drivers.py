@@ -46,7 +46,7 @@ class OpenGame:
 
     id: str
     env: str  # the game's name in the run
-    seed: int  # of all randomness in the game; the games of a group share it
+    seed: int  # seeds all randomness of the game; shared by the games of a group
     purpose: str  # train or eval
     args: dict[str, Any]  # games.N.args of the run's config
     seats: list[SeatAddress]
@@ -173,7 +173,7 @@ class _Driver:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if reply.status_code == 401:
-                raise PermissionError(f"the run at {self._url} rejected the token; give its token")
+                raise PermissionError(f"the run at {self._url} rejected the token; pass its token")
             if reply.status_code == 410:
                 return None
             _raise_for(reply)

@@ -207,10 +207,10 @@ def serve(
     run: p.RunOrNone = None,
     config: p.Config = None,
     versions: p.Versions = None,
-    host: Annotated[str, Option(help="any but loopback requires a token")] = "127.0.0.1",
+    host: Annotated[str, Option(help="address; beyond loopback it needs a token")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, help="port; 0: any free port")] = 8000,
     token_env: Annotated[str | None, Option("--token_env", help="variable with the token")] = None,
-    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="most per token")] = 5,
+    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="limit per request")] = 5,
     threads: Annotated[int, Option(min=1, max=1024, help="threads of embedded engine")] = 1,
 ) -> None:
     """Serve versions of a run, and its base model, with OpenAI's API. See docs/serve.md."""

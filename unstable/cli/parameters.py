@@ -71,7 +71,7 @@ RunOrNone = Annotated[At | None, _RUN]
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", parser=folder, help="folder of a run")]
 RunDirs = Annotated[list[Path], _RUNS]
 RunDirsOrNone = Annotated[list[Path] | None, _RUNS]
-File = Annotated[Path | None, Argument(metavar="FILE", parser=folder, help="YAML or its FOLDER")]
+File = Annotated[Path | None, Argument(metavar="FILE", parser=folder, help="YAML file or FOLDER")]
 Config = Annotated[
     str | None, Option(metavar="NAME|PATH", autocompletion=_configs, help="shipped config or file")
 ]

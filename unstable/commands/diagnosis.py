@@ -83,7 +83,7 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
         return Condition("died", f"{since} on {state.get('host')}", again, True)
     if isinstance(pid, int) and pid > 0 and _is_there(pid, state.get("pid_started")):
         stopped = f"process {pid} exists, but {since}: it is stopped or gets no CPU time"
-        return Condition("stopped", stopped, f"kill -CONT {pid}; or kill {pid}, then {again}", True)
+        return Condition("stopped", stopped, f"kill -CONT {pid}, or kill {pid}; {again}", True)
     return Condition("died", f"process {pid} no longer exists; {since}", again, True)
 
 

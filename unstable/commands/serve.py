@@ -123,7 +123,7 @@ async def _serve(
         try:
             key = '"any"' if token is None else f"os.environ[{options.token_env!r}]"
             print(f"serving {', '.join(seat.models())} at {server.url}/v1")
-            print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C stops', flush=True)
+            print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C stops it', flush=True)
             await seat.died.wait()
             raise RunFailedError(f"the engine died ({seat.why})")
         finally:

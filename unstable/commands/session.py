@@ -169,7 +169,7 @@ def at_work(folder: RunFolder, component: str, *, light: bool = False) -> Iterat
 def _first_line(error: Exception) -> str:
     if isinstance(error, RunFailedError):
         return str(error)
-    cause = getattr(error, "cause", None) or error  # Ray wraps an error of another process
+    cause = getattr(error, "cause", None) or error  # Ray wraps errors of other processes
     said = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {said[0]}" if said else type(cause).__name__
 

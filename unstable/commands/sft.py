@@ -73,7 +73,7 @@ def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
     config = settle(config)
     check_data(config)
     _check_zip(config)
-    model_path(config.model)  # unpacks the embedded weights once, before many processes do
+    model_path(config.model)  # unpacks embedded weights once, before processes start
     tokenizer = load_tokenizer(config.model)
     sides = split_by_prompt(gather_examples(config, tokenizer), config.sft.held_out, config.seed)
     if not sides[0]:

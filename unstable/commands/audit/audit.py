@@ -51,7 +51,7 @@ class Audit:
     terminal: Terminal
     differences: list[ReplayDifference] = field(default_factory=list)
     same: int = 0  # turns of local models with equal tokens
-    rounded: list[float] = field(default_factory=list)  # how far off the others were
+    rounded: list[float] = field(default_factory=list)  # rounding gaps of the other turns
 
     async def run(self) -> None:
         """Play the game and collect `differences`, sorted by turn."""
@@ -97,7 +97,7 @@ class Audit:
         """Act as every seat's player: return the recorded answer, and compare its observation."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
-            raise LeftError(self.found.result.reason)  # ends like a game that was cut off there
+            raise LeftError(self.found.result.reason)  # end like the truncated record
         turn = turns[game.turns]
         note = ""
         if what := self._unseen(observation, turn):
@@ -194,7 +194,7 @@ class Audit:
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
         if self.served.players.is_constrained(self.found.result.spec.purpose):
-            return None  # each of its requests has a seed of its own
+            return None  # each request has its own seed
         opponent = config.fixed_opponents.get(self.again[who].name)
         return await rounding(
             engine,

@@ -148,10 +148,10 @@ def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command
     """
     result, turns = found.result, len(found.result.turns)
     if not 1 <= change.turn <= turns:
-        raise ConfigError(f"--from = {change.turn}: not a turn; use one of 1 to {turns}")
+        raise ConfigError(f"--from = {change.turn}: out of range; use 1 to {turns}")
     own = point_of_view(result) if change.seat is None else change.seat
     if own >= found.game.seats:
-        raise ConfigError(f"--seat = {own}: not a seat; use one of 0 to {found.game.seats - 1}")
+        raise ConfigError(f"--seat = {own}: out of range; use 0 to {found.game.seats - 1}")
     given = with_game(str(found.folder.config), found.game, UNDECIDED, fields)
     if given.games[0].key != result.spec.env:
         raise ConfigError("games.0: a continued game keeps its env and name; leave them out")

@@ -29,7 +29,7 @@ PERSON = PlayerId("person")
 """The player at the terminal, in specs and files."""
 FEW = {"actors.num": 1, "actors.games_in_flight": 8}
 """Engine settings of one game, whose votes and scores are concurrent requests."""
-_MOST_TOKENS = 60  # of an answer whose tokens are listed
+_MOST_TOKENS = 60  # listed tokens of an answer
 
 
 def game_of(config: RunConfig, name: str | None) -> GameConfig:
@@ -123,7 +123,7 @@ class PlayerSource(NamedTuple):
         (prompts,) = self.players.prompts.values()
         sampled = asked.answer.sampled
         if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
-            with contextlib.suppress(ConfigError, ValueError):  # a move that it cannot write
+            with contextlib.suppress(ConfigError, ValueError):  # the model cannot write a move
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)

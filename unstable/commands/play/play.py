@@ -125,10 +125,10 @@ class Sitting(NamedTuple):
 
     config: RunConfig
     spec: GameSpec
-    version: int  # in the name of the file of games: the played run's, or 0
+    version: int  # version in the name of the games file; 0 without a run
     command: str
     option: str = "--opponent"  # the option that names the other players
-    shared: Sequence[Turn] = ()  # turns that are already played
+    shared: Sequence[Turn] = ()  # turns already played
 
     @property
     def game(self) -> GameConfig:

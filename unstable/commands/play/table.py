@@ -17,7 +17,7 @@ from unstable.types import Answer, GameResult, GameSpec, Observation, PlayerId
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROMPT = "your action> "
-MOST_MOVES = 60  # in a list
+MOST_MOVES = 60  # listed legal actions
 MOST_CHARACTERS = 500  # displayed part of an action; !why shows all of it
 PATIENCE_S = 1.0
 """Seconds after which the person sees that another player has not answered yet."""
@@ -71,7 +71,7 @@ class PlayTable:
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Act as the person's player; raises `LeftError` if no action comes."""
-        assert isinstance(game, Game), "played here"
+        assert isinstance(game, Game), "not a local game"
         self._game, self._doubtful = game, ""
         self._show_position(observation)
         while True:
@@ -151,7 +151,7 @@ class PlayTable:
     ) -> Answer:
         """Take another player's turn, and show the person what the game shows to all."""
         observation, game, seed = turn
-        assert isinstance(game, Game), "played here"
+        assert isinstance(game, Game), "not a local game"
         self._game = game
         moves = game.legal_moves() if lists_legal_moves(game.config) else None
         waiting = f"{self.name(seat)} (seat {seat}) is thinking ..."
