@@ -183,7 +183,7 @@ def test_learning_shows_time_and_ends_at_its_targets(tmp_path, capsys, monkeypat
     monkeypatch.setattr(world, "LOOK_EVERY", 12)
     make_world(learned(tmp_path / "a", steps=60, legal=0.0, kl=1e9, right=0.0))
     said = capsys.readouterr().err
-    assert re.search(r"60 steps take about \d+ s; Ctrl-C keeps progress", said)
+    assert re.search(r"60 steps take about \d+ s; Ctrl-C stops early", said)
     assert "targets reached at step 12; 1 final steps follow" in said
     assert "playing 10 random games of Nim-v0" in said and "questions: Nim, sizes" in said
     make_world(learned(tmp_path / "b", steps=15, legal=0.999, kl=1e9, right=0.0))

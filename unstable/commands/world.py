@@ -182,7 +182,7 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
             if step + 1 == ESTIMATE_AFTER:
                 seconds = (time.monotonic() - began) / ESTIMATE_AFTER * settings.steps
                 status(
-                    f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C keeps progress"
+                    f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C stops early"
                 )
             if interrupts or step + 1 == end:
                 break
