@@ -63,7 +63,7 @@ def test_invalid_options_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         load_as(root, name, options)
         raise AssertionError("the options are accepted")
 
-    monkeypatch.setattr("unstable.cli.options.load_as", accepted)  # which must not begin to train
+    monkeypatch.setattr("unstable.cli.options.load_as", accepted)  # never trains
     assert len(OPTIONS) >= 55
     refused((answer(run, arguments), line) for arguments, line in OPTIONS)
 

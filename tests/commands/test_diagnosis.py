@@ -98,7 +98,7 @@ def test_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) 
         put(folder, pid=process.pid, written=time.time() - 90)
         code, lines = said(folder, capsys)
         put(folder, pid=process.pid, pid_started=1, written=time.time() - 90)
-        assert said(folder, capsys)[1]["state"].startswith("died")  # its id is another's by now
+        assert said(folder, capsys)[1]["state"].startswith("died")  # another process has its id
     finally:
         process.kill()
         process.wait()

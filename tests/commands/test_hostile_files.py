@@ -101,7 +101,7 @@ def test_invalid_learner_state_is_one_line(model: ModelConfig, tmp_path: Path) -
     path = folder / "learner.pt"
     state = torch.load(path, weights_only=True)
     moments = state["optimizer"]["adamw"]["state"]
-    for number in list(moments)[1:]:  # like the first one's
+    for number in list(moments)[1:]:  # the first parameter's suffice
         del moments[number]
     wrong: list[Any] = [None, "text", -1, [], {}, torch.zeros(3)]
     found = list(learners_places(state))

@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
 def test_reasoning_model_shows_token_probabilities(
     made: RunFolder, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
+    game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # starts with free talk
     fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
     with typed("!why\n!probs\n"):
         assert run(["play", str(made.root), *game, *fields]) == 0

@@ -238,7 +238,7 @@ def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
         yield f"learner.algorithm.name = {new.name!r}: the saved state is of {old.name!r}"
     of, to = _critic(old), _critic(new)
     if to != of:  # the optimizer also updates its weights
-        yield f"learner.algorithm.critic.kind = {to!r}: the saved state is of {of!r}"
+        yield f"learner.algorithm.critic.kind = {to!r}: the saved state has critic {of!r}"
     if new.uses_reference and not old.uses_reference:
         name = "kl_loss" if new.kl_loss else "kl_reward"
         yield f"learner.algorithm.{name} = {getattr(new, name)}: the saved state has no reference"
