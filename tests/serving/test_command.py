@@ -65,7 +65,7 @@ def test_versions_of_a_run_are_served_for_a_token(
     ):
         client.models.list()
     output = ended(process, signal.SIGINT, 130)
-    assert "served 4 of 5 requests (1 refused): " in output
+    assert "served 4 of 5 requests (1 rejected): " in output
     paths = [path for path in (place / "run").rglob("*") if path.suffix in (".log", ".yaml")]
     assert "open-sesame" not in output + "".join(path.read_text() for path in paths)
     assert (place / "run/logs/serve.log").is_file()

@@ -130,7 +130,7 @@ def exploit(
     average: p.Average = None,
     table: Annotated[Path | None, Option(parser=p.folder, help="write policy: .csv, .json")] = None,
     policy: Annotated[Path | None, Option(parser=p.folder, help="policy table to measure")] = None,
-    best: Annotated[bool, Option("--learn", help="train a best response to any game")] = False,
+    best: Annotated[bool, Option("--learn", help="train a best response, in any game")] = False,
 ) -> None:
     """Compute how far a version is from an equilibrium. See docs/exploitability.md."""
     fields, typed = context.obj
