@@ -124,7 +124,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     assert "to go on    unstable train --resume run" in output
     assert (project / "run/report.html").is_file()
     last = folder.versions()[-1]
-    if begun := re.search(r"in order once update (\d+) is finished", output):
+    if begun := re.search(r"cleanly once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     words = ["--steps", str(last + 1), "--eval.games", "4"]
     with locally():
