@@ -258,7 +258,7 @@ def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
         (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
         (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
-        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
+        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: must be >= 0"),
         (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
         (["random", "rules"], {}, "rules.* in Nim-v0"),
     ],
