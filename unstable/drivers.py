@@ -28,7 +28,7 @@ import httpx
 TOKEN = "UNSTABLE_DRIVER_TOKEN"
 """Environment variable with the token of a run that requires one."""
 _ANSWER_S = 600.0  # maximum seconds until a seat's answer
-_TOLD_S = 15.0  # seconds between lines that say that no run answers yet; it may be loading
+_TOLD_S = 15.0  # seconds between status lines while no run answers
 _PAUSE_S = 0.5
 _MOST_REASON = 300  # characters
 
@@ -46,7 +46,7 @@ class OpenGame:
 
     id: str
     env: str  # the game's name in the run
-    seed: int  # of all randomness in the game; the games of a group share it
+    seed: int  # seeds all randomness of the game; shared by the games of a group
     purpose: str  # train or eval
     args: dict[str, Any]  # games.N.args of the run's config
     seats: list[SeatAddress]
@@ -168,12 +168,12 @@ class _Driver:
                 if silent >= self._patience_s:
                     raise ConnectionError(f"no run answers at {self._url}: {error}") from None
                 if silent and silent % _TOLD_S == 0:
-                    _say(f"no run answers at {self._url} yet, waited for {silent:g} s")
+                    _say(f"no run answers at {self._url} after {silent:g} s; retrying")
                 silent += _PAUSE_S
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if reply.status_code == 401:
-                raise PermissionError(f"{self._url} does not take the token")
+                raise PermissionError(f"the run at {self._url} rejected the token; pass its token")
             if reply.status_code == 410:
                 return None
             _raise_for(reply)

@@ -67,7 +67,7 @@ def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
     with locally():
         done = in_process(project, "train", "--resume", "run")
     assert done.returncode == 0, done.stderr
-    assert f"the run goes on from version {STEPS}" in done.stderr
+    assert f"the run resumes from version {STEPS}" in done.stderr
     assert no_developers_lines(done.stdout + done.stderr)
 
     assert weights(one, STEPS) == weights(two, STEPS)
@@ -102,7 +102,7 @@ def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         terminal.hang_up()
         assert terminal.process.wait(timeout=PATIENCE_S) == 143
-    assert "the run goes on from version " in terminal.text
+    assert "the run resumes from version " in terminal.text
     psutil.wait_procs(family, timeout=60)
     assert not [child for child in family if child.is_running()]
     assert [row["version"] for row in read_rows(folder.metrics)] == [*range(STEPS)]
@@ -124,7 +124,7 @@ def test_ctrl_c_finishes_the_update_and_prints_how_to_resume(project: Path) -> N
     assert "to resume   unstable train --resume run" in output
     assert (project / "run/report.html").is_file()
     last = folder.versions()[-1]
-    if begun := re.search(r"in order once update (\d+) is finished", output):
+    if begun := re.search(r"cleanly once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     words = ["--steps", str(last + 1), "--eval.games", "4"]
     with locally():
@@ -133,6 +133,6 @@ def test_ctrl_c_finishes_the_update_and_prints_how_to_resume(project: Path) -> N
     assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
     assert yaml.safe_load(folder.config.read_text())["loop"]["steps"] == last + 1
     again = ["train", "--resume", str(folder.root)]
-    with pytest.raises(ConfigError, match=r"learner.learning_rate = 1.0: cannot change in a run t"):
+    with pytest.raises(ConfigError, match=r"learner.learning_rate = 1.0: cannot change on resume"):
         run([*again, "--steps", str(last + 2), "--learner.learning_rate", "1"])
-    refused(rf"= {last + 1}: the run has made {last + 1} updates; g", run, again)
+    refused(rf"= {last + 1}: the run has already made {last + 1} updates; s", run, again)

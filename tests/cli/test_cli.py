@@ -52,13 +52,13 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.slow
-def test_train_then_the_same_config_again(trained: Path) -> None:
+def test_saved_config_reproduces_the_run(trained: Path) -> None:
     assert [row["version"] for row in read_rows(trained / "run/metrics.jsonl")] == [0, 1, 2]
     assert (trained / "run/checkpoints/000002/adapter_model.safetensors").is_file()
     for component in ("loop", "learner", "actor-0"):
         assert (trained / f"run/logs/{component}.log").is_file()
     saved = yaml.safe_load((trained / "run/config.yaml").read_text())
-    assert saved["tracking"]["run_dir"] is None  # it runs again, and elsewhere
+    assert saved["tracking"]["run_dir"] is None  # runs again in another folder
     with locally():
         again = in_process(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
     assert again.returncode == 0, again.stderr
@@ -67,7 +67,7 @@ def test_train_then_the_same_config_again(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
+def test_eval_and_exploit_of_a_version(trained: Path) -> None:
     """Against a bot and the versions before it, by chance and greedily, and to the bit."""
     words = ["--eval.opponents", "random", "past", "--games", "4", "--eval.constrained", "true"]
     words += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
@@ -85,27 +85,27 @@ def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
     with locally():
         exact = in_process(trained, "exploit", "run@2", "--past")
     assert exact.returncode == 0, exact.stderr
-    worst = r"worst case of version 2 · Nim-v0: wins \S+( to \S+)? a game from version [01], "
+    worst = r"worst case of version 2 · Nim-v0: wins \S+( to \S+)? per game against version [01], "
     assert re.search(f"{worst}the least of 2 versions, 0 to 1", exact.stdout)
     same = r"exploitability of version 2 · Nim-v0: [0-9. to]+"
     assert re.findall(same, exact.stdout) == re.findall(same, judged.stdout) != []
 
 
 @pytest.mark.slow
-def test_a_first_version_has_no_past(trained: Path) -> None:
+def test_first_version_has_no_past_opponents(trained: Path) -> None:
     with pytest.raises(ConfigError, match=r"^eval.opponents = \[past\]: no version before 0 has"):
         run(["eval", str(trained / "run@0"), "--eval.opponents", "past"])
     with pytest.raises(ConfigError, match="^--past: no version before 0 has a checkpoint in"):
         run(["exploit", str(trained / "run@0"), "--past"])
-    with pytest.raises(ConfigError, match="^--past: an average has no versions before it"):
+    with pytest.raises(ConfigError, match="^--past: conflicts with --average; remove one"):
         run(["exploit", str(trained / "run"), "--past", "--average", "0:2"])
-    with pytest.raises(ConfigError, match="^--past: --learn solves nothing exactly"):
+    with pytest.raises(ConfigError, match="^--past: --learn does not solve games exactly"):
         run(["exploit", str(trained / "run"), "--past", "--learn"])
 
 
 @pytest.mark.tables("loop by turns", 0)
 @pytest.mark.slow
-def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained: Path) -> None:
+def test_interrupted_offline_run_resumes(trained: Path) -> None:
     """With Ray, as a person does it."""
     words = ["--algorithm", "reinforce++", "--run_dir", "offline", "--learn.epochs", "200"]
     words += ["--learn.held_out", "0.3", "--eval.every", "0", "--learner.batch_size", "4"]
@@ -128,7 +128,7 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
 
 
 @pytest.mark.slow
-def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path) -> None:
+def test_fork_starts_from_origin_and_best_response_learns(trained: Path) -> None:
     shutil.copytree(trained / "run", trained / "origin")
     words = ["--fork", "origin@1", "--steps", "1", "--run_dir", "forked"]
     with locally():
@@ -152,20 +152,20 @@ def test_a_fork_begins_where_its_origin_was_and_is_learned_against(trained: Path
     shutil.rmtree(origin.checkpoint(1))
     with locally():
         later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
-    assert later.returncode == 0, later.stderr  # its origin may be gone
+    assert later.returncode == 0, later.stderr  # the origin may be deleted
     (origin.checkpoint(2) / "learner.pt").unlink()
-    with pytest.raises(ConfigError, match="its optimizer is not kept any more"):
+    with pytest.raises(ConfigError, match="its optimizer state was deleted"):
         run(["train", "--fork", f"{origin.root}@2", "--run_dir", str(trained / "third")])
 
 
-def test_eval_takes_a_version_as_other_commands_do(tmp_path: Path) -> None:
+def test_eval_parses_versions_like_other_commands(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 3\n")
     (tmp_path / "checkpoints/000001").mkdir(parents=True)
     for arguments, problem in (
-        ([f"{tmp_path}@7"], "version = 7: no such checkpoint in "),
-        ([f"{tmp_path}", "--version", "7"], "version = 7: no such checkpoint in "),
-        ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: no version is known to be the best"),
-        ([f"{tmp_path}@x"], f"RUN_DIR[@VERSION] = '{tmp_path}@x': give a version's number, such"),
+        ([f"{tmp_path}@7"], "version = 7: checkpoint not found in "),
+        ([f"{tmp_path}", "--version", "7"], "version = 7: checkpoint not found in "),
+        ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: the best version is not recorded"),
+        ([f"{tmp_path}@x"], f"RUN_DIR[@VERSION] = '{tmp_path}@x': invalid version; give a number"),
         ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
     ):
         assert line_of(run, ["eval", *arguments]).startswith(problem)
@@ -235,7 +235,7 @@ class TakeOne:
 
 
 @pytest.mark.slow
-def test_a_users_game_and_bot_come_in_through_yaml_alone_and_may_block_their_actors(
+def test_custom_game_and_bot_from_yaml_may_block_actors(
     project: Path,
 ) -> None:
     """There are two of them; one is started again, and a signal waits for neither.
@@ -266,7 +266,7 @@ def test_a_users_game_and_bot_come_in_through_yaml_alone_and_may_block_their_act
     (project / "block").touch()
     wait_for(lambda: "SimpleTak-v0\n" in blocking.read_text(), process)
     output = ended(process, 143, signal.SIGTERM)
-    assert "SIGTERM: the run ends in order" in output
+    assert "SIGTERM: the run stops cleanly" in output
     assert "The run ended: interrupted" in output
     assert (project / "run/report.html").is_file()
     train, judged = (
@@ -293,7 +293,7 @@ MISTAKES = [
     ("--games.0.env TicTacTo-v0", ["games.0.env = 'TicTacTo-v0'", "'TicTacToe-v0'"]),
     ("--learner.steps_per_batch 17", ["learner.steps_per_batch = 17", "set"]),
     ("--run_dir .", ["tracking.run_dir = '.'", "exists"]),
-    ("--run_dir /proc/none/run", ["tracking.run_dir = '/proc/none/run'", "give a folder"]),
+    ("--run_dir /proc/none/run", ["tracking.run_dir = '/proc/none/run'", "give a writable"]),
     ("--model ./nowhere", ["model.name = './nowhere'", "no such folder"]),
     ("--model empty", ["model.name = 'empty'", "no weights"]),
     (
@@ -306,7 +306,7 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(project: Path) -> None:
+def test_user_mistake_prints_one_line_and_exits_with_2(project: Path) -> None:
     (project / "empty").mkdir()
     (project / "empty/config.json").write_text('{"model_type": "llama"}')
     before, failed = {*project.iterdir()}, []
@@ -314,7 +314,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(project: Path) -> None:
         arguments = ["train", "--config", "small.yaml", *options.split()]
         done = in_process(project, *arguments, OPENAI_API_KEY="")
         *waited, error = done.stderr.splitlines()
-        # On a busy machine, and where the mistake is found once the model is.
+        # Shown on a slow machine, or if the mistake is found after the model.
         expected = all(line.startswith(("starting: ", "model  ")) for line in waited)
         expected &= error.startswith("error: ") and all(word in error for word in words)
         if (done.returncode, done.stdout, expected) != (2, "", True):
@@ -336,13 +336,13 @@ def test_help_shows_fields_meanings_and_defaults(capsys: pytest.CaptureFixture[s
         assert "".join(told.split()) in shown
 
 
-def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     piped = f"set -o pipefail; (sleep 1; {shlex.join(command(['--help']))}) | true"
     done = subprocess.run(["bash", "-c", piped], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_is_short_and_deep_where_it_is_asked_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_short_and_lists_fields_per_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help"]) == 0
     short = capsys.readouterr().out
     assert len(short.splitlines()) < 75 and "learning_rate" not in short
@@ -358,7 +358,7 @@ def test_help_is_short_and_deep_where_it_is_asked_to_be(capsys: pytest.CaptureFi
         found = re.findall(r"^ +(--\S+)", capsys.readouterr().out, re.M)
         assert set(fields_shown) <= set(found)
         assert len({re.sub(r"\..*", "", option) for option in found}) == 1
-    with pytest.raises(ConfigError, match="--help lerner: no such section; did you mean 'learner'"):
+    with pytest.raises(ConfigError, match="--help lerner: unknown section; did you mean 'learner'"):
         run(["train", "--help", "lerner"])
 
 
@@ -376,7 +376,7 @@ def test_each_command_has_help_and_is_listed(capsys: pytest.CaptureFixture[str])
             assert len(told.split("  [")[0]) <= 90
 
 
-def test_a_shell_completes_commands_options_configs_and_fields(
+def test_shell_completes_commands_options_configs_and_fields(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_UNSTABLE_COMPLETE", "complete_bash")
@@ -394,13 +394,13 @@ def test_a_shell_completes_commands_options_configs_and_fields(
         assert offered in capsys.readouterr().out.split(), typed
 
 
-def test_a_release_says_which_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_release(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("--version", "-V"):
         assert run([word]) == 0
         assert re.fullmatch(r"unstable \d+\.\d+\S*\n", capsys.readouterr().out), word
 
 
-def test_words_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_work_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     module = "unstable.studies.tournament.tournament.tournament"
     monkeypatch.setattr(module, lambda *arguments: given.append(arguments))
@@ -422,7 +422,7 @@ def test_words_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.Monk
         ]
 
 
-def test_printed_config_runs_again(project: Path) -> None:
+def test_printed_config_reproduces_itself(project: Path) -> None:
     arguments = ["config", "--config", "small.yaml", "--learner.epochs", "3"]
     printed = in_process(project, *arguments).stdout
     assert "auto" not in yaml.safe_load(printed)["loop"].values()
@@ -430,7 +430,7 @@ def test_printed_config_runs_again(project: Path) -> None:
     assert in_process(project, "config", "--config", "printed.yaml").stdout == printed
 
 
-def test_options_are_paths_and_yaml_values() -> None:
+def test_options_are_field_paths_with_yaml_values() -> None:
     arguments = ["--steps=3", "--loop.max-time", "1e3", "--eval.opponents", "random", "base"]
     assert parse_options(arguments, SHORT_FORMS) == {
         "loop.steps": 3,

@@ -37,7 +37,7 @@ def answer(call: Callable[..., object], *arguments: Any) -> str:
         return str(error)
     except Exception as error:
         return repr(error)
-    return "it is accepted"
+    return "accepted"
 
 
 def refused(rows: Iterable[tuple[str, str]]) -> None:
@@ -45,7 +45,7 @@ def refused(rows: Iterable[tuple[str, str]]) -> None:
     assert [row for row in rows if not is_expected(*row)] == []
 
 
-def test_what_is_named_decides_what_a_run_begins_with() -> None:
+def test_named_fields_decide_the_default_config() -> None:
     first, plain = load("first_run", {"seed": 4}), load("default", {"seed": 4})
     assert loaded_run(RunConfig, None, {"seed": 4}) == first != plain
     assert loaded_run(RunConfig, "default", {"seed": 4}) == plain
@@ -58,17 +58,17 @@ def test_what_is_named_decides_what_a_run_begins_with() -> None:
         assert loaded_run(RunConfig, None, {path: value}) == load("default", {path: value})
 
 
-def test_wrong_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     def accepted(root: type[RunConfig], name: str, options: dict[str, Any]) -> NoReturn:
         load_as(root, name, options)
         raise AssertionError("the options are accepted")
 
-    monkeypatch.setattr("unstable.cli.options.load_as", accepted)  # which must not begin to train
+    monkeypatch.setattr("unstable.cli.options.load_as", accepted)  # never trains
     assert len(OPTIONS) >= 55
     refused((answer(run, arguments), line) for arguments, line in OPTIONS)
 
 
-def test_wrong_files(tmp_path: Path) -> None:
+def test_invalid_config_files_are_rejected(tmp_path: Path) -> None:
     def rows() -> Iterable[tuple[str, str]]:
         for number, (_, content, line) in enumerate(FILES):
             file = tmp_path / f"{number}.yaml"
@@ -78,7 +78,7 @@ def test_wrong_files(tmp_path: Path) -> None:
     refused(rows())
 
 
-def test_what_cannot_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configs_that_cannot_run_are_rejected(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "any")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -108,7 +108,7 @@ for number, line in enumerate(sys.stdin):
 """A process of its own for each command line, all forked before `main` has imported anything."""
 
 
-def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path) -> None:
+def test_mistakes_are_one_line_and_import_no_heavy_library(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"learner:\n  epochs: 1\nlearner:\n  epochs: 2\n")
     lines = [
         ["train", "--config", "x.yaml"],
@@ -129,14 +129,14 @@ def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path
         assert modules and heavy.isdisjoint(name.partition(".")[0] for name in modules), line
 
 
-def test_an_unknown_game_is_one_line(here: Path) -> None:
+def test_unknown_game_is_reported_in_one_line(here: Path) -> None:
     line = "games.0.env = 'Nope-v0': unknown TextArena id; did you mean '...'?"
     commands = ("config", "sft", "play")
     refused((answer(run, [each, "--games.0.env", "Nope-v0"]), line) for each in commands)
     assert not [*here.iterdir()]
 
 
-def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None:
+def test_module_calling_exit_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "x.yaml").write_text("games: [{env: 'mine:Game'}]\n")
     done = in_process(tmp_path, "train", "--config", "x.yaml")
@@ -148,9 +148,9 @@ def test_a_module_that_ends_the_process_ends_in_one_line(tmp_path: Path) -> None
     assert left == {"mine.py", "x.yaml"}
 
 
-# Whatever else.
+# Random input.
 
-whatever = settings(
+fuzzed = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 PATHS = sorted({option.path.replace(".N", ".0") for option in fields(RunConfig)})
@@ -169,9 +169,9 @@ JUNK = st.recursive(
 )
 
 
-@whatever
+@fuzzed
 @given(st.dictionaries(st.sampled_from(PATHS), JUNK, min_size=1, max_size=4))
-def test_any_values_are_a_line_or_a_config(tmp_path: Path, overrides: dict[str, Any]) -> None:
+def test_any_values_give_a_config_or_one_line(tmp_path: Path, overrides: dict[str, Any]) -> None:
     try:
         config = load("default", overrides)
     except ConfigError as error:
@@ -186,9 +186,9 @@ def test_any_values_are_a_line_or_a_config(tmp_path: Path, overrides: dict[str, 
 SHIPPED = [path.read_bytes() for path in sorted(CONFIGS.glob("*.yaml"))]
 
 
-@whatever
+@fuzzed
 @given(st.data(), st.booleans())
-def test_any_bytes_are_one_or_none(tmp_path: Path, data: st.DataObject, of_a_run: bool) -> None:
+def test_random_bytes_are_handled(tmp_path: Path, data: st.DataObject, of_a_run: bool) -> None:
     """Noise, and configs with noise in them; as a person's file and as one that a run wrote."""
     noise = data.draw(
         st.binary(max_size=12) | st.text("{}[]&*!:-\n '\"%@#1a", max_size=12).map(str.encode)

@@ -91,7 +91,7 @@ async def test_actors_share_the_listen_port(tmp_path):
         program = asyncio.create_task(driving(own_kuhn, url))
         played = await asyncio.gather(all_of(one, kuhn_specs(5)), all_of(other, kuhn_specs(5)))
         assert all(isinstance(result, GameResult) for results in played for result in results)
-        with pytest.raises(ConfigError, match=rf"listen.port = {port}: cannot be listened at"):
+        with pytest.raises(ConfigError, match=rf"listen.port = {port}: cannot listen on"):
             check_free("127.0.0.1", port)
         program.cancel()
 

@@ -159,8 +159,8 @@ def test_unplayable_openings_are_rejected_before_loading_a_model() -> None:
     with pytest.raises(ConfigError) as error:
         check(parse(made | {"openings": {"share": 0.5}}))
     assert str(error.value) == (
-        "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after them; "
-        "make openings shorter"
+        "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after the opening; "
+        "shorten openings.moves"
     )
     with pytest.raises(ConfigError, match="/nowhere"):  # unchecked without a share
         check(parse(made | {"openings": {"by": "random"}}))

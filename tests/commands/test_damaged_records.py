@@ -203,7 +203,7 @@ def test_no_damage_is_a_traceback_over_every_field(
     read_damaged(recorded, tmp_path_factory.getbasetemp() / "damaged_more/run", 4, data)
 
 
-def test_an_undamaged_run_is_read_whole(recorded: RunFolder, tmp_path: Path) -> None:
+def test_undamaged_run_is_read_completely(recorded: RunFolder, tmp_path: Path) -> None:
     shutil.copytree(recorded.root, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     read_all(folder, files(folder))

@@ -41,7 +41,7 @@ def listed(frame: Any, column: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> None:
+def test_frames_equal_the_files(run: RunFolder, library: Library) -> None:
     data = unstable.read(run, library)
     assert type(data.metrics).__module__.partition(".")[0] == library
     rows = read_rows(run.metrics)
@@ -61,7 +61,7 @@ def test_frames_hold_what_the_files_hold(run: RunFolder, library: Library) -> No
         assert [list(logprobs)] == [segment["logprobs"] for segment in sampled["segments"]]
 
 
-def test_turns_have_the_advantages_that_were_trained_on(run: RunFolder) -> None:
+def test_turns_have_their_trained_advantages(run: RunFolder) -> None:
     turns = unstable.read(run.root, "polars").turns
     trained = turns.filter(turns["advantage"].is_not_null())
     samples = [sample for _, path in run.sample_files() for sample in lines(path)]
@@ -76,7 +76,7 @@ def test_turns_have_the_advantages_that_were_trained_on(run: RunFolder) -> None:
         assert row["reward/outcome"] == sample["rewards"]["outcome"]["raw"]
 
 
-def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) -> None:
+def test_files_are_read_lazily(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(run.metrics.read_bytes())
     (tmp_path / "games").mkdir()
     (tmp_path / "games/train-000000.jsonl").write_text("no JSON\n")
@@ -86,7 +86,7 @@ def test_nothing_is_read_before_it_is_asked_for(run: RunFolder, tmp_path: Path) 
         assert len(data.games) == 0
 
 
-def test_a_scan_is_the_record_without_its_turns(run: RunFolder) -> None:
+def test_scan_returns_records_without_turns(run: RunFolder) -> None:
     scanned = list(scan_games(run))
     lines_of = [line for file in run.game_files() for line in file.path.read_bytes().splitlines()]
     for (place, head), line in zip(scanned, lines_of, strict=True):
@@ -95,7 +95,7 @@ def test_a_scan_is_the_record_without_its_turns(run: RunFolder) -> None:
         assert game.turns and head == replace(game, turns=[])
 
 
-def test_a_text_cannot_end_a_scanned_record_early(tmp_path: Path, run: RunFolder) -> None:
+def test_text_cannot_end_a_scanned_record_early(tmp_path: Path, run: RunFolder) -> None:
     hostile = ',"turns":[{"observation":"'
     place, head = next(scan_games(run))
     game = read_game_at(place)
@@ -115,7 +115,7 @@ def test_columns_are_documented() -> None:
     assert named == [list(GAME_COLUMNS), [*TURN_KEYS, *TURN_COLUMNS, *behind]]
 
 
-def test_mistakes_are_one_line_and_arrays_small(run: RunFolder, tmp_path: Path) -> None:
+def test_mistakes_are_one_line_and_ids_are_int32(run: RunFolder, tmp_path: Path) -> None:
     refused("holds no metrics and no games; give a run's folder", unstable.read, tmp_path)
     with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
         unstable.read(run, "excel")  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def copied(run: RunFolder, root: Path) -> RunFolder:
     return RunFolder(shutil.copytree(run.root, root))
 
 
-def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: Path) -> None:
+def test_partial_last_line_is_skipped(run: RunFolder, tmp_path: Path) -> None:
     """A full disk or a power cut leaves half a line at the end of any file."""
     folder = copied(run, tmp_path / "run")
     for path in (folder.metrics, folder.game_files()[-1].path, folder.sample_files()[-1][1]):
@@ -142,13 +142,13 @@ def test_a_run_that_died_in_a_line_is_read_without_it(run: RunFolder, tmp_path: 
     assert read_advantages(folder, range(10**6)) == read_advantages(run)
 
 
-def test_a_users_own_file_may_not_end_in_half_a_line(tmp_path: Path) -> None:
+def test_custom_file_with_a_partial_line_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a": 1}\n{"a": ')
     refused(r"mine\.jsonl:2: not JSON", list, read_lines(path))
 
 
-def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> None:
+def test_line_that_is_not_a_game_is_skipped(run: RunFolder, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     with folder.game_files()[-1].path.open("ab") as file:
         file.write(b'{"format":2,"game":5}\n')
@@ -157,7 +157,7 @@ def test_a_line_of_something_else_is_no_game(run: RunFolder, tmp_path: Path) -> 
     assert len(skipped) == 1
 
 
-def test_a_game_in_the_words_of_another_writer_is_a_game(run: RunFolder, tmp_path: Path) -> None:
+def test_games_with_other_spacing_and_key_order_are_read(run: RunFolder, tmp_path: Path) -> None:
     """With spaces, as `json.dumps` writes it, or with its turns first."""
     folder = copied(run, tmp_path / "run")
     for number, file in enumerate(folder.game_files()):
@@ -172,14 +172,14 @@ def test_a_game_in_the_words_of_another_writer_is_a_game(run: RunFolder, tmp_pat
     ]
 
 
-def test_games_of_another_format_are_refused(run: RunFolder, tmp_path: Path) -> None:
+def test_games_of_another_format_are_rejected(run: RunFolder, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     path = folder.game_files()[-1].path
     path.write_text(path.read_text().replace('{"format":2', '{"format":1', 1))
     refused(r"jsonl:1: format = 1: .* repeat the run", list, scan_games(folder))
 
 
-def test_games_that_were_only_played_are_read(run: RunFolder, tmp_path: Path) -> None:
+def test_games_without_metrics_are_read(run: RunFolder, tmp_path: Path) -> None:
     """A folder without metrics, as `unstable play` leaves it, yields its games."""
     folder = copied(run, tmp_path / "run")
     folder.metrics.unlink()

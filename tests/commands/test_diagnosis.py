@@ -50,63 +50,63 @@ def checkpoint(folder: RunFolder, version: int = 3) -> None:
     folder.checkpoint(version).mkdir(parents=True)
 
 
-def test_a_run_that_goes_on(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder)
     checkpoint(folder)
     code, lines = said(folder, capsys)
     assert code == 0
     assert lines["state"] == f"running: process {os.getpid()} on {socket.gethostname()}"
-    assert lines["doing"] == "playing 12/64 · 7 s"
+    assert lines["phase"] == "playing 12/64 · 7 s"
     assert lines["waits for"] == "actor-0: 8 train games · 6 s"
-    assert lines["moved"] == "2 s ago"
+    assert lines["progress"] == "2 s ago"
     assert lines["version"] == "3 of 8"
     assert lines["checkpoint"].startswith("3, ")
     assert lines["next"] == "nothing to do"
 
 
-def test_sft_goes_on_by_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sft_run_resumes_with_sft(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     folder.examples.touch()
     checkpoint(folder)
     code, lines = said(folder, capsys)
-    assert (code, lines["state"]) == (0, "unknown: it has no state.json")
-    assert lines["next"] == f"to go on: unstable sft --resume {folder.root}"
+    assert (code, lines["state"]) == (0, "unknown: no state.json")
+    assert lines["next"] == f"to resume: unstable sft --resume {folder.root}"
     folder.adapter.mkdir()
     code, lines = said(folder, capsys)
     assert (code, lines["state"]) == (0, f"ended: its adapter is in {folder.adapter}")
 
 
-def test_nothing_moves(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_pause_is_reported(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, moved=time.time() - 300)
-    assert said(folder, capsys)[1]["moved"] == "5 min 00 s ago, which is long"
+    assert said(folder, capsys)[1]["progress"] == "5 min 00 s ago, unusually long"
 
 
-def test_a_run_whose_process_is_gone(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_whose_process_died(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     put(folder, pid=process.pid, written=time.time() - 90)
     checkpoint(folder)
     code, lines = said(folder, capsys)
     assert code == 1
-    assert lines["state"].startswith(f"died: process {process.pid} is gone, and nothing was")
-    assert lines["next"] == f"to go on: unstable train --resume {folder.root}"
+    assert lines["state"].startswith(f"died: process {process.pid} no longer exists; nothing was")
+    assert lines["next"] == f"to resume: unstable train --resume {folder.root}"
 
 
-def test_a_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopped_process(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         process.send_signal(signal.SIGSTOP)
         put(folder, pid=process.pid, written=time.time() - 90)
         code, lines = said(folder, capsys)
         put(folder, pid=process.pid, pid_started=1, written=time.time() - 90)
-        assert said(folder, capsys)[1]["state"].startswith("died")  # its id is another's by now
+        assert said(folder, capsys)[1]["state"].startswith("died")  # another process has its id
     finally:
         process.kill()
         process.wait()
-    assert code == 1 and lines["state"].startswith(f"stopped: process {process.pid} is there")
+    assert code == 1 and lines["state"].startswith(f"stopped: process {process.pid} exists")
     assert lines["next"].startswith(f"kill -CONT {process.pid}")
 
 
-def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_another_host(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, host="elsewhere", written=time.time() - 3)
     assert said(folder, capsys)[1]["state"].startswith("running: ")
     put(folder, host="elsewhere", written=time.time() - 90)
@@ -118,11 +118,11 @@ def test_another_host_by_time(folder: RunFolder, capsys: pytest.CaptureFixture[s
     "word, reason, code, then",
     [
         ("ended", "all updates made", 0, "unstable eval "),
-        ("interrupted", "", 0, "to go on: unstable train --resume "),
-        ("failed", "no space is left", 1, "to go on: unstable train --resume "),
+        ("interrupted", "", 0, "to resume: unstable train --resume "),
+        ("failed", "no space is left", 1, "to resume: unstable train --resume "),
     ],
 )
-def test_a_run_that_is_over(
+def test_run_that_has_ended(
     word: str,
     reason: str,
     code: int,
@@ -137,7 +137,7 @@ def test_a_run_that_is_over(
     assert lines["next"].startswith(then)
 
 
-def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_errors_are_ignored(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """An error from before it was resumed; and of a run that ended, what it did last."""
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text("2026-11-22 10:00:00,001 ERROR   unstable: the first\n")
@@ -146,10 +146,10 @@ def test_what_was_outlived(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     put(folder, started=0.0)
     assert "error" in said(folder, capsys)[1]
     put(folder, state="ended", started=0.0)
-    assert not {"error", "doing"} & said(folder, capsys)[1].keys()
+    assert not {"error", "phase"} & said(folder, capsys)[1].keys()
 
 
-def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, started=0.0)
     folder.log("loop").parent.mkdir()
     folder.log("loop").write_text(
@@ -177,7 +177,7 @@ def test_the_last_error_of_each_log(folder: RunFolder, capsys: pytest.CaptureFix
         '{"state": "running", "pid": 1e400, "waits": {"a": 1}, "phase": {"name": "\\u001b[2J"}}',
     ],
 )
-def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
+def test_invalid_state_prints_no_escapes_and_raises_nothing(
     content: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.status.write_text(content)
@@ -187,7 +187,7 @@ def test_a_state_that_is_none_moves_no_cursor_and_raises_nothing(
 
 @pytest.mark.parametrize("number", ["NaN", "1e400", "-1e400", "1" + 400 * "0"])
 @pytest.mark.parametrize("state", ["running", "interrupted"])
-def test_what_is_no_number_in_a_state_is_left_out(
+def test_invalid_numbers_in_a_state_are_ignored(
     number: str, state: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(folder, state=state, moved=None, pid=None)
@@ -196,7 +196,7 @@ def test_what_is_no_number_in_a_state_is_left_out(
     for place, name in zip(places, ("since", "done", "total", "since", "moved"), strict=True):
         place[name] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
-    assert said(folder, capsys)[1]["doing"] == "playing · 0 s"
+    assert said(folder, capsys)[1]["phase"] == "playing · 0 s"
     content["written"] = "NUMBER"
     folder.status.write_text(json.dumps(content).replace('"NUMBER"', number))
     assert said(folder, capsys)[1]["state"].split(":")[0] == (
@@ -204,22 +204,22 @@ def test_what_is_no_number_in_a_state_is_left_out(
     )
 
 
-def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_written_in_the_future(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     put(folder, written=time.time() + 20)  # clocks of two machines may differ by a little
     assert said(folder, capsys)[1]["state"].startswith("running")
     put(folder, written=time.time() + 7210)
     _, lines = said(folder, capsys)
-    assert lines["state"] == "unknown: its state.json is 2 h 00 min ahead of the clock"
+    assert lines["state"] == "unknown: state.json is 2 h 00 min ahead of this machine's clock"
     assert lines["next"] != "nothing to do"
 
 
-def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
+def test_missing_run_and_extra_options_are_rejected(tmp_path: Path) -> None:
     refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
-    with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes nothing else"):
+    with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes no other options"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 
 
-def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tracker_updates_the_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracker, folder = make_tracker(tmp_path), RunFolder(tmp_path)
     folder.config.write_text("{}")
     tracker.phase("updating")
@@ -232,7 +232,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert time.monotonic() < deadline
             time.sleep(0.05)
         code, lines = said(folder, capsys)
-        assert code == 0 and lines["doing"].startswith("updating")
+        assert code == 0 and lines["phase"].startswith("updating")
         assert lines["waits for"].startswith("learner: update")
     tracker.finish("all updates made")
     capsys.readouterr()
@@ -241,7 +241,7 @@ def test_the_tracker_keeps_it_up(tmp_path: Path, capsys: pytest.CaptureFixture[s
     tracker.close()
 
 
-def test_a_run_goes_on_where_its_state_cannot_be_written(tmp_path: Path) -> None:
+def test_run_continues_if_its_state_cannot_be_written(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     RunFolder(tmp_path).status.mkdir()
     with tracker.refreshing():
@@ -249,7 +249,7 @@ def test_a_run_goes_on_where_its_state_cannot_be_written(tmp_path: Path) -> None
     tracker.finish("all updates made")
 
 
-def test_waits_are_named_while_they_last_the_longest_first() -> None:
+def test_open_waits_are_listed_longest_first() -> None:
     waits = Waits()
     with waits.on("a"):
         time.sleep(0.01)

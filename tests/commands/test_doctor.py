@@ -41,7 +41,7 @@ def qwen(tmp_path: Path) -> RunConfig:
         (machine(8, 80.0), ["7 on GPU 0, 1, 2, 3, 4, 5, 6", "1 on GPU 7", "driver 580.82.07"]),
     ],
 )
-def test_what_would_run_is_printed(
+def test_doctor_prints_the_plan(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert examine(qwen, [here], check) == 0
@@ -51,7 +51,7 @@ def test_what_would_run_is_printed(
     assert "error" not in printed
 
 
-def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert examine(load("default"), [machine()], check) == 0
     printed = capsys.readouterr().out
     assert "no GPU" in printed
@@ -66,7 +66,7 @@ def test_a_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[
         (machine(packages={}), ["torch is not installed", "pip install 'torch"]),
     ],
 )
-def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
+def test_problems_are_printed_with_remedy_and_exit_code_1(
     here: Machine, words: list[str], qwen: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert examine(qwen, [here], check) == 1
@@ -76,7 +76,7 @@ def test_what_cannot_run_is_printed_with_a_remedy_and_exit_code_1(
     assert "would make" not in printed
 
 
-def test_a_mistake_of_the_config_is_printed_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_mistake_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
     with pytest.raises(ConfigError):
         check(wrong)
@@ -84,7 +84,7 @@ def test_a_mistake_of_the_config_is_printed_too(capsys: pytest.CaptureFixture[st
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 
 
-def test_a_model_that_cannot_be_had_is_planned_by_its_known_sizes(
+def test_unavailable_model_is_planned_by_its_known_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a network, `doctor` prints the plan and one error: the model is not here."""
@@ -111,7 +111,7 @@ LACKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("line", LACKS)
-def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_gpu_is_an_error(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A fault that could be fixed is an error, unless the config sets the embedded engine."""
     here = machine(1, **LACKS[line])
     assert examine(load("default"), [here], lambda _: None) == 1
@@ -122,7 +122,7 @@ def test_a_gpu_is_not_left_unused_in_silence(line: str, capsys: pytest.CaptureFi
     assert "on the processor, embedded engine" in capsys.readouterr().out
 
 
-def test_a_slow_card_is_a_note_a_shared_one_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_shm_is_a_note_exclusive_gpu_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     small = machine(1, shared_bytes=64_000_000, disk_bytes=1_000_000_000)
     assert examine(load("default"), [small], lambda _: None) == 0
     printed = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_a_slow_card_is_a_note_a_shared_one_an_error(capsys: pytest.CaptureFixtu
     assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
 
 
-def test_an_old_card_is_told(qwen: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpu_without_bfloat16_is_noted(qwen: RunConfig, capsys: pytest.CaptureFixture[str]) -> None:
     new = machine(1, 80.0)
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
     assert examine(qwen, [old], check) == 0
@@ -150,17 +150,17 @@ def test_an_old_card_is_told(qwen: RunConfig, capsys: pytest.CaptureFixture[str]
     assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
 
 
-def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_names_are_normalized_like_pip(capsys: pytest.CaptureFixture[str]) -> None:
     requires = ["Some.Thing>=3", "other_thing>=1"]
     packages = {"some-thing": "2.0", "other-thing": "1.0"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unstable.records.environment.requires", lambda _: requires)
         assert examine(load("default"), [machine(packages=packages)], lambda _: None) == 1
     errors = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
-    assert errors == ["error    Some.Thing 2.0 is installed; run: pip install 'Some.Thing>=3'"]
+    assert errors == ["error    Some.Thing 2.0 is unsupported; run: pip install 'Some.Thing>=3'"]
 
 
-def test_the_command_takes_trains_options_and_loads_no_model(tiny_folder: Path) -> None:
+def test_doctor_takes_options_of_train_and_loads_no_model(tiny_folder: Path) -> None:
     arguments = ["doctor", "--model", str(tiny_folder), "--num_actors", "3", "--steps", "5"]
     code = (
         "import sys; from unstable.cli import run; code = run(sys.argv[1:]); "
@@ -178,7 +178,7 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--learner.micro_batch_tokens" in capsys.readouterr().out
 
 
-def test_a_package_run_from_source_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninstalled_package_has_no_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> NoReturn:
         raise PackageNotFoundError(name)
 

@@ -79,7 +79,7 @@ def printed(code: str) -> str:
     return output.getvalue().removesuffix("\n")
 
 
-def test_an_adapter_is_peft_files_and_what_it_takes_to_use_them(exported: Path) -> None:
+def test_exported_adapter_has_all_files_to_use_it(exported: Path) -> None:
     assert exported.name == "000002-adapter"
     assert {path.name for path in exported.iterdir()} == {
         *("adapter_config.json", "adapter_model.safetensors", "README.md", "scores.png"),
@@ -88,18 +88,18 @@ def test_an_adapter_is_peft_files_and_what_it_takes_to_use_them(exported: Path) 
     assert (exported / "scores.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_cards_peft_code_answers(exported: Path, config: RunConfig, adapter: Adapter) -> None:
+def test_peft_code_of_the_card_runs(exported: Path, config: RunConfig, adapter: Adapter) -> None:
     text = greedy_text(config, adapter, exported)
     assert text and printed(card_code(exported, 0, config.model.name)) == text
 
 
-def test_the_cards_merged_code_answers(merged: Path, config: RunConfig, adapter: Adapter) -> None:
+def test_merged_code_of_the_card_runs(merged: Path, config: RunConfig, adapter: Adapter) -> None:
     assert "base = " not in card_code(merged, 0, "")
     assert printed(card_code(merged, 0, "")) == greedy_text(config, adapter, merged)
 
 
 @torch.no_grad()
-def test_merged_logits_are_the_adapters(exported: Path, merged: Path, config: RunConfig) -> None:
+def test_merged_and_adapter_logits_agree(exported: Path, merged: Path, config: RunConfig) -> None:
     """Within 1e-4, of logits up to some tens; without the adapter they are more than 0.1 off."""
     ids = torch.arange(4, 120)[None]
     base = AutoModelForCausalLM.from_pretrained(config.model.name, dtype=torch.float32)
@@ -124,7 +124,7 @@ def test_merged_weights_are_rounded_once(config: RunConfig, adapter: Adapter) ->
     assert torch.equal(model.get_parameter(f"{name}.weight"), wanted)
 
 
-def test_an_adapter_on_the_embedding_cannot_be_merged(config: RunConfig, adapter: Adapter) -> None:
+def test_adapter_on_tied_embedding_cannot_be_merged(config: RunConfig, adapter: Adapter) -> None:
     model = load_model(config.model)
     model.lm_head.weight = model.get_input_embeddings().weight
     layer = "base_model.model.lm_head.lora_{}.weight"
@@ -133,7 +133,7 @@ def test_an_adapter_on_the_embedding_cannot_be_merged(config: RunConfig, adapter
     refused("--merged: lm_head is the embedding too", add_adapter, model, odd)
 
 
-def test_no_state_and_the_versions_weights(exported: Path, merged: Path, folder: RunFolder) -> None:
+def test_export_omits_learner_state(exported: Path, merged: Path, folder: RunFolder) -> None:
     own = folder.checkpoint(VERSION) / "adapter_model.safetensors"
     assert (exported / "adapter_model.safetensors").read_bytes() == own.read_bytes()
     assert not any("critic" in name for name in load_file(merged / "model.safetensors"))
@@ -143,7 +143,7 @@ def test_no_state_and_the_versions_weights(exported: Path, merged: Path, folder:
     assert len({path.stat().st_mode for path in merged.iterdir()}) == 1
 
 
-def test_the_example_is_the_prompt_that_the_model_was_given(exported: Path) -> None:
+def test_example_equals_the_prompt_of_the_model(exported: Path) -> None:
     [prompt] = prompts_of(exported).values()
     tokenizer = AutoTokenizer.from_pretrained(exported)
     chat = tokenizer.apply_chat_template(
@@ -153,7 +153,7 @@ def test_the_example_is_the_prompt_that_the_model_was_given(exported: Path) -> N
     assert (prompt["style"], prompt["parser"], prompt["max_tokens"]) == ("answer", "plain", 6)
 
 
-def test_the_card_says_what_it_is(exported: Path, merged: Path, tiny_folder: Path) -> None:
+def test_card_describes_the_export(exported: Path, merged: Path, tiny_folder: Path) -> None:
     card = (exported / "README.md").read_text()
     front = yaml.safe_load(card.split("---")[1])
     assert (front["base_model"], front["library_name"]) == (tiny_folder.name, "peft")
@@ -168,7 +168,7 @@ def test_the_card_says_what_it_is(exported: Path, merged: Path, tiny_folder: Pat
     assert again["library_name"] == "transformers"
 
 
-def test_nothing_names_this_machine_or_holds_a_key(
+def test_export_contains_no_local_paths_or_keys(
     folder: RunFolder, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
@@ -190,26 +190,26 @@ def test_nothing_names_this_machine_or_holds_a_key(
 # Mistakes
 
 
-def test_a_full_folder_is_refused_an_empty_one_taken(folder: RunFolder, tmp_path: Path) -> None:
+def test_full_folder_is_rejected_empty_one_accepted(folder: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert export(folder.root, None, tmp_path / "empty") == tmp_path / "empty"
-    with pytest.raises(ConfigError, match=r"--out = '.*empty' is there already; give a folder"):
+    with pytest.raises(ConfigError, match=r"--out = '.*empty' already exists; give a new or"):
         export(folder.root, None, tmp_path / "empty")
     (tmp_path / "file").touch()
-    refused("is there already", export, folder.root, None, tmp_path / "file")
+    refused("already exists", export, folder.root, None, tmp_path / "file")
     with pytest.raises(ConfigError, match=r"--out = .*under': cannot be written \("):
         export(folder.root, None, tmp_path / "file/under")
-    refused("version = 7: no such checkpoint", export, folder.root, 7, tmp_path / "none")
+    refused("version = 7: checkpoint not found", export, folder.root, 7, tmp_path / "none")
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "file"}
 
 
-def test_a_run_of_sft_is_refused(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
+def test_sft_run_is_rejected(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     folder = make_run(tmp_path / "run", config, adapter)
     folder.examples.touch()
-    refused(r"RUN_DIR = .* is a run of unstable sft", export, folder.root, None)
+    refused(r"RUN_DIR = .*: an sft run, without games", export, folder.root, None)
 
 
-def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
+def test_damaged_adapter_is_rejected(tmp_path: Path, config: RunConfig, adapter: Adapter) -> None:
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = torch.nan
     spoilt = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
@@ -224,11 +224,11 @@ def test_a_spoilt_adapter_leaves_none(tmp_path: Path, config: RunConfig, adapter
     "arguments, line",
     [
         (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
-        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': give a version's number"),
+        (["run@x"], "RUN_DIR[@VERSION] = 'run@x': invalid version; give a number"),
         (["nowhere"], "holds no config.yaml"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(arguments: list[str], line: str) -> None:
+def test_invalid_command_line_is_one_line(arguments: list[str], line: str) -> None:
     refused(re.escape(line), run, ["export", *arguments])
 
 
@@ -298,7 +298,7 @@ def pushed(folder: RunFolder, out: Path, repository: str = "me/player") -> list[
 
 
 @pytest.mark.usefixtures("hub_client")
-def test_a_push_is_one_commit_of_the_folder(
+def test_push_makes_one_commit_of_the_folder(
     folder: RunFolder, tmp_path: Path, hub: tuple[str, type[Hub]]
 ) -> None:
     """In a process of its own, whose hub is chosen as it starts."""
@@ -311,14 +311,14 @@ def test_a_push_is_one_commit_of_the_folder(
     assert f"pushed: {address}/me/player/commit/1" in done.stdout
     made = json.loads(kind.asked[0][1])
     assert made["name"] == "player"
-    assert made.get("visibility") == "private" or made["private"]  # as its client's release has it
+    assert made.get("visibility") == "private" or made["private"]  # depends on the client's release
     [commit] = [body for path, body in kind.asked if "/commit/" in path]
     lines = [json.loads(line) for line in commit.splitlines()]
     sent = {line["value"]["path"] for line in lines if line["key"] == "file"}
     assert sent == {path.name for path in (tmp_path / "out").iterdir()}
 
 
-def test_where_nothing_can_be_pushed_nothing_is_written(
+def test_nothing_is_written_if_push_is_impossible(
     folder: RunFolder, tmp_path: Path, hub_client: Callable[..., None]
 ) -> None:
     no_name = "no name of a repository; give OWNER/NAME"
@@ -339,7 +339,7 @@ def test_where_nothing_can_be_pushed_nothing_is_written(
     assert failed == [] and not (tmp_path / "out").exists()
 
 
-def test_a_hub_that_refuses_is_one_line_and_the_folder_stays(
+def test_rejected_push_is_one_line_and_keeps_the_folder(
     folder: RunFolder, tmp_path: Path, hub: tuple[str, type[Hub]], hub_client: Callable[..., None]
 ) -> None:
     address, kind = hub
@@ -352,7 +352,7 @@ def test_a_hub_that_refuses_is_one_line_and_the_folder_stays(
     assert "Traceback" not in done.stderr and (tmp_path / "out/README.md").is_file()
 
 
-def test_a_base_is_known_by_the_name_that_others_know(tiny_folder: Path) -> None:
+def test_base_has_its_public_name(tiny_folder: Path) -> None:
     from unstable.models.merge import public_name
 
     assert public_name(ModelConfig(name=str(tiny_folder))) == tiny_folder.name
@@ -360,8 +360,8 @@ def test_a_base_is_known_by_the_name_that_others_know(tiny_folder: Path) -> None
     assert public_name(ModelConfig(name="Qwen/Qwen3-0.6B")) == "Qwen/Qwen3-0.6B"
 
 
-def test_the_card_says_where_a_base_is(exported: Path, tmp_path: Path, config: RunConfig) -> None:
-    assert 'base = "tiny"  # the folder of the base\n' in (exported / "README.md").read_text()
+def test_card_tells_where_the_base_is(exported: Path, tmp_path: Path, config: RunConfig) -> None:
+    assert 'base = "tiny"  # folder of the base model\n' in (exported / "README.md").read_text()
     own = parse({"model": {"name": "tiny", "init": "fresh", "dtype": "float32"}})
     shipped = config.model_copy(update={"model": own.model})
     adapter = random_adapter(load_model(own.model), f"main@{VERSION}", seed=1)

@@ -38,7 +38,7 @@ def example(prompt_ids: list[int], token_ids: list[int]) -> Example:
     return Example(env="", seat=None, prompt="", answer="", tokens=tokens)
 
 
-def test_it_ends_when_the_held_out_loss_no_longer_falls() -> None:
+def test_training_ends_when_held_out_loss_stops_falling() -> None:
     losses = [3.0, 2.0, 1.0, 1.5, 1.2]
     rows: list[dict[str, float | None]] = [{HELD_OUT_LOSS: loss} for loss in losses]
     assert [is_over(rows[:n], patience=2) for n in range(6)] == [False] * 5 + [True]
@@ -49,7 +49,7 @@ def test_it_ends_when_the_held_out_loss_no_longer_falls() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
-def test_every_epoch_has_every_example_once_in_an_order_of_its_own(number, batch_size, seed):
+def test_each_epoch_has_every_example_once_in_a_new_order(number, batch_size, seed):
     examples = [example([1, i], [i]) for i in range(number)]
     task = FineTuning(
         train=examples, held_out=[], epochs=2, patience=1, batch_size=batch_size, seed=seed
@@ -69,7 +69,7 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(number, batch
     assert number < 5 or orders[0] != orders[1]
 
 
-def test_a_terminal_gets_a_bar_besides_the_results(tmp_path: Path) -> None:
+def test_terminal_shows_a_progress_bar_and_results(tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     tracker = SFTTracker(parse({}), RunFolder(tmp_path), epochs=2, steps=4, console=console)
@@ -129,11 +129,11 @@ class Recording:
         self.events.append(f"row of epoch {row[EPOCH]}")
 
     async def run(self, task: FineTuning, **before: Any) -> Row:
-        this = cast(Any, self)  # what is not written above is never asked
+        this = cast(Any, self)  # only the methods above are called
         return await fine_tune(task, this, self.evaluate, this, self.turn, **before)
 
 
-async def test_the_learner_works_in_its_turn_and_each_epoch_is_played_after_it() -> None:
+async def test_learner_and_evaluation_alternate_each_epoch() -> None:
     examples = [example([1], [i]) for i in range(3)]
     task = FineTuning(train=examples, held_out=examples, epochs=1, patience=1, batch_size=2, seed=0)
     whole = Recording()
@@ -143,13 +143,13 @@ async def test_the_learner_works_in_its_turn_and_each_epoch_is_played_after_it()
     second = ["save 2", "score", "}", "play 2", "row of epoch 1"]
     assert whole.events == [*first, "{", *steps, *second]
     assert (row[EPOCH], row[HELD_OUT_LOSS], row["greedy/score"]) == (0, 1.0, 0.5)
-    saved = Recording()  # goes on where the last checkpoint was not evaluated yet
+    saved = Recording()  # resumes before the last checkpoint is evaluated
     await saved.run(task, rows=[row], saved=1)
     assert saved.events == ["{", "score", "}", "play 2", "row of epoch 1"]
     assert (await Recording().run(task, rows=[row, row], saved=1)) is row
 
 
-async def test_the_held_out_loss_is_the_mean_over_tokens() -> None:
+async def test_held_out_loss_is_the_mean_over_tokens() -> None:
     examples = [example([1], [1, 2]), example([1] * 4, [3])]
     learner: Any = Recording()
     assert await held_out_loss(examples, learner) == 2.0

@@ -58,7 +58,7 @@ def recorded(run: RunFolder, player: str) -> list[dict[str, Any]]:
     return [turn["sampled"] for turn in turns]
 
 
-async def test_a_version_is_exported_as_the_model_that_played(tmp_path: Path) -> None:
+async def test_exported_version_equals_the_model_that_played(tmp_path: Path) -> None:
     run = await finished(tmp_path)
     for version in (0, 1):
         model = AutoModelForCausalLM.from_pretrained(export(run.root, version))
@@ -85,7 +85,7 @@ def saved(folder: Path, *, whole: bool) -> Path:
     return folder
 
 
-async def test_whole_weights_are_a_start_and_an_opponent(tmp_path: Path) -> None:
+async def test_full_weights_serve_as_start_and_opponent(tmp_path: Path) -> None:
     warm, lora = saved(tmp_path / "warm", whole=True), saved(tmp_path / "lora", whole=False)
     fixed = [{"kind": "checkpoint", "path": str(path)} for path in (warm, lora)]
     opponents = {"draw": {"self": 0, "past": 1, "fixed": 2}, "fixed": fixed}
@@ -97,7 +97,7 @@ async def test_whole_weights_are_a_start_and_an_opponent(tmp_path: Path) -> None
         assert recorded(run, player)
 
 
-def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
+def test_conflicting_settings_are_one_line(tmp_path: Path) -> None:
     warm, lora = saved(tmp_path / "warm", whole=True), saved(tmp_path / "lora", whole=False)
     with pytest.raises(ConfigError, match=r"model.quantize = '8bit' freezes.*model.adapter = none"):
         parse({"model": {"adapter": "none", "quantize": "8bit"}})
@@ -115,7 +115,7 @@ def test_what_does_not_go_together_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_by_commands(tmp_path: Path) -> None:
+def test_train_and_eval_commands_with_full_weights(tmp_path: Path) -> None:
     """Engine and learner are probed, play and learn; afterwards a version is evaluated."""
     config = """
 model: {name: tiny, init: fresh, dtype: float32, adapter: none}

@@ -59,13 +59,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     return save_model(tmp_path_factory.mktemp("model"))
 
 
-def test_the_bomb_is_one(exploded: Path) -> None:
+def test_bomb_explodes_when_unpickled(exploded: Path) -> None:
     pickle.loads(pickle.dumps(Bomb(exploded)))
     assert exploded.is_dir()
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch", "in the optimizer's state", "legacy"])
-def test_a_learners_state_is_not_run(
+def test_code_in_learner_state_is_not_run(
     kind: str, model: ModelConfig, exploded: Path, tmp_path: Path
 ) -> None:
     learner, folder = make_learner(model), tmp_path / "000000"
@@ -93,7 +93,7 @@ def learners_places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[
         yield from learners_places(each, (*before, key))
 
 
-def test_a_learners_state_fits_or_is_one_line(model: ModelConfig, tmp_path: Path) -> None:
+def test_invalid_learner_state_is_one_line(model: ModelConfig, tmp_path: Path) -> None:
     """Each value of it in turn is another one, or is not there."""
     learner, folder = make_learner(model), tmp_path / "000001"
     learner.update(make_batch([make_sample([1, 2], [3, 4]), make_sample([1], [5], group_id=1)]))
@@ -101,7 +101,7 @@ def test_a_learners_state_fits_or_is_one_line(model: ModelConfig, tmp_path: Path
     path = folder / "learner.pt"
     state = torch.load(path, weights_only=True)
     moments = state["optimizer"]["adamw"]["state"]
-    for number in list(moments)[1:]:  # like the first one's
+    for number in list(moments)[1:]:  # the first parameter's suffice
         del moments[number]
     wrong: list[Any] = [None, "text", -1, [], {}, torch.zeros(3)]
     found = list(learners_places(state))
@@ -130,7 +130,7 @@ def test_a_learners_state_fits_or_is_one_line(model: ModelConfig, tmp_path: Path
     learner.load(folder)
 
 
-def test_an_adapters_pickles_are_never_read(exploded: Path, tmp_path: Path) -> None:
+def test_pickles_of_an_adapter_are_never_read(exploded: Path, tmp_path: Path) -> None:
     """PEFT would read an `adapter_model.bin`; here weights are safetensors or not there."""
     folder = tmp_path / "lora"
     folder.mkdir()
@@ -157,7 +157,7 @@ def test_an_adapters_pickles_are_never_read(exploded: Path, tmp_path: Path) -> N
         ("adapter_model.safetensors", 2**30, "would unpack to"),
     ],
 )
-def test_a_zip_leaves_its_folder_in_no_way(
+def test_zip_cannot_write_outside_its_folder(
     name: str, size: int, words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "lora.zip"
@@ -170,7 +170,7 @@ def test_a_zip_leaves_its_folder_in_no_way(
     assert not (tmp_path / "a" / "lora").exists() and not (tmp_path / "outside").exists()
 
 
-def test_code_of_a_model_is_not_run(exploded: Path, tmp_path: Path) -> None:
+def test_code_in_a_model_folder_is_not_run(exploded: Path, tmp_path: Path) -> None:
     """`trust_remote_code` is off: what a model's folder brings in Python is refused."""
     folder = tmp_path / "model"
     tiny_model().save_pretrained(folder)
@@ -195,9 +195,7 @@ for words in (["."], ["--config", "config.yaml"]):
 """
 
 
-def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
-    exploded: Path, tmp_path: Path
-) -> None:
+def test_modules_in_working_directory_shadow_no_package(exploded: Path, tmp_path: Path) -> None:
     """`doctor` imports no module from the working directory, such as a stranger's run folder."""
     for name in ("json", "yaml", "rich", "torch", "textarena", "unstable"):
         (tmp_path / f"{name}.py").write_text(MODULE.format(path=str(exploded)))
@@ -209,7 +207,7 @@ def test_a_module_in_the_folder_where_one_stands_takes_no_packages_place(
     assert not exploded.exists()
 
 
-def test_a_runs_files_are_data(tmp_path: Path, exploded: Path) -> None:
+def test_python_tags_in_a_config_are_rejected(tmp_path: Path, exploded: Path) -> None:
     tag = f"!!python/object/apply:os.mkdir ['{exploded}']"
     (tmp_path / "config.yaml").write_text(f"seed: {tag}\n")
     (tmp_path / "checkpoints/000000").mkdir(parents=True)
@@ -218,7 +216,7 @@ def test_a_runs_files_are_data(tmp_path: Path, exploded: Path) -> None:
     assert not exploded.exists()
 
 
-def test_a_runs_state_names_no_file_outside_its_folder(tmp_path: Path) -> None:
+def test_run_state_cannot_name_files_outside_its_folder(tmp_path: Path) -> None:
     folder, victim = RunFolder(tmp_path / "run"), tmp_path / "victim.txt"
     folder.metrics.parent.mkdir()
     for path in (folder.metrics, folder.config, victim):
@@ -232,7 +230,7 @@ def test_a_runs_state_names_no_file_outside_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [".lock", "metrics.jsonl", "logs/eval.log", "games", "checkpoints/000000", "wandb"]
 )
-def test_a_link_out_of_a_runs_folder_is_refused(name: str, tmp_path: Path) -> None:
+def test_link_out_of_a_run_folder_is_rejected(name: str, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     if "." in name:
         victim.write_text("mine\n")
@@ -257,7 +255,7 @@ def test_a_link_out_of_a_runs_folder_is_refused(name: str, tmp_path: Path) -> No
     assert {*victim.parent.iterdir()} == {folder.root, victim}
 
 
-def test_links_within_a_runs_folder_and_of_wandb_are_none_of_it(tmp_path: Path) -> None:
+def test_links_within_a_run_folder_and_of_wandb_are_allowed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.checkpoint(1).mkdir(parents=True)
     folder.name_best(1)
@@ -266,7 +264,7 @@ def test_links_within_a_runs_folder_and_of_wandb_are_none_of_it(tmp_path: Path) 
     folder.check_links()
 
 
-def test_taking_hold_of_a_run_empties_no_file(tmp_path: Path) -> None:
+def test_locking_a_run_keeps_the_lock_file_content(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("kept")
     with RunFolder(tmp_path).held("here"):
         assert (tmp_path / ".lock").read_text() == "kept"
@@ -281,7 +279,7 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> str:
     return "CANARY_KEY"
 
 
-def test_no_text_that_is_shown_holds_a_key(canary: str) -> None:
+def test_shown_text_masks_keys(canary: str) -> None:
     keep_secret(canary)
     assert escape_control(f"sent {CANARY} back") == "sent <CANARY_KEY> back"
     assert CANARY.encode() not in json_line({"text": CANARY})
@@ -289,7 +287,7 @@ def test_no_text_that_is_shown_holds_a_key(canary: str) -> None:
     assert Escaping("%(message)s").format(record) == "<CANARY_KEY>"
 
 
-def test_an_uncaught_error_shows_none(canary: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncaught_error_masks_keys(canary: str, capsys: pytest.CaptureFixture[str]) -> None:
     keep_secret(canary)
     try:
         raise KeyError(CANARY)
@@ -299,7 +297,7 @@ def test_an_uncaught_error_shows_none(canary: str, capsys: pytest.CaptureFixture
     assert "KeyError" in shown and CANARY not in shown
 
 
-def test_a_word_that_stands_in_for_a_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placeholder_key_is_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_KEY", "EMPTY")
     keep_secret("CANARY_KEY")
     assert escape_control("EMPTY") == "EMPTY"
@@ -314,7 +312,7 @@ def test_a_word_that_stands_in_for_a_key_is_no_secret(monkeypatch: pytest.Monkey
         {"api_key": CANARY},
     ],
 )
-def test_a_config_takes_no_key_and_its_mistake_shows_none(changes: dict[str, str]) -> None:
+def test_config_rejects_keys_without_showing_them(changes: dict[str, str]) -> None:
     opponent = {"kind": "openai", "model": "m", **changes}
     said = line_of(parse, {"opponents": {"fixed": [opponent]}})
     assert said.startswith("opponents.fixed.0") and CANARY not in said
@@ -340,7 +338,7 @@ loop: {{steps: 9, mode: sync, max_failures: 8}}
 
 @pytest.mark.tables("commands by turns", 1)
 @pytest.mark.slow
-def test_a_failing_run_writes_and_shows_no_key(
+def test_failing_run_writes_and_shows_no_key(
     server: Server, canary: str, tiny_folder: Path, tmp_path: Path
 ) -> None:
     """The endpoint says some good moves, which hold the key, then refuses the key and echoes it."""
@@ -356,7 +354,7 @@ def test_a_failing_run_writes_and_shows_no_key(
     assert done.returncode == 1 and "loop.max_failures = 8" in done.stderr, done.stderr
     assert server.asked > 6
     assert CANARY not in done.stdout + done.stderr
-    assert "<CANARY_KEY>" in done.stderr  # so it was there
+    assert "<CANARY_KEY>" in done.stderr  # the key was sent
     log = "".join(path.read_text() for path in (tmp_path / "run/logs").iterdir())
     assert set(re.findall(r" of (\w+) failed: ", log)) == {"Here", "Apart"}
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
@@ -364,12 +362,12 @@ def test_a_failing_run_writes_and_shows_no_key(
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
 
 
-def test_an_endpoint_gets_the_key_alone(server: Server, canary: str) -> None:
+def test_endpoint_receives_the_key(server: Server, canary: str) -> None:
     """So that the tests above do not pass because nobody ever held it."""
     assert asyncio.run(ask(server, api_key_env=canary)) == "[4]"
 
 
-def test_a_key_that_is_sent_back_reaches_no_game(server: Server, canary: str) -> None:
+def test_echoed_key_is_masked_in_answers(server: Server, canary: str) -> None:
     """The answer masks an echoed key before the policy, a user's sink or an opponent sees it."""
     server.replies = [says(f"[{CANARY}]")]
     assert asyncio.run(ask(server, api_key_env=canary)) == "[<CANARY_KEY>]"

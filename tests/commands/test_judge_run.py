@@ -37,7 +37,7 @@ rewards:
 def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     loop = {"mode": "sync", "steps": 1}
     place = tmp_path_factory.mktemp("runs") / "run"
-    model = {"name": "tiny", "dtype": "float32", "adapter": {"rank": 4}}  # which can play
+    model = {"name": "tiny", "dtype": "float32", "adapter": {"rank": 4}}  # plays legal moves
     context = make_context(tiny_folder, place, loop=loop, eval={"every": 0}, model=model)
     asyncio.run(train(context))
     context.tracker.close()
@@ -55,7 +55,7 @@ def outcomes(request: dict[str, Any]) -> dict[str, Any]:
     return {"values": [item["outcome"] for item in request["items"]]}
 
 
-def test_a_runs_games_are_judged_and_only_once(
+def test_games_are_judged_only_once(
     trained: RunFolder, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.replies = [Reply(body=outcomes)]
@@ -79,24 +79,24 @@ def test_a_runs_games_are_judged_and_only_once(
     assert server.asked == asked
     assert read_judged(path) == found
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])  # the process died in a line
+    path.write_bytes(whole[: len(whole) // 2])  # as if killed while writing
     assert run(command) == 0
     assert read_judged(path) == found
     assert len(lines(path)) == 1 + len(games)
 
 
-def test_a_file_of_other_terms_is_left_alone(trained: RunFolder, server: Server) -> None:
+def test_file_with_other_terms_is_rejected_unchanged(trained: RunFolder, server: Server) -> None:
     server.replies = [Reply(body=outcomes)]
     own = ["judge", str(trained.root), "--into", "own"]
-    assert run(own) == 0  # the run's own: the outcome
+    assert run(own) == 0  # the run's own term: outcome
     before = trained.judged("own").read_bytes()
-    with pytest.raises(ConfigError, match=r"^--into = 'own': .* is of other terms; give another"):
+    with pytest.raises(ConfigError, match=r"^--into = 'own': .* has other terms; give another"):
         run([*own, "--buffer.rewards.0.weight", "2"])
     assert trained.judged("own").read_bytes() == before
-    refused(r"^--terms = '.*none.yaml': no such file", run, [*own, "--terms", "none.yaml"])
+    refused(r"^--terms = '.*none.yaml': file not found", run, [*own, "--terms", "none.yaml"])
 
 
-def test_games_that_failed_are_asked_about_again(
+def test_failed_games_are_retried(
     trained: RunFolder, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def some(request: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_games_that_failed_are_asked_about_again(
     assert {place: every[place] for place in few} == few
 
 
-def test_the_runs_engine_judges_again(trained: RunFolder) -> None:
+def test_engine_of_the_run_judges_games(trained: RunFolder) -> None:
     llm = {"kind": "llm", "retries": 0, "on_failure": "zero", "args.engine": "base"}
     llm |= {"args.max_tokens": 2, "args.template": "{action}?"}
     words = [word for name, value in llm.items() for word in (f"--judges.own.{name}", str(value))]
@@ -129,7 +129,7 @@ def test_the_runs_engine_judges_again(trained: RunFolder) -> None:
     assert {rewards["own"].raw for rewards in found.values()} == {0.0}  # no verdict in two tokens
 
 
-def test_a_correlation_and_its_interval() -> None:
+def test_correlation_and_its_interval() -> None:
     # r = 1 / sqrt(3) of 28 pairs: tanh(atanh(r) ± 1.96 / 5).
     first = [1.0, -1.0, 1.0, -1.0] * 7
     found = correlation(first, [1.0, -1.0, 1.0, 1.0] * 7)

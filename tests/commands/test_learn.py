@@ -59,7 +59,7 @@ ALGORITHMS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", ALGORITHMS, ids=lambda c: c["learner"]["algorithm"]["name"])
-async def test_an_update_on_recorded_games_is_the_one_that_was_made_of_them(
+async def test_offline_update_equals_the_online_update(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
     learner = {"batch_size": 48, "micro_batch_size": 64, "learning_rate": 3e-3}
@@ -93,7 +93,7 @@ def largest_difference(one: bytes, two: bytes) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
-def test_epochs_losses_and_evaluations_are_on_file(run: RunFolder, tmp_path: Path) -> None:
+def test_epochs_losses_and_evaluations_are_recorded(run: RunFolder, tmp_path: Path) -> None:
     new = learn(
         [run.root],
         options(
@@ -110,7 +110,7 @@ def test_epochs_losses_and_evaluations_are_on_file(run: RunFolder, tmp_path: Pat
     assert found[-1]["version"] == load(str(new.config)).loop.steps == 4
     assert [row["offline/epoch"] for row in found[1:]] == [0.5, 1.0, 1.5, 2.0]
     measured = [row["version"] for row in found if row.get("offline/held_out_loss") is not None]
-    assert measured == [0, 2, 4]  # the ends of epochs
+    assert measured == [0, 2, 4]  # at the ends of epochs
     losses = {row["version"]: row["offline/held_out_loss"] for row in found}
     assert found[-1]["offline/best"] == min(measured, key=lambda version: losses[version])
     score = "eval/Nim-v0/random/sampled/score"
@@ -126,7 +126,7 @@ def test_epochs_losses_and_evaluations_are_on_file(run: RunFolder, tmp_path: Pat
     assert sources["counts"]["groups"] > sources["counts"]["held_out"] > 0
 
 
-def test_the_best_held_out_version_outlives_newer_ones(run: RunFolder, tmp_path: Path) -> None:
+def test_best_held_out_version_is_kept(run: RunFolder, tmp_path: Path) -> None:
     """At a rate at which every update is worse than the one before it."""
     new = learn(
         [run.root],
@@ -148,7 +148,7 @@ def test_the_best_held_out_version_outlives_newer_ones(run: RunFolder, tmp_path:
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2])
-def test_a_resumed_run_equals_an_uninterrupted_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
     source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
@@ -161,40 +161,40 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     halved = RunFolder(tmp_path / "halved")
     assert halved.versions()[-1] == dies_at
     monkeypatch.setattr(MortalLearner, "dies_at", None)
-    games = source.game_files()[-1].path  # which have gone on meanwhile, and count no more
+    games = source.game_files()[-1].path  # later games of the source are ignored
     games.write_bytes(games.read_bytes() + games.read_bytes())
     resume(halved.root, {})
     assert rows(halved) == rows(whole)
     assert all(weights(halved, each) == weights(whole, each) for each in whole.versions())
 
 
-def test_a_resume_goes_on(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_conditions(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
     monkeypatch.setattr(MortalLearner, "dies_at", 1)
     with pytest.raises(KeyboardInterrupt):
         learn([source.root], options(tmp_path / "new"))
     monkeypatch.setattr(MortalLearner, "dies_at", None)
     new = RunFolder(tmp_path / "new")
-    with pytest.raises(ConfigError, match=r"loop.steps = 9: the games make \d updates in learn.ep"):
+    with pytest.raises(ConfigError, match=r"loop.steps = 9: the games suffice for \d updates in"):
         resume(new.root, {"loop.steps": 9})
-    with pytest.raises(ConfigError, match="learn.epochs = 2: cannot change in a run that goes on"):
+    with pytest.raises(ConfigError, match="learn.epochs = 2: cannot change on resume .it is"):
         resume(new.root, {"learn.epochs": 2})
     games = source.game_files()[0].path
     moved = games.rename(games.with_suffix(".moved"))
-    refused("its games are not all there any more; bring them back", resume, new.root, {})
+    refused("recorded games are missing; restore them", resume, new.root, {})
     moved.rename(games)
     command(["train", "--resume", str(new.root)])  # as the summary of an interrupted run says
     assert read_rows(new.metrics)[-1]["version"] == load(str(new.config)).loop.steps > 1
 
 
-def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: Path) -> None:
+def test_resume_rejects_changed_pairs(run: RunFolder, tmp_path: Path) -> None:
     pairs = own_pairs(tmp_path)
     own = options(tmp_path / "new") | {"learner.algorithm": DPO, "learn.pairs": str(pairs)}
     new = learn([], {**own, "eval.every": 0}, base=load_as(LearnRun, str(run.config), own))
     content = pairs.read_text()
     pairs.write_text(content.replace("chosen", "x").replace("rejected", "chosen").replace("x", "y"))
     config = load(str(new.config))
-    refused(r"jsonl': holds other pairs than when the run began; put", read_offline, config, new)
+    refused(r"jsonl': the pairs have changed since the run started; r", read_offline, config, new)
     pairs.write_text(content)
     assert read_offline(config, new) is not None
 
@@ -202,12 +202,12 @@ def test_pairs_that_have_changed_are_not_gone_on_with(run: RunFolder, tmp_path: 
 @pytest.mark.parametrize(
     "name, change, said",
     [
-        ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "the ids of game .* are anot"),
-        ("token_ids", lambda ids: [10_000, *ids[1:]], "the ids of game .* are another tokenizer's"),
-        ("logprobs", lambda each: [5.0] * len(each), "nothing is left to train on"),
+        ("token_ids", lambda ids: [ids[0] ^ 1, *ids[1:]], "token ids of game .* do not"),
+        ("token_ids", lambda ids: [10_000, *ids[1:]], "token ids of game .* do not match the"),
+        ("logprobs", lambda each: [5.0] * len(each), "the filters leave no training data"),
     ],
 )
-def test_games_that_the_model_did_not_play_are_refused(
+def test_games_of_another_model_are_rejected(
     run: RunFolder, tmp_path: Path, name: str, change: Any, said: str
 ) -> None:
     folder = RunFolder(shutil.copytree(run.root, tmp_path / "other"))
@@ -243,33 +243,33 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
             "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
         ),
-        ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
+        ({"learner.algorithm.name": "grpo"}, "in these games each group has only one; choose a"),
         (
             {"learner.algorithm.name": "rloo", "learn.winners": True},
-            "learn.winners = true: rloo compares the trajectories of a group, and winners are",
+            "learn.winners = true: rloo compares the trajectories of a group, but winners have",
         ),
-        ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
+        ({"learn.versions": [5, 9]}, "learn: the filters leave no training data ("),
         ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
-        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
+        ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': not in these"),
         (
             {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},
-            "learn.judged.file = 'judged/kind.jsonl': no such file in ",
+            "learn.judged.file = 'judged/kind.jsonl': not found in ",
         ),
         (
             {"buffer.rewards": [{"term": "outcome", "weight": 2.0}]},
-            "buffer.rewards: recorded games keep the rewards that they were given; leave it out",
+            "buffer.rewards: recorded games keep their recorded rewards; leave it out",
         ),
         ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
-        ({"learner.algorithm.name": "vrpo"}, "'vrpo' needs sampling.moves = 'legal', and "),
-        ({"learner.algorithm.name": "distill"}, "'distill' needs sampling.moves = 'expert', and "),
-        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce learns from no pairs; take"),
+        ({"learner.algorithm.name": "vrpo"}, "'vrpo' requires sampling.moves = 'legal', but "),
+        ({"learner.algorithm.name": "distill"}, "'distill' requires sampling.moves = 'expert', "),
+        ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce does not support pairs; choose"),
         (
             {"learn.pairs": "none.jsonl", "learner.algorithm": DPO},
             "learn.pairs = 'none.jsonl': no such file; give a JSONL file",
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(
+def test_mistake_is_one_line_and_leaves_no_folder(
     changes: dict[str, Any], words: str, run: RunFolder, tmp_path: Path
 ) -> None:
     assert words in line_of(learn, [run.root], options(tmp_path / "new") | changes)
@@ -294,7 +294,7 @@ def own_pairs(folder: Path) -> Path:
     return path
 
 
-def test_answers_with_a_label_are_learned(run: RunFolder, tmp_path: Path) -> None:
+def test_labeled_answers_are_learned(run: RunFolder, tmp_path: Path) -> None:
     """By kto; a pair's algorithm refuses them."""
     rows = [
         {"prompt": f"Pile {size}.", "completion": f"[{size % 2}]", "label": bool(size % 3)}
@@ -315,7 +315,7 @@ def test_answers_with_a_label_are_learned(run: RunFolder, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("with_games", [False, True])
-def test_pairs_of_ones_own_are_learned(run: RunFolder, tmp_path: Path, with_games: bool) -> None:
+def test_custom_pairs_are_learned(run: RunFolder, tmp_path: Path, with_games: bool) -> None:
     """Beside the games of a run, whose positions it compares, or alone; and to the bit again."""
     pairs = own_pairs(tmp_path)
     changes = {
@@ -339,12 +339,12 @@ def test_pairs_of_ones_own_are_learned(run: RunFolder, tmp_path: Path, with_game
     ids = [group[0].group_id for group in groups]
     made = [group for group in groups if group[0].group_id < 0]
     assert {len(group) for group in made} == {2}
-    # In each epoch once, but for what is left below a batch.
+    # Each pair once per epoch, except for the rest below a batch.
     assert 2 * (len(data.pairs) - 15) <= len(made) <= 2 * len(data.pairs)
     assert any(each >= 0 for each in ids) == with_games
 
 
-def test_options_beside_pairs_alone_are_kept(run: RunFolder, tmp_path: Path) -> None:
+def test_options_apply_to_a_run_on_pairs_alone(run: RunFolder, tmp_path: Path) -> None:
     pairs, new = own_pairs(tmp_path), tmp_path / "new"
     given = {"learner.algorithm.name": "dpo", "learner.algorithm.pairs": "position", "steps": 1}
     given |= {"learner.batch_size": 32, "learn.pairs": pairs, "eval.every": 0, "run_dir": new}
@@ -354,8 +354,8 @@ def test_options_beside_pairs_alone_are_kept(run: RunFolder, tmp_path: Path) -> 
     assert RunFolder(new).versions()[-1] == 1
 
 
-def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
-    refused(r"^RUN = '.*' is given twice; give it once", learn, [run.root, run.root / "."], {})
+def test_unusable_runs_are_rejected(run: RunFolder, tmp_path: Path, tiny_folder: Path) -> None:
+    refused(r"^RUN_DIR = '.*' is given twice; give it once", learn, [run.root, run.root / "."], {})
     with pytest.raises(
         ConfigError,
         match=r"^give one or more RUN_DIR, or --learn.pairs FILE and --config, or --resume",
@@ -364,12 +364,12 @@ def test_what_has_no_games_is_refused(run: RunFolder, tmp_path: Path, tiny_folde
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(run.config, bare / "config.yaml")
-    refused(r"^RUN = '.*': has no training games; give a run that", learn, [bare], {})
+    refused(r"^RUN_DIR = '.*': no training games; give another run", learn, [bare], {})
     with pytest.raises(ConfigError, match=r"^model.name = .*: the games of .* were played by"):
         learn([run.root], options(tmp_path / "new", model__name=str(tiny_folder)))
 
 
-def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> None:
+def test_judge_scores_select_trajectories(run: RunFolder, tmp_path: Path) -> None:
     source = RunFolder(shutil.copytree(run.root, tmp_path / "source"))
     (source.root / "judged").mkdir()
     games = [row for file in source.game_files() for row in lines(file.path)]
@@ -393,7 +393,7 @@ def test_a_judges_scores_choose_trajectories(run: RunFolder, tmp_path: Path) -> 
     index = offline_data(config, [origin_of(source)])[0].index
     kept = [each for group in index.groups(range(len(index.sizes)), 99) for each in group]
     assert kept and {(each.game_id % 2, each.seat) for each in kept} == {(1, 0)}
-    with pytest.raises(ConfigError, match=r"learn.judged.term = 'cruel': no score of it in"):
+    with pytest.raises(ConfigError, match=r"learn.judged.term = 'cruel': no scores in"):
         offline_data(config.updated({"learn.judged.term": "cruel"}), [origin_of(source)])
 
 
@@ -406,7 +406,7 @@ def made_since() -> Iterator[Callable[[type], int]]:
     gc.unfreeze()
 
 
-def test_the_window_bounds_memory(run: RunFolder, made_since: Callable[[type], int]) -> None:
+def test_window_bounds_memory(run: RunFolder, made_since: Callable[[type], int]) -> None:
     config = load_as(LearnRun, str(run.config), {"learn.window": 3, "learner.batch_size": 4})
     data, _ = offline_data(config, [origin_of(run)])
     assert len(data.index.train) > 50
@@ -419,7 +419,7 @@ def test_the_window_bounds_memory(run: RunFolder, made_since: Callable[[type], i
     assert list(wide.batches(0)) == list(data.batches(0))
 
 
-def test_all_that_is_typed_reaches_the_run(run: RunFolder, tmp_path: Path) -> None:
+def test_command_line_options_reach_the_run(run: RunFolder, tmp_path: Path) -> None:
     words = ["learn", str(run.root), "--algorithm", "reinforce++", "--steps", "1"]
     words += ["--run_dir", str(tmp_path / "new"), "--tracking.report", "false"]
     command([*words, "--init", str(run.checkpoint(2))])
@@ -431,7 +431,7 @@ def test_all_that_is_typed_reaches_the_run(run: RunFolder, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_imitating_the_winners_of_random_games_wins_more(tmp_path: Path) -> None:
+def test_imitating_winners_of_random_games_improves_play(tmp_path: Path) -> None:
     """Nim by a model that takes at random: .46 against random play, .65 after."""
     source = recorded_run(
         tmp_path / "run",

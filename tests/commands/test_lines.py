@@ -25,7 +25,7 @@ def looks(made: Lines, clock: SimpleNamespace, until: float) -> None:
         made._keep_up()
 
 
-def test_a_line_comes_before_patience_ends_unless_one_came_anyway(clock: SimpleNamespace) -> None:
+def test_progress_line_appears_only_after_silence(clock: SimpleNamespace) -> None:
     said: list[str] = []
     made = Lines(said.append)
     made.phase("evaluating", total=8)
@@ -41,7 +41,7 @@ def test_a_line_comes_before_patience_ends_unless_one_came_anyway(clock: SimpleN
     assert said == [f"line {number}" for number in range(3)]
 
 
-def test_lines_come_while_the_caller_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_line_appears_while_the_caller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_LOOK_S", 0.01)
     said = threading.Event()
     made = Lines(lambda _: said.set())

@@ -52,7 +52,7 @@ def legal(text: str) -> list[str]:
     return re.findall(r"\[\d\]", text.partition("Legal actions:")[2])
 
 
-def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> None:
+def test_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> None:
     """At a wide terminal, which then becomes one of 80 columns."""
     before = listing(made.root)
     arguments = ["play", f"{made.root}@1", "--seed", "5", "--seat", "1"]
@@ -65,9 +65,9 @@ def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) ->
         assert re.search(r"run:1 \(seat 0\) plays \[\d\]", begin)  # the board shows all
 
         helped = screen.says("?\n")
-        assert "!hint   what a solver holds each legal action to be worth" in helped
+        assert "!hint   a solver's value of each legal action, if available" in helped
         hints = screen.says("!hint\n")
-        assert "Outcome of each action, if all play perfectly after it:" in hints
+        assert "Outcome of each action under perfect play:" in hints
         action_values = re.findall(r"  (\[\d\])  ([+-]1|0)\r\n", hints)
         assert sorted(action for action, _ in action_values) == legal(helped)
         assert [int(w) for _, w in action_values] == sorted(
@@ -75,14 +75,14 @@ def test_a_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) ->
         )
         why = screen.says("!why\n")
         assert re.search(r"run:1 \(seat 0\) answered", why) and "[" in why
-        assert "as its prompt has it: 012345678\r\n" in why
+        assert "in its prompt: 012345678\r\n" in why
         chances = screen.says("!probs\n")
         assert "run:1 in its last turn, at temperature 1:" in chances
         shares = [float(share) for share in re.findall(r"  ([\d.]+) %", chances)]
         assert len(shares) == 9 + 1 and sum(shares) == pytest.approx(100, abs=1)
         assert screen.says("\n") == "\r\nyour action> "
-        assert "!never is no command; ? lists them." in screen.says("!never\n")
-        assert "not among the legal actions" in screen.says("[9]\n")
+        assert "Unknown command !never; ? lists them." in screen.says("!never\n")
+        assert "not a listed legal action" in screen.says("[9]\n")
 
         answer = helped
         while "The game is over" not in answer:
@@ -111,14 +111,14 @@ def is_left(_: RunFolder, result: GameResult) -> bool:
     return ending == ("the person has left", True, ["[4]"], 2)
 
 
-@pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["by a word", "by the end of the input"])
-def test_a_game_left_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("rest", ["!quit\n", ""], ids=["quit command", "end of input"])
+def test_abandoned_game_is_saved(rest: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed(f"4\n{rest}"):
         assert run(["play", "--opponent", "random", "--seed", "1"]) == 0
     assert "saved: outputs" in capfd.readouterr().out and is_left(*saved(here))
 
 
-def test_what_players_say_moves_nobodys_cursor_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
+def test_player_text_is_escaped_and_ctrl_c_leaves_the_game(tmp_path: Path) -> None:
     config = tmp_path / "hostile.yaml"
     config.write_text(
         "games: [{env: TicTacToe-v0, invalid_moves: {allowed: 1}}]\n"
@@ -155,10 +155,10 @@ def test_ctrl_c_ends_the_wait_for_another_player(tmp_path: Path) -> None:
     assert [turn.answer.action for turn in saved(tmp_path)[1].turns] == ["[4]"]
 
 
-def test_a_model_that_reasons_has_probabilities_of_its_tokens(
+def test_reasoning_model_shows_token_probabilities(
     made: RunFolder, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # which begins with talk
+    game = ["--game", "IteratedPrisonersDilemma-v0", "--seat", "1"]  # starts with free talk
     fields = ["--games.0.prompt", "think", "--eval.constrained", "false", "--seed", "2"]
     with typed("!why\n!probs\n"):
         assert run(["play", str(made.root), *game, *fields]) == 0
@@ -169,13 +169,13 @@ def test_a_model_that_reasons_has_probabilities_of_its_tokens(
     tokens = re.findall(
         r"^  ('.*'|\".*\")  ([\d.]+) %$", shown.partition("!probs")[0], re.MULTILINE
     )
-    assert "run:1 in its last turn, the tokens that it sampled:" in shown
-    assert "(it holds no action)" in shown  # random tokens
+    assert "run:1 in its last turn, sampled tokens:" in shown
+    assert "(no action found)" in shown  # random tokens
     wanted = [100 * math.exp(logprob) for logprob in turn.answer.sampled.logprobs]
     assert [float(share) for _, share in tokens] == pytest.approx(wanted, abs=0.06)
 
 
-def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
+def test_game_is_saved_when_an_endpoint_reaches_its_cap(
     remote: Server, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remote.replies = [says("I take the corner: [0]"), says("[1]")]
@@ -185,15 +185,15 @@ def test_an_endpoint_plays_until_its_cap_and_what_was_played_is_saved(
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):
         run(["play", "--config", "remote.yaml", "--opponent", "remote", "--seed", "1"])
     shown = capfd.readouterr().out
-    assert "remote (seat 1) answered:\nI take the corner: [0]\nThe action in it: [0]" in shown
+    assert "remote (seat 1) answered:\nI take the corner: [0]\nIts action: [0]" in shown
     folder, result = saved(here)
-    assert "The game is over: remote has failed: max_calls" in shown
+    assert "The game is over: remote failed: max_calls" in shown
     assert [turn.answer.action for turn in result.turns] == ["[4]", "[0]", "[8]"]
     assert (folder.root / "endpoints/remote.json").is_file()
     assert "SpentError" in (folder.root / "logs/play.log").read_text()
 
 
-def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hint_shows_an_equilibrium(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     game = "unstable.games.catalog.kuhn:KuhnPoker"
     with typed("!why\n!probs\n!hint\n?\ncheck\n!probs\n"):
         assert run(["play", "--game", game, "--seed", "3", "--seat", "1"]) == 0
@@ -201,11 +201,11 @@ def test_an_equilibrium_is_a_hint(here: Path, capfd: pytest.CaptureFixture[str])
     assert shown.count("No other player has moved yet.") == 2
     assert re.search(r"An equilibrium plays:\n  \[\w+\]  \d+ %", shown)
     assert "expert (seat 0) has moved" in shown
-    assert "expert is no local model: it has no probabilities." in shown or "is over" in shown
+    assert "expert is not a local model and has no probabilities." in shown or "is over" in shown
     assert saved(here)[1].spec.env == game
 
 
-def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n"):
         assert run(["play", "--game", "Codenames-v0", "--opponent", "random", "--seed", "3"]) == 0
     listed = capfd.readouterr().out.partition("Legal actions: ")[2]
@@ -213,7 +213,7 @@ def test_a_long_list_of_legal_actions_is_cut(here: Path, capfd: pytest.CaptureFi
     assert re.search(r"and [\d,]+\s+more", listed)
 
 
-def test_a_game_of_three_has_the_opponent_at_the_other_seats(
+def test_opponent_takes_all_other_seats(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -222,13 +222,13 @@ def test_a_game_of_three_has_the_opponent_at_the_other_seats(
         assert run(arguments) == 0
     shown = capfd.readouterr().out
     assert "rules at seat 0, rules at seat 1, you at seat 2." in " ".join(shown.split())
-    assert "There is no solver for ThreePlayerTicTacToe-v0." in shown
+    assert "No solver for ThreePlayerTicTacToe-v0." in shown
     folder, result = saved(here)
     assert [seat.player.name for seat in result.spec.seats] == ["rules", "rules", "person"]
     assert len(result.turns) == 2
 
 
-def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_single_player_needs_no_opponent(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("!why\n[1 2 3 4]\n"):
         assert run(["play", "--game", "Mastermind-v0", "--seed", "2"]) == 0  # it has no expert
     assert "No other player has moved yet." in capfd.readouterr().out
@@ -238,26 +238,26 @@ def test_a_game_for_one_needs_no_opponent(here: Path, capfd: pytest.CaptureFixtu
 
 MISTAKES = [
     (["nowhere"], "holds no config.yaml; give a run's folder"),
-    (["{run}@7"], "version = 7: no such checkpoint"),
-    (["{run}@x"], "@x': give a version's number"),
+    (["{run}@7"], "version = 7: checkpoint not found"),
+    (["{run}@x"], "@x': invalid version; give a number"),
     (["{run}", "--game", "TicTacTo-v0"], "unknown TextArena id; did you mean 'TicTacToe-v0'?"),
-    (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
+    (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 has seats 0 to 1; choose one of"),
     (["{run}", "--seat", "first"], "--seat = 'first': input should be a valid integer"),
     (
         ["{run}", "--temperature", "-1"],
         "--temperature = '-1': input should be greater than or equal to 0",
     ),
-    (["{run}", "--opponent", "rando"], "no player and no run's folder; did you mean 'random'?"),
-    (["{run}", "--config", "tiny"], "RUN_DIR and --config: give one of them"),
+    (["{run}", "--opponent", "rando"], "unknown player; did you mean 'random'?, or a RUN_DIR"),
+    (["{run}", "--config", "tiny"], "--config: conflicts with RUN_DIR and its config"),
     (["--opponent", "rules"], "--opponent = 'rules' in TicTacToe-v0: it plays only"),
     (["--game", "SimpleTak-v0"], "--opponent = 'expert' in SimpleTak-v0: it plays only"),
     (["--opponent", "base", "--model", "./none"], "model.name = './none': no such folder"),
-    (["--opponent", "random", "--run_dir", "{run}"], "exists; give a folder that does not"),
+    (["--opponent", "random", "--run_dir", "{run}"], "already exists; give a new folder"),
     (["--opponent", "random", "--stake", "3"], "unknown key"),
 ]
 
 
-def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
+def test_mistake_is_one_line(made: RunFolder, here: Path) -> None:
     answers = []
     for arguments, _ in MISTAKES:
         with pytest.raises(ConfigError) as error:
@@ -271,7 +271,7 @@ def test_a_mistake_is_one_line(made: RunFolder, here: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["play", "{run}"], ["replay", "{run}", "0", "--purpose", "train"]]
 )
-def test_weights_are_on_the_machine_before_a_model_is_loaded(
+def test_weights_are_downloaded_before_a_model_is_loaded(
     made: RunFolder, here: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     def missing(model: ModelConfig, progress: object) -> None:
@@ -283,19 +283,19 @@ def test_weights_are_on_the_machine_before_a_model_is_loaded(
     assert not any(here.glob("outputs/*"))
 
 
-def test_a_game_against_a_program_loads_no_model(tmp_path: Path) -> None:
+def test_game_against_a_scripted_player_loads_no_model(tmp_path: Path) -> None:
     with PseudoTerminal(tmp_path, 80, 24, "play", "--opponent", "expert") as screen:
         screen.until("your action> ")
         process = psutil.Process(screen.process.pid)
         maps = Path(f"/proc/{process.pid}/maps")
         if not maps.is_file():
-            pytest.skip("this system does not say what a process has loaded")
+            pytest.skip("requires /proc/PID/maps")
         loaded = maps.read_text()
         assert "libtorch" not in loaded and "numpy" in loaded
         assert process.children() == []
         screen.says("!quit\n", "nothing is saved")
         assert screen.end() == 0
-    assert list((tmp_path / "outputs").iterdir()) == []  # nor does it leave a folder
+    assert list((tmp_path / "outputs").iterdir()) == []  # leaves no folder
 
 
 @settings(max_examples=40)

@@ -65,16 +65,16 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     ],
 )
 @pytest.mark.parametrize("learner", [True, False])
-def test_all_is_decided(here: Machine, options: dict[str, Any], learner: bool, on: Any) -> None:
+def test_autos_are_resolved(here: Machine, options: dict[str, Any], learner: bool, on: Any) -> None:
     config = load("default", options)
-    assert len(set(autos(config.model_dump()))) > 10  # there is much to decide
+    assert len(set(autos(config.model_dump()))) > 10  # many fields are auto
     first = on(config, here, learner=learner)
     assert set(autos(first.config.model_dump())) == OF_NO_MACHINE
     assert (first.machine, first.plan) == (here, plan(config, [here], NEEDS, learner=learner))
     assert on(first.config, here, learner=learner).config == first.config
 
 
-def test_what_a_person_decided_stays(on: Any) -> None:
+def test_explicit_settings_are_kept(on: Any) -> None:
     asked = {
         **{"model.dtype": "float32", "model.init": "somewhere", "buffer.capacity": 999},
         **{"actors.num": 3, "actors.games_in_flight": 5, "loop.mode": "sync"},
@@ -86,7 +86,7 @@ def test_what_a_person_decided_stays(on: Any) -> None:
         assert getattr(getattr(config, section), name) == value
 
 
-def test_a_run_of_many_cards_is_evaluated_on_one(
+def test_multi_gpu_run_is_evaluated_on_one_gpu(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = tmp_path / "run"
@@ -120,12 +120,12 @@ def test_a_run_of_many_cards_is_evaluated_on_one(
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "nowhere:Mine"}, {"target": "nowhere:Mine"}])
-def test_an_unknown_algorithm_is_refused_before_loading(algorithm: dict[str, str]) -> None:
+def test_unknown_algorithm_is_rejected_before_loading(algorithm: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"^learner.algorithm.(name|target) = 'nowhere:Mine'"):
         prepare.check(parse({"learner": {"algorithm": algorithm}}))
 
 
-def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
+def test_ray_address_of_the_environment_is_ignored(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = machine()
@@ -135,11 +135,11 @@ def test_a_cluster_that_the_environment_names_is_not_joined_unasked(
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
     assert prepare.machines_for(parse({})) == [here]
-    assert "RAY_ADDRESS is set and not used" in capsys.readouterr().err
+    assert "RAY_ADDRESS is set but ignored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("opponents", [["past"], ["base"], ["random", "past"]])
-def test_a_version_is_evaluated_without_the_opponents_of_training(opponents: list[str]) -> None:
+def test_evaluation_omits_training_opponents(opponents: list[str]) -> None:
     """An evaluation's config resolves like a run's and has only the evaluation's opponents."""
     draw = {"self": 0, "past": 0, "fixed": 1}
     given = {"eval": {"opponents": opponents, "every": 0}, "opponents": {"draw": draw}}

@@ -67,7 +67,7 @@ def saved(root: Path) -> tuple[Path, GameResult]:
     return folder, read_game(place, row)
 
 
-def test_every_game_of_a_run_is_played_again_the_same(
+def test_replays_of_all_games_are_identical(
     copied: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Mirror games, openings, branches, votes and answers held to legal moves, played all at once.
@@ -82,12 +82,12 @@ def test_every_game_of_a_run_is_played_again_the_same(
             shown = capfd.readouterr().out
             models = sum(bool(turn["sampled"]) for turn in row["turns"])
             outcome = ", ".join(f"{o:+g}" if o else "0" for o in row["outcomes"])
-            assert f"The same: {len(row['turns'])} turns, outcome {outcome}" in shown
+            assert f"Identical: {len(row['turns'])} turns, outcome {outcome}" in shown
             if models:
-                assert f"{models} of {models} turns of models sampled the same tokens" in shown
+                assert f"{models} of {models} model turns sampled the same tokens" in shown
             assert shown.count("\nturn ") == len(row["turns"])
             scripted = [turn for turn in row["turns"] if turn["player"] in ("random", "expert")]
-            assert shown.count("answers the same again") == len(scripted)
+            assert shown.count("same answer again") == len(scripted)
             kinds["opening"] += row["opening"]
             kinds["fork"] += row["fork"]
             kinds["votes"] += any(turn["votes"] is not None for turn in row["turns"])
@@ -141,33 +141,33 @@ def longer(record: Record) -> None:
     [
         (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
         (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-        (other_tokens, r"differs at turn 1: main@1 answered"),
+        (other_tokens, r"differs at turn 1: main@1: recorded"),
         (other_prompt, r"differs at turn 1: the prompt's tokens"),
-        (accepted, r"differs at turn 1: the env has (accepted|refused) the action now"),
+        (accepted, r"differs at turn 1: the env now (accepts|rejects) the action"),
         (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
         (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
         (other_outcome, r"differs at the end: outcomes: recorded \["),
-        (longer, r"the game is over after \d turns, in the record after \d"),
+        (longer, r"number of turns: recorded \d, now \d"),
     ],
 )
-def test_what_differs_first_is_said(
+def test_first_difference_is_reported(
     copied: RunFolder,
     capfd: pytest.CaptureFixture[str],
     change: Callable[[Record], None],
     line: str,
 ) -> None:
-    tamper(copied, "eval", 1, change)  # main@1 against expert, held to legal moves
+    tamper(copied, "eval", 1, change)  # main@1 against expert, constrained to legal moves
     assert run(["replay", "run", "1", *EVAL]) == 1
     shown = capfd.readouterr().out
     assert re.search(line, shown)
-    assert "The same" not in shown
+    assert "Identical" not in shown
 
 
-def test_another_seed_is_found_out(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_is_detected(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     text = copied.config.read_text().replace("\nseed: 11\n", "\nseed: 12\n")
     copied.config.write_text(text)
     assert run(["replay", "run", "0", *TRAIN]) == 1
-    assert "It differs at turn 1: main@1 answered" in capfd.readouterr().out
+    assert "The replay differs at turn 1: main@1: recorded" in capfd.readouterr().out
 
 
 async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -> None:
@@ -189,7 +189,7 @@ async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -
     beginning, every_token = [*prompt_ids, now.token_ids[0]], [[t] for t in range(132)]
     scores = [each[0] for each in await engine.score(beginning, every_token, adapter=None)]
     number = float(uniforms(np.array([1], dtype=np.uint64), np.array([1]))[0])
-    assert distance(scores, 0.7, right, number) == 0.0  # what was sampled is where the number is
+    assert distance(scores, 0.7, right, number) == 0.0  # the sampled token
     for token_id, miss in misses.items():
         assert miss == distance(scores, 0.7, token_id, number) > 0
         assert await explained(token_id, "float32") == (miss if miss <= 0.00025 else None)
@@ -197,7 +197,7 @@ async def test_rounding_explains_only_samples_at_a_boundary(tiny_folder: Path) -
     await engine.close()
 
 
-async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder: Path) -> None:
+async def test_rounding_uses_the_seed_after_a_forced_end(tiny_folder: Path) -> None:
     engine, _ = await make_engine(run_config(tiny_folder), tiny_folder / "engine.log")
     options: Any = {"temperature": 0.7, "max_tokens": 8}
     begun = await engine.generate(asking([7, 8, 9], seed=1, **options))
@@ -222,7 +222,7 @@ async def test_rounding_knows_the_seed_of_what_follows_a_forced_end(tiny_folder:
     await engine.close()
 
 
-def test_a_game_with_thoughts_that_were_ended_is_audited(
+def test_game_with_truncated_thoughts_is_replayed(
     tiny_folder: Path,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -248,42 +248,42 @@ def test_a_game_with_thoughts_that_were_ended_is_audited(
     st.floats(0.1, 3),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_number_in_a_share(logprobs: list[float], temperature: float, number: float) -> None:
+def test_distance_from_a_share(logprobs: list[float], temperature: float, number: float) -> None:
     gaps = [distance(logprobs, temperature, at, number) for at in range(len(logprobs))]
     own = gaps.index(min(gaps))
     assert gaps[own] == 0
     shares = np.exp(np.array(logprobs) / temperature - max(logprobs) / temperature)
     shares /= shares.sum()
-    for at, gap in enumerate(gaps):  # all between them lies in the way
+    for at, gap in enumerate(gaps):  # at least the shares between them
         between = shares[min(at, own) + 1 : max(at, own)].sum()
         assert between - 1e-6 <= gap <= between + shares[own] + 1e-6
 
 
-def test_why_a_model_is_not_asked(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_why_a_model_is_not_repeated(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copied.checkpoint(1))
     assert run(["replay", "run", "0", *TRAIN]) == 0
     shown = capfd.readouterr().out
-    assert "not asked again: main@1: its checkpoint is no longer in run/checkpoints" in shown
-    assert "The same: " in shown and "of models" not in shown
+    assert "not repeated: main@1: its checkpoint is no longer in run/checkpoints" in shown
+    assert "Identical: " in shown and "model turns" not in shown
 
     text = copied.config.read_text()
     copied.config.write_text(text.replace("  engine: embedded", "  engine: vllm"))
     assert run(["replay", "run", "2", *EVAL]) == 0
     shown = capfd.readouterr().out
-    assert "base: the engine was vllm, which repeats up to rounding only" in shown
+    assert "base: the engine was vllm, which repeats only up to rounding" in shown
 
     copied.config.write_text(re.sub(r"  name: .*/tiny\n", "  name: ./gone\n", text))
     assert run(["replay", "run", "2", *EVAL]) == 0
     assert "base: model.name = './gone': no such folder" in capfd.readouterr().out
 
 
-def test_an_evaluation_of_nothing_is_one_line(copied: RunFolder) -> None:
-    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: nothing would be played"):
+def test_evaluation_without_opponents_is_one_line(copied: RunFolder) -> None:
+    with pytest.raises(ConfigError, match=r"^eval.opponents = \[\]: no games to play"):
         run(["eval", "run", "--eval.opponents", "[]"])
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
+def test_damaged_adapter_is_one_line_in_every_command(
     copied: RunFolder, file: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before a model is loaded; `replay` goes on without it."""
@@ -293,10 +293,10 @@ def test_a_version_whose_adapter_is_damaged_is_one_line_in_every_command(
     for command in ("eval", "exploit", "export"):
         refused(line, run, [command, "run@1"])
     assert run(["replay", "run", "0", *TRAIN]) == 0
-    assert f"not asked again: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
+    assert f"not repeated: main@1: run/checkpoints/000001: its {file}" in capfd.readouterr().out
 
 
-def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_game_of_a_person_is_replayed(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     with typed("?\n0\n1\n2\n3\n4\n5\n6\n7\n8\n" * 3):
         assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
     capfd.readouterr()
@@ -305,20 +305,20 @@ def test_a_persons_game_is_audited(copied: RunFolder, capfd: pytest.CaptureFixtu
     shown = capfd.readouterr().out
     models = sum(turn.answer.sampled is not None for turn in result.turns)
     assert models >= 2
-    assert f"{models} of {models} turns of models sampled the same tokens again" in shown
-    assert "not asked again: person: a person played" in shown
-    assert shown.count("as its prompt has it: ") == models
-    assert "as its prompt has it: 012345678" not in shown  # X of the person is on it by then
+    assert f"{models} of {models} model turns sampled the same tokens again" in shown
+    assert "not repeated: person: a person played" in shown
+    assert shown.count("in its prompt: ") == models
+    assert "in its prompt: 012345678" not in shown  # it has the person's X
 
 
-def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_player_takes_over(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     before = listing(copied.root)
     (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
     arguments = ["replay", "run", "1", *EVAL, "--from", "3", "--with", "expert", "--seed", "9"]
     assert run(arguments) == 0
     shown = capfd.readouterr().out
     assert "expert at seat 0, expert at seat 1." in shown
-    assert "Turns 1 to 2 are as they were recorded." in shown
+    assert "Turns 1 to 2 are replayed from the record." in shown
     assert re.search(r"seat 0, expert: (win|draw|loss), outcome [+-][01]", shown)
     folder, result = saved(copied.root.parent)
     assert result.fork == 2 and result.spec.seed == record["seed"]
@@ -326,10 +326,10 @@ def test_another_player_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
     assert run(["replay", str(folder), "0"]) == 0
-    assert "turns 1 to 2: they were played in another game" in capfd.readouterr().out
+    assert "turns 1 to 2: played in another game" in capfd.readouterr().out
 
 
-def test_a_version_meets_the_old_one(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_older_version_takes_over(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["replay", "run", "1", *TRAIN, "--from", "2", "--with", "run@0", "--seat", "1"]
     assert run(arguments) == 0
     assert "run:1 at seat 0, run:0 at seat 1." in capfd.readouterr().out
@@ -338,15 +338,15 @@ def test_a_version_meets_the_old_one(copied: RunFolder, capfd: pytest.CaptureFix
     assert result.spec.opening == 0 and result.fork == 1
 
 
-def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_person_takes_over(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     (record,) = (each for each in rows(copied, "eval") if each["game"] == 1)
     taken = {turn["action"] for turn in record["turns"][:2]}
     legal = [f"[{cell}]" for cell in range(9) if f"[{cell}]" not in taken]
     with typed(f"?\n{legal[0]}\n!quit\n"):
         assert run(["replay", "run", "1", *EVAL, "--from", "3", "--opponent", "random"]) == 0
     begin, answer, *_ = capfd.readouterr().out.split("your action> ")
-    assert "Turns 1 to 2 are as they were recorded." in begin
-    assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board stands as it was then
+    assert "Turns 1 to 2 are replayed from the record." in begin
+    assert begin.count("X") >= 1 and begin.count("O") >= 1  # the board of that turn
     assert re.findall(r"\[\d\]", answer.partition("Legal actions:")[2]) == legal
     _, result = saved(copied.root.parent)
     assert result.turns[2].player.name == "person"
@@ -356,25 +356,25 @@ def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) 
 MISTAKES = [
     (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
     (["run", "first"], "GAME = 'first': input should be a valid integer"),
-    (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
-    (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),
-    (["run", "0", "--purpose", "sft"], "--purpose = 'sft': give train or eval"),
-    (["run", "1", *EVAL, "--with", "random"], "--with: only with --from TURN"),
-    (["run", "1", *EVAL, "--from", "0"], "--from = 0: the game has the turns 1 to"),
-    (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': no player"),
-    (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: the game has the seats"),
+    (["run", "99"], "GAME = 99: not recorded; use a number from 0 to 8"),
+    (["run", "0", "--version", "3"], "--version = 3: no such games in RUN_DIR = 'run'; leave"),
+    (["run", "0", "--purpose", "sft"], "--purpose = 'sft': unknown; use train or eval"),
+    (["run", "1", *EVAL, "--with", "random"], "--with: requires --from TURN"),
+    (["run", "1", *EVAL, "--from", "0"], "--from = 0: out of range; use 1 to"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "you"], "--with = 'you': unknown player"),
+    (["run", "1", *EVAL, "--from", "3", "--seat", "2"], "--seat = 2: out of range; use 0 to"),
     (["run", "1", *EVAL, "--from", "3", "--with", "rules"], "--with = 'rules' in TicTacToe"),
-    (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "no such checkpoint"),
-    (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a game that goes"),
+    (["run", "1", *EVAL, "--from", "3", "--with", "run@5"], "checkpoint not found"),
+    (["run", "1", *EVAL, "--from", "3", "--games.0.env", "Nim-v0"], "games.0: a continued game"),
 ]
 
 
-def test_a_number_alone_means_the_game_of_training(copied: RunFolder) -> None:
+def test_game_number_defaults_to_training_games(copied: RunFolder) -> None:
     assert find(copied.root, 0, None, None).result.spec.purpose == "train"
     assert find(copied.root, 0, "eval", None).result.spec.purpose == "eval"
 
 
-def test_a_mistake_is_one_line(copied: RunFolder) -> None:
+def test_mistake_is_one_line(copied: RunFolder) -> None:
     answers = []
     for arguments, _ in MISTAKES:
         answers.append(line_of(run, ["replay", *arguments]))
@@ -383,8 +383,8 @@ def test_a_mistake_is_one_line(copied: RunFolder) -> None:
     assert not (copied.root.parent / "outputs").exists()
 
 
-def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
-    shutil.rmtree(copied.checkpoint(1))  # no model is asked, and all lines are printed
+def test_closed_output_pipe_is_not_an_error(copied: RunFolder) -> None:
+    shutil.rmtree(copied.checkpoint(1))  # no model answers; all lines are printed
     replay = shlex.join([sys.executable, "-m", "unstable.cli", "replay", "run", "1", *EVAL])
     done = ran(
         ["bash", "-c", f"set -o pipefail; {replay} | head -c 1"],
@@ -394,7 +394,7 @@ def test_a_reader_that_goes_away_ends_nothing(copied: RunFolder) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_cut_prompt_is_not_compared(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cut_prompt_is_not_compared(copied: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
     def cut(record: Record) -> None:
         record["turns"][0]["sampled"]["prompt_cut"] = 5
 

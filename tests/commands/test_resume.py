@@ -110,7 +110,7 @@ async def broken_off(
         context.tracker.close()
         try:
             context = await resumed(folder, run_dir, **changes)
-        except ConfigError:  # it ended before its first version was whole
+        except ConfigError:  # ended before its first complete version
             shutil.rmtree(run_dir)
             context = make_context(folder, run_dir, **changes)
     assert await own(context) == "all updates made"
@@ -125,7 +125,7 @@ def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
     return context.folder
 
 
-async def test_the_loop_of_the_page(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
+async def test_documented_loop_resumes(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """A resumed run of `examples/loop.py` has the games, weights and rows of an unbroken run."""
     context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
     folder = context.folder
@@ -135,7 +135,7 @@ async def test_the_loop_of_the_page(tiny_folder: Path, tmp_path: Path, whole: Ru
 
 
 @pytest.mark.parametrize("cuts", [[6], [30], [33, 1, 2], [70, 40], [75, 3, 50, 9]])
-async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
+async def test_resumed_sync_run_is_bit_identical(
     tiny_folder: Path, tmp_path: Path, whole: RunFolder, cuts: list[int]
 ) -> None:
     context = await broken_off(tiny_folder, tmp_path / "run", cuts, **settings("sync"))
@@ -149,7 +149,7 @@ async def test_taking_turns_a_run_that_goes_on_is_the_same_to_the_bit(
     assert chosen(folder) == chosen(whole)
 
 
-async def test_all_weights_are_the_same_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_resumed_full_weight_run_is_bit_identical(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         model={"name": "tiny", "init": "fresh", "dtype": "bfloat16", "adapter": "none"},
@@ -166,12 +166,10 @@ async def test_all_weights_are_the_same_to_the_bit(tiny_folder: Path, tmp_path: 
     assert rows(cut.folder) == rows(whole.folder)
     assert played(cut.folder) == played(whole.folder)
     kept = [path.name for path in whole.folder.checkpoint(0).iterdir()]
-    assert kept == ["model.safetensors"]  # of an old version, which is an opponent
+    assert kept == ["model.safetensors"]  # an old version kept as an opponent
 
 
-async def test_what_a_curriculum_goes_by_is_the_same_to_the_bit(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_resumed_curriculum_is_bit_identical(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         model={"name": "tiny", "init": "fresh", "dtype": "float32", "adapter": {"rank": 4}},
@@ -192,7 +190,7 @@ async def test_what_a_curriculum_goes_by_is_the_same_to_the_bit(
     assert cut.curriculum.state() == whole.curriculum.state()
 
 
-async def test_what_is_won_from_measured_versions_is_the_same_to_the_bit(
+async def test_resumed_worst_case_metrics_are_bit_identical(
     tiny_folder: Path, tmp_path: Path
 ) -> None:
     kuhn = {"env": "unstable.games.catalog.kuhn:KuhnPoker", "name": "Kuhn", "prompt": "compact"}
@@ -231,7 +229,7 @@ def chosen(folder: RunFolder) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("done", ["save", "publish"])
-async def test_a_version_that_is_only_on_file_or_only_served_is_made_again(
+async def test_half_published_version_is_made_again(
     begin: Begin, tiny_folder: Path, whole: RunFolder, done: str
 ) -> None:
     """The process ends when version 2 has its checkpoint, or the actor has it, but not both."""
@@ -266,7 +264,7 @@ async def test_a_version_that_is_only_on_file_or_only_served_is_made_again(
 
 
 @pytest.mark.slow
-async def test_wherever_it_is_cut_off(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
+async def test_resume_after_any_event(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """Each eleventh event of the whole run: rounds are of other lengths, so all kinds are met."""
     for at in range(0, 120, 11):
         context = await broken_off(tiny_folder, tmp_path / str(at), [at], **settings("sync"))
@@ -288,7 +286,7 @@ def recounted(context: Context) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("cuts", [[6], [34], [33, 1, 2], [60, 40], [75, 3, 50, 9]])
 @pytest.mark.parametrize("size", [1, 3])
-async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
+async def test_async_resume_keeps_each_finished_game_once(
     tiny_folder: Path, tmp_path: Path, cuts: list[int], size: int
 ) -> None:
     changes = settings("async", groups={"by": "game", "size": size})
@@ -303,7 +301,7 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
         context.tracker.close()
         on_file = Counter(game["game"] for game in played(context.folder))
         assert max(on_file.values(), default=1) == 1
-        assert before <= on_file, "a game that had ended is gone"
+        assert before <= on_file, "a finished game was lost"
         before = on_file
     assert [row["version"] for row in read_rows(context.folder.metrics)] == [0, 1, 2, 3, 4]
     trained = Counter(trained_on(context.folder))
@@ -312,18 +310,18 @@ async def test_at_once_no_game_that_ended_is_lost_and_none_counts_twice(
     assert sum(row["collect/games"] for row in read_rows(context.folder.metrics)) <= len(before)
     score = "eval/TicTacToe-v0/random/sampled/score"
     scored = [r["version"] for r in read_rows(context.folder.metrics) if r.get(score) is not None]
-    assert scored == [0, 2, 4], "each evaluation that is due is there, once"
+    assert scored == [0, 2, 4], "each due evaluation is recorded once"
     for version in scored:
         games = lines(context.folder.games("eval", version))
         assert sorted(game["game"] for game in games) == [0, 1, 2, 3]
     assert context.registry.state().results == recounted(context)
-    # Nothing is left out between the first game and the last ones, which were still in flight.
+    # No game is missing, except the last ones, which were in flight.
     assert set(range(max(before))) - set(before) <= set(context.in_flight) | set(
         spec.game_id for spec in context.schedule.ahead(context.current)
     )
 
 
-async def test_branches_and_what_waits_are_there_again(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_branches_and_buffer_are_restored(tiny_folder: Path, tmp_path: Path) -> None:
     changes = settings(
         "sync",
         groups={"by": "branch", "size": 3, "fork": "uncertain"},
@@ -336,7 +334,7 @@ async def test_branches_and_what_waits_are_there_again(tiny_folder: Path, tmp_pa
     assert rows(two.folder) == rows(one.folder)
 
 
-async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_evaluation_keeps_training_games_in_flight(tiny_folder: Path, tmp_path: Path) -> None:
     """Evaluation, whose games also have the numbers 0, 1, ..., leaves training games in flight."""
     context = make_context(tiny_folder, tmp_path, **settings("async", eval={"games": 12}))
     await publish_start(context)
@@ -360,7 +358,7 @@ async def test_evaluation_takes_no_training_game(tiny_folder: Path, tmp_path: Pa
         ({"constrained": True}, 0),
     ],
 )
-async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
+async def test_gains_compare_only_games_of_both_evaluations(
     begin: Begin, tiny_folder: Path, tmp_path: Path, changes: dict[str, Any], left: int
 ) -> None:
     before = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
@@ -385,7 +383,7 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
 
 
 @pytest.mark.parametrize("name", ["learner.pt", "adapter_model.safetensors", "run_state.json"])
-async def test_a_checkpoint_that_is_not_whole_is_left_out(
+async def test_damaged_checkpoint_is_skipped(
     tiny_folder: Path, tmp_path: Path, whole: RunFolder, name: str
 ) -> None:
     run_dir = tmp_path / "run"
@@ -429,7 +427,7 @@ async def test_a_checkpoint_that_is_not_whole_is_left_out(
         ("actors", [{}]),
     ],
 )
-def test_a_state_of_another_shape_is_not_whole(
+def test_state_of_another_shape_is_skipped(
     tmp_path: Path, whole: RunFolder, path: str, value: Any
 ) -> None:
     folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
@@ -444,7 +442,7 @@ def test_a_state_of_another_shape_is_not_whole(
     assert (point.version, point.broken) == (3, (4,))
 
 
-def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
+def test_state_without_a_part_is_invalid(whole: RunFolder) -> None:
     def is_whole() -> bool:
         return parse(json.dumps(state).encode(), 4) is not None
 
@@ -459,10 +457,10 @@ def test_a_state_that_lacks_a_part_is_not_whole(whole: RunFolder) -> None:
             del part[each]
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
-    assert spare == ["format", "registry.equals"]  # which runs of an older release lack
+    assert spare == ["format", "registry.equals"]  # missing in runs of an older release
 
 
-def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
+def test_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
     folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     folder.state(4).write_text('{"format": 3, "ratings": {}}')
     refused("format = 3 is not the one that this release of unst", find_point, folder, "--resume")
@@ -470,7 +468,7 @@ def test_a_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder)
     assert find_point(folder, "--resume").version == 3
 
 
-def test_what_may_change_is_listed_and_is_there() -> None:
+def test_changeable_fields_are_documented_and_exist() -> None:
     text = (Path(__file__).parent.parent.parent / "docs/reliability.md").read_text()
     listed = text.partition("### Fields a resume may change")[2].split("```")[1].split()
     assert sorted(listed) == sorted(MAY_CHANGE)
@@ -478,47 +476,47 @@ def test_what_may_change_is_listed_and_is_there() -> None:
     assert [may for may in MAY_CHANGE if not any(fnmatch(path, may) for path in paths)] == []
 
 
-async def test_what_may_not_change_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
+async def test_forbidden_change_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
     (whole.root / "config.yaml").write_text(
         json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
     )
     for name, value, problem in (
-        ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change in a run that"),
-        ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change in a run that goes on"),
-        ("actors.policy_refresh", "turn", "actors.policy_refresh = 'turn': cannot change in a run"),
-        ("seed", 3, "seed = 3: cannot change in a run that goes on "),
-        ("tracking.run_dir", "x", "tracking.run_dir: a run goes on in its own folder"),
+        ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change on resume"),
+        ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change on resume (it is"),
+        ("actors.policy_refresh", "turn", "actors.policy_refresh = 'turn': cannot change on r"),
+        ("seed", 3, "seed = 3: cannot change on resume (it is "),
+        ("tracking.run_dir", "x", "tracking.run_dir: a resumed run keeps its folder"),
         ("eval.every", -1, "eval.every = -1"),
-        ("loop.steps", 4, "loop.steps = 4: the run has made 4 updates; give --steps a higher"),
+        ("loop.steps", 4, "loop.steps = 4: the run has already made 4 updates; set --steps"),
     ):
         assert line_of(resume, whole.root, {name: value}).startswith(problem)
     assert changed(whole, {"loop.steps": 9, "eval.games": 8, "actors.num": 1}).loop.steps == 9
-    refused("holds no config.yaml; give a folder that unstable", resume, tmp_path, {})
+    refused("has no config.yaml; give the folder of a training", resume, tmp_path, {})
     (tmp_path / "config.yaml").write_text("{}")
-    refused("nothing to go on from .it ended before its first", resume, tmp_path, {})
+    refused("nothing to resume from .it ended before its first", resume, tmp_path, {})
 
 
 @pytest.mark.parametrize(
     "origin, changes, problem",
     [
-        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the state has no reference"),
-        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the state has no reference"),
-        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the state is one of 'reinforce'"),
-        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the state is one of a"),
+        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the saved state has no reference"),
+        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the saved state has no reference"),
+        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the saved state is of 'reinforce'"),
+        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the saved state has"),
         (
             {"name": "ppo", "critic": None},
             {"critic": {"kind": "head"}},
-            "algorithm.critic.kind = 'head': the state is one of a run with None",
+            "algorithm.critic.kind = 'head': the saved state has critic None",
         ),
         (
             {"name": "ppo"},
             {"critic.kind": "adapter"},
-            "algorithm.critic.kind = 'adapter': the state is one of a run with 'head'",
+            "algorithm.critic.kind = 'adapter': the saved state has critic 'head'",
         ),
-        ({}, {"ema": 0.9}, "ema = 0.9: the state has no running mean of the weights"),
+        ({}, {"ema": 0.9}, "ema = 0.9: the saved state has no running mean of the weights"),
     ],
 )
-def test_a_fork_whose_state_does_not_fit_is_one_line(
+def test_fork_with_unfitting_state_is_one_line(
     tmp_path: Path, origin: dict[str, Any], changes: dict[str, Any], problem: str
 ) -> None:
     """Before anything is loaded: the model is none."""
@@ -535,7 +533,7 @@ def test_a_fork_whose_state_does_not_fit_is_one_line(
     assert said.endswith("; add --fork_state false")
 
 
-def test_what_goes_on_is_planned_by_the_lengths_that_it_measured(
+def test_resumed_run_is_planned_by_measured_lengths(
     whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at is what the plan is given: without cards none depends on it."""

@@ -21,7 +21,7 @@ from unstable.records.folder import RunFolder
 from unstable.runtime.cluster import in_time
 
 
-def test_no_run_gets_a_taken_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_run_folder_gets_a_number(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.time, "strftime", lambda _: "now")
     folders = [session.make_folder(parse({})).root for _ in range(3)]
     name = "smollm2-135m-TicTacToe-v0-random-now"
@@ -36,13 +36,13 @@ def config(tiny_folder: Path, tmp_path: Path) -> RunConfig:
 
 
 @pytest.mark.parametrize("versions", [0, 1])
-def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
+def test_mistake_removes_a_folder_without_versions(
     versions: int, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def mistaken(config: RunConfig, plan: Plan, folder: RunFolder, *_: Any) -> str:
         for version in range(versions):
             folder.checkpoint(version).mkdir(parents=True)
-        raise ConfigError("an opponent's file is not there")
+        raise ConfigError("an opponent's file is missing")
 
     monkeypatch.setattr(train, "_train", mistaken)
     refused("an opponent's file", train.train, config)
@@ -50,7 +50,7 @@ def test_a_mistake_takes_the_folder_along_only_while_it_holds_no_version(
     assert (tmp_path / "run").exists() == (versions > 0)
 
 
-def test_a_fault_before_the_run_begins_takes_the_folder_along(
+def test_failed_tracker_removes_the_folder(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as no login at Weights & Biases, which shows as the tracker is made."""
@@ -63,7 +63,7 @@ def test_a_fault_before_the_run_begins_takes_the_folder_along(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
+def test_early_interrupt_removes_the_folder(
     config: RunConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,7 +79,7 @@ def test_an_interrupt_takes_the_folder_along_while_nothing_is_made(
     assert "The run ended" not in capsys.readouterr().out
 
 
-def test_a_run_leaves_the_callers_logging_as_it_was(
+def test_run_restores_logging_of_the_caller(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def loud(*_: Any) -> str:
@@ -122,7 +122,7 @@ def hangups() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -> None:
+def test_signal_stops_a_run_cleanly(kind: signal.Signals, hangups: None) -> None:
     """A signal ends a run in order, with or without an event loop, even if SIGINT is ignored."""
     ended: list[str] = []
     said: list[str] = []
@@ -130,14 +130,14 @@ def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -
     async def run() -> None:
         try:
             os.kill(os.getpid(), kind)
-            assert said == [f"{kind.name}: the run ends in order; a second one ends it now"]
+            assert said == [f"{kind.name}: the run stops cleanly; a second signal stops it at once"]
             await asyncio.sleep(20)
         finally:
             ended.append("in order")
 
     before = signal.getsignal(kind), signal.getsignal(signal.SIGINT)
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of a script's background job
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a script
         with pytest.raises(session.Terminated), session.ended_by_sigterm():
             session.run_to_end(run(), said.append)
     finally:
@@ -149,7 +149,7 @@ def test_a_signal_ends_what_runs_in_order(kind: signal.Signals, hangups: None) -
         time.sleep(20)
 
 
-def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None:
+def test_repeated_hangups_stop_a_run_cleanly(hangups: None) -> None:
     ended: list[str] = []
 
     async def run() -> None:
@@ -170,7 +170,7 @@ def test_a_terminal_that_closes_may_say_so_more_than_once(hangups: None) -> None
     assert ended == ["in order", "to its end"]
 
 
-def test_under_nohup_hangups_are_nothing_and_sigterm_is_the_callers_again(hangups: None) -> None:
+def test_nohup_ignores_hangups_and_sigterm_handler_is_restored(hangups: None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with session.ended_by_sigterm():
         os.kill(os.getpid(), signal.SIGHUP)
@@ -181,7 +181,7 @@ def test_under_nohup_hangups_are_nothing_and_sigterm_is_the_callers_again(hangup
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_second_signal_does_not_wait_for_the_end() -> None:
+def test_second_signal_stops_at_once() -> None:
     async def run() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -196,7 +196,7 @@ def test_a_second_signal_does_not_wait_for_the_end() -> None:
     assert time.monotonic() - began < 10
 
 
-async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() -> None:
+async def test_ctrl_c_stops_a_run_in_a_notebook_cleanly() -> None:
     """Ctrl-C ends a run in order if a loop already runs in the main thread, as this test's does."""
 
     async def answer() -> int:
@@ -207,7 +207,7 @@ async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() ->
 
     async def run() -> None:
         try:
-            await asyncio.sleep(0.2)  # by when the main thread waits
+            await asyncio.sleep(0.2)  # until the main thread waits
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(20)
         finally:
@@ -223,7 +223,7 @@ async def test_in_a_notebook_a_run_has_a_thread_and_ctrl_c_ends_it_in_order() ->
     assert ended == ["in order"]
 
 
-async def test_what_does_not_start_in_time_names_its_log(tmp_path: Path) -> None:
+async def test_start_timeout_names_the_log(tmp_path: Path) -> None:
     config = parse({"loop": {"start_timeout": 0.01}})
     with pytest.raises(TimeoutError) as error:
         async with in_time(config, "actor-3", RunFolder(tmp_path)):

@@ -127,7 +127,7 @@ def is_right(prompt: str, answer: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path) -> None:
+def test_tiny_model_learns_expert_moves(able_folder: Path, tmp_path: Path) -> None:
     config = make_config(
         able_folder,
         tmp_path / "run",
@@ -150,10 +150,10 @@ def test_a_tiny_model_learns_an_experts_moves(able_folder: Path, tmp_path: Path)
     assert sum(right) >= 0.9 * len(examples)
     first, last = epochs(folder)[0], epochs(folder)[-1]
     assert first["eval/Nim-v0/random/greedy/legal_moves"] == 0
-    assert last["eval/Nim-v0/random/greedy/legal_moves"] > 0.5  # lost positions are not taught
+    assert last["eval/Nim-v0/random/greedy/legal_moves"] > 0.5  # lost positions have no examples
 
 
-def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
+def test_files_of_an_sft_run(tiny_folder: Path, tmp_path: Path) -> None:
     config = make_config(tiny_folder, tmp_path / "run")
     folder = sft(config, "unstable sft --config mine.yaml")
     assert lines(folder.environment)[0]["command"] == "unstable sft --config mine.yaml"
@@ -187,7 +187,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert read_adapter(folder.adapter, "result").weights == best_one.weights
 
 
-def test_what_is_taught_has_the_ids_of_an_actor(tiny_folder: Path, tmp_path: Path) -> None:
+def test_example_ids_equal_ids_of_play(tiny_folder: Path, tmp_path: Path) -> None:
     changes = {"games": [{"env": "Nim-v0", "args": {"piles": [2, 1]}}]}
     config = make_config(tiny_folder, tmp_path / "run", **changes)
     folder = sft(config)
@@ -210,7 +210,7 @@ def test_what_is_taught_has_the_ids_of_an_actor(tiny_folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("dies_at", [0, 3, 5])
-def test_a_resumed_run_equals_an_uninterrupted_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
     whole = sft(make_config(tiny_folder, tmp_path / "whole"))
@@ -231,7 +231,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert read_adapter(halved.adapter, "x").weights == read_adapter(whole.adapter, "x").weights
 
 
-def test_a_checkpoint_that_is_damaged_is_made_again(tiny_folder: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_made_again(tiny_folder: Path, tmp_path: Path) -> None:
     whole = sft(make_config(tiny_folder, tmp_path / "whole", eval={"games": 2}))
     shutil.copytree(whole.root, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
@@ -241,10 +241,10 @@ def test_a_checkpoint_that_is_damaged_is_made_again(tiny_folder: Path, tmp_path:
     assert timeless(folder.metrics) == timeless(whole.metrics)
     rows = folder.metrics.read_text().splitlines(keepends=True)
     folder.metrics.write_text("".join(["{}\n", *rows[1:]]))
-    refused("the row of an epoch is damaged or missing; begin", resume, folder.root)
+    refused("the row of an epoch is damaged or missing; start", resume, folder.root)
 
 
-def test_a_run_goes_on_where_other_things_fit(
+def test_run_resumes_on_another_machine(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MortalLearner, "dies_at", 1)
@@ -259,7 +259,7 @@ def test_a_run_goes_on_where_other_things_fit(
     assert [row["sft/epoch"] for row in epochs(folder)] == [0, 1]
 
 
-def test_a_late_mistake(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_mistake(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MortalLearner, "dies_at", 2)
     monkeypatch.setattr(MortalLearner, "dies_of", ConfigError)
     with pytest.raises(ConfigError):
@@ -271,7 +271,7 @@ def folder_steps(folder: RunFolder) -> int:
     return sum("learn/loss" in row for row in lines(folder.metrics))
 
 
-def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_only_packs_it(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "start.zip"
     config = make_config(tiny_folder, tmp_path / "run", sft={"epochs": 1, "zip": str(path)})
     folder = sft(config, "unstable sft --config own.yaml --games.0.name 'two\nlines ö\x07'")
@@ -288,7 +288,7 @@ def test_a_run_that_is_over_is_only_packed_again(tiny_folder: Path, tmp_path: Pa
     assert base == describe_base(config.model, ["Nim-v0"])
 
 
-def test_winners_turns_of_a_recorded_run_are_taught(tiny_folder: Path, tmp_path: Path) -> None:
+def test_turns_of_recorded_winners_are_examples(tiny_folder: Path, tmp_path: Path) -> None:
     recorded = tmp_path / "recorded/games"
     recorded.mkdir(parents=True)
     rows = asyncio.run(recorded_games())
@@ -316,7 +316,7 @@ async def recorded_games() -> list[dict[str, Any]]:
     return [won, await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")]
 
 
-def test_an_own_file_is_taught(tiny_folder: Path, tmp_path: Path) -> None:
+def test_custom_file_provides_examples(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     rows = [{"observation": f"pile {i}", "action": "[0 1]"} for i in (1, 2, 2)]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -348,7 +348,7 @@ def test_legal_moves_are_a_source_of_examples(tiny_folder: Path, tmp_path: Path)
 
 @pytest.mark.tables("loop by turns", 2)
 @pytest.mark.slow
-def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) -> None:
+def test_interrupted_run_resumes(tiny_folder: Path, project: Path) -> None:
     """With Ray, as a person does it."""
     changes: dict[str, Any] = {
         "sft": {"data": [{"kind": "expert", "number": 11}], "epochs": 12, "patience": 12},
@@ -360,7 +360,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
     arguments = ["sft", "--config", "own.yaml", "--run_dir", "run"]
     folder = RunFolder(project / "run")
     process = background(project, arguments)
-    # Only whole lines are counted: the file is written to meanwhile.
+    # Count complete lines only, as the file is still being written.
     wait_for(
         lambda: (
             folder.metrics.is_file()
@@ -371,7 +371,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
-    assert f"interrupted; to go on: unstable sft --resume {folder.root.name}" in output
+    assert f"interrupted; to resume: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
     assert 1 < done < 13
     with locally():
@@ -435,7 +435,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
         ),
     ],
 )
-def test_a_mistake_is_one_line_before_a_model_is_loaded(
+def test_mistake_is_one_line_before_a_model_is_loaded(
     changes: dict[str, Any],
     words: str,
     tiny_folder: Path,
@@ -447,9 +447,9 @@ def test_a_mistake_is_one_line_before_a_model_is_loaded(
     assert not (here / "run").exists()
 
 
-def test_only_what_sft_left_is_gone_on_with(tmp_path: Path) -> None:
-    refused(r"--resume = '.*': holds no examples.jsonl; give a fol", resume, tmp_path)
+def test_resume_requires_an_sft_run(tmp_path: Path) -> None:
+    refused(r"--resume = '.*': no examples.jsonl; give the fol", resume, tmp_path)
     with pytest.raises(
-        ConfigError, match="^--seed: --resume goes on with a run as it was begun; leave it out"
+        ConfigError, match="^--seed: --resume uses the run's own settings; leave it out"
     ):
         run(["sft", "--resume", str(tmp_path), "--seed", "1"])

@@ -58,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return places
 
 
-def test_a_start_is_taught_where_the_run_fills_the_memory() -> None:
+def test_format_training_plans_its_own_micro_batches() -> None:
     """Teaching plans its own micro-batches, because it also keeps the mean of the weights."""
     config = load("default", {"model.name": "smollm2-135m", "model.init": "fresh"})
     full = 0
@@ -70,10 +70,10 @@ def test_a_start_is_taught_where_the_run_fills_the_memory() -> None:
         except ConfigError:
             full += 1
         assert plan(teach._teaching(planned, planned.games), [small], NEEDS).learners
-    assert full, "nowhere did the run's own micro-batches leave too little"
+    assert full, "the run's own micro-batches always fit"
 
 
-def test_a_start_is_made_once_for_a_model_and_its_games(
+def test_start_is_trained_once_per_model_and_games(
     tiny_folder: Path, made: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = resolved(tiny_folder, game("bare", forms="bare"))
@@ -82,17 +82,17 @@ def test_a_start_is_made_once_for_a_model_and_its_games(
     again = teach.taught(one)
     assert again.config == first.config and len(made) == 1
     line = capsys.readouterr().err
-    assert "the model begins from" in line and "taught the form of answers in" in line
+    assert "the model starts from" in line and "trained on the answer format of" in line
     teach.taught(resolved(tiny_folder, game("bare", forms="bare", text="Other rules.")))
     assert len(made) == 2
 
 
-def test_a_model_that_knows_the_form_is_left_alone(tiny_folder: Path, made: list[Path]) -> None:
+def test_model_that_knows_the_format_is_unchanged(tiny_folder: Path, made: list[Path]) -> None:
     whole = resolved(tiny_folder, game("bracketed", forms="brackets"))
     assert [teach.taught(whole), teach.taught(whole)] == [whole, whole] and len(made) == 1
 
 
-def test_some_games_are_not_asked(tiny_folder: Path, made: list[Path], tmp_path: Path) -> None:
+def test_some_games_are_not_tested(tiny_folder: Path, made: list[Path], tmp_path: Path) -> None:
     unlisted = game(forms="bare")
     reasoned = game("bare", "think", forms="bare")
     whole = resolved(tiny_folder, unlisted, reasoned.model_copy(update={"name": "reasoned"}))
@@ -117,7 +117,7 @@ def row(epoch: int, *shares: float) -> dict[str, float | None]:
         ([row(0, 0.1), row(1, 0.97)], True),
     ],
 )
-def test_teaching_ends_where_moves_are_legal(rows: Any, is_enough: bool) -> None:
+def test_format_training_ends_when_moves_are_legal(rows: Any, is_enough: bool) -> None:
     assert teach._is_enough(rows) is is_enough
 
 
@@ -126,7 +126,7 @@ def example(prompt: int, move: int = 0) -> Example:
     return Example(env="", seat=0, prompt="", answer="", tokens=tokens)
 
 
-def test_each_lesson_has_positions_of_its_own() -> None:
+def test_each_lesson_has_new_positions() -> None:
     """Each lesson draws new positions, since a model learns repeated ones by heart."""
     drawn: list[tuple[int, int]] = []
 
@@ -151,7 +151,7 @@ def test_each_lesson_has_positions_of_its_own() -> None:
     assert drawn == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
     assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]
     for lesson, batches in enumerate(lessons, start=1):
-        for batch in batches:  # a position's moves are together, and all of them are there
+        for batch in batches:  # all moves of a position are in one batch
             moves = Counter(each.prompt_ids[0] for each in batch)
             assert all(count == prompt % 100 % 3 + 1 for prompt, count in moves.items())
             assert all(prompt // 100 == lesson for prompt in moves)
@@ -162,7 +162,7 @@ def test_each_lesson_has_positions_of_its_own() -> None:
     assert [task.epoch(version) for version in versions] == list(range(30))
 
 
-def test_a_position_is_shown_with_all_its_moves() -> None:
+def test_position_has_examples_of_all_its_moves() -> None:
     """Or with some of them, where they are many; all sets of moves come up about as often."""
     asked = game("bracketed", forms="brackets", text="Answer.")
     asked = asked.model_copy(update={"legal_moves": f"{__name__}:fewer", "max_turns": 8})
@@ -186,7 +186,7 @@ def numbers(env: Any) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path) -> None:
+async def test_tiny_model_learns_the_format_in_an_epoch(tmp_path: Path) -> None:
     asked = game("bracketed", forms="brackets", text="Answer [1] or [2].")
     asked = asked.model_copy(update={"legal_moves": f"{__name__}:numbers", "max_turns": 8})
     model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
@@ -217,7 +217,7 @@ async def test_the_shipped_tiny_model_learns_the_form_in_an_epoch(tmp_path: Path
     assert shares[0] < teach.KNOWN and max(shares) >= teach.TAUGHT
 
 
-def test_teaching_that_leads_nowhere_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stuck_format_training_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
     lesson = teach._Lesson(load("tiny"))
     for step, legal in ((100, 0.2), (200, 0.35), (500, 0.36), (600, 0.36), (800, 0.36), (900, 0.3)):
         lesson.log_epoch({"version": step, EPOCH: step // 100, "legal/Nim-v0": legal})

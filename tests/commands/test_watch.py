@@ -55,7 +55,7 @@ def changed(folder: RunFolder, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_is_watched_is_what_the_run_shows(tmp_path: Path, width: int, height: int) -> None:
+def test_watch_shows_the_dashboard_of_the_run(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -70,19 +70,19 @@ def test_what_is_watched_is_what_the_run_shows(tmp_path: Path, width: int, heigh
 
 
 @pytest.mark.parametrize("record", [{}, {"now": "x"}, {"now": 1.0, "phase": 3}])
-def test_what_is_no_view_is_refused(tmp_path: Path, record: dict[str, Any]) -> None:
+def test_invalid_view_is_rejected(tmp_path: Path, record: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         RunView.read(record, make_config(), RunSummary(), lambda: 0.0)
 
 
-def test_without_a_terminal_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     watch(make_run(tmp_path / "run").root)
     text = capsys.readouterr().out
     assert all(f"─ {pane} ─" in text for pane in PANES)
     assert "update 3 of 3" in text and "30/128" in text
 
 
-def test_a_run_that_is_over_stands_still_and_says_how_it_ended(tmp_path: Path) -> None:
+def test_ended_run_shows_how_it_ended(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     long_ago = time.time() - 7200
     changed(folder, state="ended", reason="all updates made", written=long_ago)
@@ -93,17 +93,17 @@ def test_a_run_that_is_over_stands_still_and_says_how_it_ended(tmp_path: Path) -
     changed(folder, state="running", host=socket.gethostname(), pid=2**22 + 1, written=long_ago)
     watched.refresh()
     text = render(watched.view, 200, 60)
-    assert "died: process 4194305 is gone, and nothing was written for 2 h 00 min" in text
+    assert "died: process 4194305 no longer exists; nothing was written for 2 h 00 min" in text
     changed(folder, state="failed", reason="the disk is full; " + 20 * "make room ")
     watched.refresh()
     text = render(watched.view, 200, 60)
-    assert "failed · it has no checkpoint; begin anew · the disk is full" in text
-    folder.status.write_text("{")  # as none that is replaced whole ever is
+    assert "failed · no checkpoint; start the run again · the disk is full" in text
+    folder.status.write_text("{")  # impossible, as the file is replaced atomically
     watched.refresh()
     assert render(watched.view, 200, 60) == text
 
 
-def test_sigterm_ends_it_as_it_ends_a_run(tmp_path: Path) -> None:
+def test_sigterm_exits_with_143(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     with Screen(tmp_path, 80, 24, "watch", str(folder.root)) as screen:
         screen.sees(lambda text: "─ ratings ─" in text)
@@ -114,7 +114,7 @@ def test_sigterm_ends_it_as_it_ends_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "status", [{"written": "now"}, {"view": []}, {"view": {"now": 1.0}}, {"state": 3, "view": 4}]
 )
-def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, Any]) -> None:
+def test_invalid_state_keeps_the_last_view(tmp_path: Path, status: dict[str, Any]) -> None:
     folder = make_run(tmp_path / "run")
     watched = Watched(folder)
     shown = render(watched.view, 200, 60)
@@ -123,21 +123,21 @@ def test_a_strange_file_leaves_what_is_shown(tmp_path: Path, status: dict[str, A
     assert "main@2" in shown and "main@2" in render(watched.view, 200, 60)
 
 
-def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_written_without_a_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunView, "record", lambda self: 1 / 0)
     status = json.loads(make_run(tmp_path / "run").status.read_text())
     assert status["view"] is None and status["phase"]["name"] == "playing"
 
 
-def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
+def test_unwatchable_folder_is_one_line(tmp_path: Path) -> None:
     refused("holds no config.yaml; give a run's folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
-    refused("its state.json shows no dashboard", watch, tmp_path)
+    refused("its state.json has no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):
         run(["watch", str(tmp_path), "--twice", "1"])
 
 
-def test_the_last_lines_of_a_file_are_whole(tmp_path: Path) -> None:
+def test_last_rows_of_a_file_are_complete(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert read_last_rows(path, 3) == []
     lines = "".join(f'{{"version": {number}}}\n' for number in range(100))
@@ -149,9 +149,7 @@ def test_the_last_lines_of_a_file_are_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 60)])
-def test_a_terminal_shows_a_run_and_follows_its_size(
-    tmp_path: Path, columns: int, rows: int
-) -> None:
+def test_dashboard_follows_the_terminal_size(tmp_path: Path, columns: int, rows: int) -> None:
     folder = make_run(tmp_path / "run")
     with Screen(tmp_path, columns, rows, "watch", str(folder.root)) as screen:
         text = screen.sees(draws("update 3 of 3", "30/128"))
@@ -181,7 +179,7 @@ def fills(columns: int, text: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
+def test_watch_follows_a_real_run(project: Path) -> None:
     """The dashboard of a real run, and what another terminal sees of it."""
     arguments = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
     train = [*arguments, "--tracking.dashboard", "auto", "--eval.every", "100000"]
@@ -191,18 +189,18 @@ def test_a_run_shows_itself_and_is_watched(project: Path) -> None:
         own.resize(200, 60)
         own.sees(draws(r"update \d+ of 100,?000", "actor 0"))
         with Screen(project, 80, 24, "watch", "run") as other:
-            other.sees(seen)  # it is a second behind, in which updates may go by
+            other.sees(seen)  # a second late: it may miss updates
             other.resize(200, 60)
             other.sees(seen)
             own.press("\x03")
             assert own.end() == 130
-            other.sees(lambda text: "interrupted · to go on: " in text)
+            other.sees(lambda text: "interrupted · to resume: " in text)
             other.press("\x03")
             assert other.end() == 0
     assert "to go on    unstable train --resume run" in own.shown
 
 
-def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "first", tracking={"dashboard": "off", "tags": ["kl", "first try"]})
     changed(make_run(tmp_path / "second"), state="failed", reason="no memory")
     (tmp_path / "no run").mkdir()
@@ -214,10 +212,10 @@ def test_the_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "second" in text and "failed" in text and "first try" in text
     assert runs(tmp_path, "none") == []
-    refused("no such folder; give the one that holds runs", runs, tmp_path / "nowhere")
+    refused("not found; give a folder with runs", runs, tmp_path / "nowhere")
 
 
-def test_the_newest_score_is_the_last_one_that_is_there() -> None:
+def test_newest_score_is_the_last_measured() -> None:
     rows: list[dict[str, Any]] = [
         {"version": 1, "eval/Nim-v0/expert/sampled/score": 0.25},
         {"version": 2, "exploit/Kuhn/low": 0.1, "exploit/Kuhn/high": 0.125},
@@ -228,7 +226,7 @@ def test_the_newest_score_is_the_last_one_that_is_there() -> None:
     assert newest_score(RunSummary()) == ""
 
 
-def test_a_name_is_the_folders(here: Path) -> None:
+def test_run_name_is_the_folder_name(here: Path) -> None:
     config = make_config(tracking={"name": "first try", "dashboard": "off"})
     assert make_folder(config).root == Path("outputs/first try")
     assert make_folder(config).root == Path("outputs/first try-2")
@@ -238,7 +236,7 @@ def test_a_name_is_the_folders(here: Path) -> None:
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
 
 
-def test_a_link_not_made_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_best_link_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(tmp_path)
     monkeypatch.setattr(Path, "symlink_to", lambda *_: 1 / 0)
     tracker.name_best(0)
@@ -246,20 +244,20 @@ def test_a_link_not_made_is_said_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert printed(tracker).count("checkpoints/best cannot be written") == 1
 
 
-def test_the_best_version_is_named_and_found(tmp_path: Path) -> None:
+def test_best_version_is_linked_and_found(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.name_best(None)
     folder.config.write_text("{}")
     for version in range(4):
         folder.checkpoint(version).mkdir(parents=True)
-    refused("no version is known to be the best", checkpoint_of, folder, "best")
+    refused("the best version is not recorded", checkpoint_of, folder, "best")
     folder.name_best(1)
     folder.name_best(2)
     assert checkpoint_of(folder, "best") == 2 and folder.versions() == [0, 1, 2, 3]
     assert folder.best.resolve() == folder.checkpoint(2).resolve()
     (tmp_path / "train").mkdir()
     moved = tmp_path.with_name("elsewhere")
-    shutil.copytree(tmp_path, moved)  # which follows the link
+    shutil.copytree(tmp_path, moved)  # copies the linked folder
     folder = RunFolder(moved)
     assert folder.best_version is None
     folder.name_best(2)

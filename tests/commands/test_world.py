@@ -40,14 +40,14 @@ def small(out: Path, **changes) -> WorldRun:
 
 
 @given(st.lists(st.sampled_from(["In brief.\n", "In", "brief", ".", "\n", "X1O", ">"])))
-def test_texts_come_back_and_constant_ones_are_a_token(pieces):
+def test_texts_round_trip_and_constants_are_one_token(pieces):
     tokenizer = tiny.make_tokenizer(["In brief.\n", "In"])
     text = "".join(pieces)
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert len(tokenizer.encode("In brief.\n", add_special_tokens=False)) == 1
 
 
-def test_a_prompt_is_a_token_for_the_rules_and_one_a_character():
+def test_prompt_has_one_token_for_rules_and_one_per_character():
     tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE, NIM]))
     prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
     ids = prompts.build(Game(TICTACTOE, 0).observe()).ids
@@ -55,7 +55,7 @@ def test_a_prompt_is_a_token_for_the_rules_and_one_a_character():
     assert tokenizer.decode(prompts.encode_answer("4")) == "4<eos>"
 
 
-def test_examples_of_play_are_all_legal_moves_of_real_positions():
+def test_play_examples_are_all_legal_moves():
     tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE]))
     prompts = PromptBuilder(tokenizer, prompt_style(TICTACTOE), {}, 4096)
     examples = random_play(TICTACTOE, prompts, 20, seed=1)
@@ -67,7 +67,7 @@ def test_examples_of_play_are_all_legal_moves_of_real_positions():
 
 
 @given(SEEDS)
-def test_questions_of_tictactoe_are_answered_by_its_rules(seed):
+def test_tictactoe_questions_follow_the_rules(seed):
     for draw in (who_has_three, what_completes):
         text, answers = draw(random.Random(seed))
         board, mark = text[:9], text[9]
@@ -86,7 +86,7 @@ def test_questions_of_tictactoe_are_answered_by_its_rules(seed):
 
 
 @given(SEEDS)
-def test_questions_of_nim_are_takes(seed):
+def test_nim_questions_are_moves(seed):
     question, (answer,) = what_is_left(random.Random(seed))
     piles, take = question.split(":")
     pile, number = map(int, take.split())
@@ -95,7 +95,7 @@ def test_questions_of_nim_are_takes(seed):
     assert sum(before) - number == sum(after)
 
 
-def test_questions_stand_under_prompts_that_play_never_has():
+def test_question_prompts_differ_from_play_prompts():
     tokenizer = tiny.make_tokenizer(constant_texts([TICTACTOE, NIM]))
     for game in (TICTACTOE, NIM):
         prompts = PromptBuilder(tokenizer, prompt_style(game), {}, 4096)
@@ -105,7 +105,7 @@ def test_questions_stand_under_prompts_that_play_never_has():
             assert not first & {example.prompt_ids[0] for example in asked}
 
 
-def test_a_question_that_is_drawn_with_other_answers_has_all_of_them():
+def test_repeated_question_has_all_its_answers():
     """An example holds all draws' answers, which can depend on what its seat does not see."""
     prompts = PromptBuilder(tiny.make_tokenizer([]), prompt_style(NIM), {}, 4096)
     question = Question("Which?", lambda rng: ("a card", [rng.choice("JQK")]))
@@ -115,7 +115,7 @@ def test_a_question_that_is_drawn_with_other_answers_has_all_of_them():
     assert answers == {"J", "Q", "K"} and len(examples[0].answers) == 3
 
 
-def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_path, capsys):
+def test_world_is_reproducible_and_loads_in_transformers(tmp_path, capsys):
     folders = [make_world(small(tmp_path / name)) for name in ("a", "b")]
     assert "against random in 4 games" in capsys.readouterr().out
     one, other = (AutoModelForCausalLM.from_pretrained(folder) for folder in folders)
@@ -127,7 +127,7 @@ def test_a_world_is_made_alike_by_its_seed_and_loads_in_plain_transformers(tmp_p
 def test_mistakes_are_one_line(tmp_path):
     taken = small(tmp_path)
     refused("world.out = .* exists", make_world, taken)
-    refused("world.hidden = 20 is no multiple", make_world, small(tmp_path / "new", hidden=20))
+    refused("world.hidden = 20: not a multiple", make_world, small(tmp_path / "new", hidden=20))
     silent = GameConfig(env="TwentyQuestions-v0", seats=1)
     with pytest.raises(ConfigError):
         make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))
@@ -136,7 +136,7 @@ def test_mistakes_are_one_line(tmp_path):
         make_world(small(tmp_path / "new").model_copy(update={"games": [thinking]}))
 
 
-def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
+def test_shipped_model_is_small_and_loads_in_transformers():
     files = [*tiny.SHIPPED["tiny"].iterdir()]
     assert sum(file.stat().st_size for file in files) < 6_000_000
     assert tiny.SHIPPED["tiny"].is_relative_to(Path(unstable.__file__).parent)
@@ -151,7 +151,7 @@ def test_the_shipped_one_is_small_and_loads_in_plain_transformers():
     assert tokenizer.decode(answer) in [f"{cell}<eos>" for cell in "02678"]
 
 
-def test_the_shipped_one_moves_legally_and_without_a_strategy():
+def test_shipped_model_plays_legal_moves_evenly():
     """Nearly all probability is on legal moves, nearly evenly, over positions of random play."""
     config = ModelConfig(name="tiny")
     model, tokenizer = load_model(config), load_tokenizer(config)
@@ -168,7 +168,7 @@ def test_the_shipped_one_moves_legally_and_without_a_strategy():
     assert sum(even) / len(even) < 1.5
 
 
-def test_its_config_is_the_one_it_was_made_by():
+def test_shipped_config_has_the_games_of_the_model():
     config = load("world", {})
     assert [game.env for game in config.games] == ["TicTacToe-v0", "Nim-v0"]
 
@@ -179,19 +179,19 @@ def learned(out: Path, **changes) -> WorldRun:
     return config.model_copy(update={"games": [NIM]})
 
 
-def test_it_says_the_time_and_ends_when_enough_is_learned(tmp_path, capsys, monkeypatch):
+def test_learning_shows_time_and_ends_at_its_targets(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(world, "LOOK_EVERY", 12)
     make_world(learned(tmp_path / "a", steps=60, legal=0.0, kl=1e9, right=0.0))
     said = capsys.readouterr().err
-    assert re.search(r"60 steps take about \d+ s; Ctrl-C keeps what is", said)
-    assert "enough is learned at step 12; 1 more to settle" in said
+    assert re.search(r"60 steps take about \d+ s; Ctrl-C stops early", said)
+    assert "targets reached at step 12; 1 final steps follow" in said
     assert "playing 10 random games of Nim-v0" in said and "questions: Nim, sizes" in said
     make_world(learned(tmp_path / "b", steps=15, legal=0.999, kl=1e9, right=0.0))
-    assert "enough is learned" not in capsys.readouterr().err
+    assert "targets reached" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_what_is_learned(tmp_path, capsys, monkeypatch, number):
+def test_interrupt_keeps_the_model(tmp_path, capsys, monkeypatch, number):
     steps: list[int] = []
 
     def interrupted(*arguments: Any):
@@ -204,5 +204,5 @@ def test_an_interrupt_keeps_what_is_learned(tmp_path, capsys, monkeypatch, numbe
     with pytest.raises(Terminated if number == signal.SIGTERM else KeyboardInterrupt):
         make_world(learned(tmp_path / "kept", steps=60))
     assert len(steps) == 3
-    assert f"as it was by then is in {tmp_path / 'kept'}" in capsys.readouterr().out
+    assert f"the partly trained model is in {tmp_path / 'kept'}" in capsys.readouterr().out
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "kept").config.num_hidden_layers == 2

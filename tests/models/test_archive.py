@@ -183,7 +183,7 @@ def test_a_wrong_base_is_told(changes, words, adapter, model, tmp_path, monkeypa
     assert prepare(parse({"model": model.model_dump()})).config.model.init == "fresh"
     printed = capsys.readouterr()
     assert printed.out == ""  # `unstable config` prints YAML there
-    assert words in printed.err and "training starts fresh" in printed.err
+    assert words in printed.err and "training starts with a fresh adapter" in printed.err
     assert len(printed.err.splitlines()) == 1
 
 

@@ -283,7 +283,7 @@ def test_a_report_at_the_end_costs_no_run(
         report_at_end(copy, told.append)
     assert copy.report.is_file() and "the report took" in caplog.text and not told
     report_at_end(RunFolder(tmp_path / "nothing"), told.append)
-    assert "no report was made (" in caplog.text and "holds no config.yaml" in told[0]
+    assert "the report failed (" in caplog.text and "holds no config.yaml" in told[0]
 
 
 def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:

@@ -179,4 +179,4 @@ def test_the_head_says_that_a_run_died(tmp_path: Path) -> None:
     said |= {"pid": done.pid, "written": time.time() - 120}
     folder.status.write_bytes(json_line(said))
     (run,) = page_of(folder)["runs"]
-    assert run["state"].startswith(f"State of the run: died (process {done.pid} is gone, and")
+    assert run["state"].startswith(f"State of the run: died (process {done.pid} no longer exists; ")

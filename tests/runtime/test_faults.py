@@ -129,7 +129,7 @@ def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -
         if not (disk / "run").exists():
             break
     line = error_line(ended(process, 1))
-    assert "run is gone, with all that was in it" in line
+    assert "run was deleted" in line
     assert not (disk / "run").exists()
     if not disk.is_mount():
         pytest.skip("only root can mount a file system; no disk was filled")

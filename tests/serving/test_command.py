@@ -65,7 +65,7 @@ def test_versions_of_a_run_are_served_for_a_token(
     ):
         client.models.list()
     output = ended(process, signal.SIGINT, 130)
-    assert "served 4 of 5 requests (1 refused): " in output
+    assert "served 4 of 5 requests (1 rejected): " in output
     paths = [path for path in (place / "run").rglob("*") if path.suffix in (".log", ".yaml")]
     assert "open-sesame" not in output + "".join(path.read_text() for path in paths)
     assert (place / "run/logs/serve.log").is_file()
@@ -78,7 +78,7 @@ def test_a_base_model_is_served_without_a_run(place: Path) -> None:
         assert [model.id for model in client.models.list()] == ["base"]
         reply = client.completions.create(model="base", prompt="X", max_tokens=2)
         assert reply.usage.prompt_tokens == 1
-    assert "served 1 of 1 requests: 1 tokens of prompts" in ended(process, signal.SIGTERM, 143)
+    assert "served 1 of 1 requests: 1 prompt tokens" in ended(process, signal.SIGTERM, 143)
     assert not list((place / "outputs").iterdir())
 
 
@@ -111,7 +111,7 @@ def test_a_dead_engine_ends_the_command(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    with pytest.raises(RunFailedError, match=r"engine has died \(Floating.* in .*serve.log"):
+    with pytest.raises(RunFailedError, match=r"engine died \(Floating.* in .*serve.log"):
         run(["serve", "run", "--port", str(port)])
     asking.join()
     assert statuses == [503]
@@ -135,18 +135,18 @@ def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str
 
 
 WRONG = [
-    (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': whoever reaches .* --token_env"),
-    (["run", "--host", "::"], r"^--host = '::': whoever reaches"),
+    (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': open to the network .* --token_env"),
+    (["run", "--host", "::"], r"^--host = '::': open to the network"),
     (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': is not set; export"),
     (["run", "--token_env", "sk-12345"], r"^--token_env is no name of an environment variable"),
     (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': holds more than one word"),
-    (["run", "--versions", "0,x"], r"^--versions = '0,x': give a version's number, such as 12, or"),
-    (["run", "--versions", "7"], r"^version = 7: no such checkpoint in .*; known: 0, 3, 12$"),
-    (["run@3", "--versions", "0"], r"^--versions: RUN_DIR names a version; give one of the two$"),
-    (["run@4"], r"^version = 4: no such checkpoint"),
+    (["run", "--versions", "0,x"], r"^--versions = '0,x': invalid version; give a number such as"),
+    (["run", "--versions", "7"], r"^version = 7: checkpoint not found in .*; available: 0, 3, 12$"),
+    (["run@3", "--versions", "0"], r"^--versions: conflicts with RUN_DIR@VERSION; remove one$"),
+    (["run@4"], r"^version = 4: checkpoint not found"),
     (["nowhere"], r"^RUN_DIR = 'nowhere' holds no config.yaml; give a run"),
-    (["--versions", "0"], r"^--versions: give the RUN_DIR whose versions they are$"),
-    (["run", "--config", "tiny"], r"^RUN_DIR and --config: give one of them"),
+    (["--versions", "0"], r"^--versions: RUN_DIR is missing; give the run of these versions$"),
+    (["run", "--config", "tiny"], r"^--config: conflicts with RUN_DIR and its config"),
     (["run", "--threads", "0"], r"^--threads = '0': input should be greater than or equal to 1$"),
     (["run", "--top_logprobs", "21"], r"^tracking.top_logprobs = 21: input should be less"),
     (["run", "--port", "70000"], r"^--port = 70000: cannot be listened at on 127.0.0.1"),

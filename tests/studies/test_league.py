@@ -287,10 +287,10 @@ def test_invalid_league_is_reported_before_any_run_starts(
     "words, said",
     [
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
-        ([], "give a league's file, or --resume FOLDER"),
-        (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
+        ([], "give the FILE of a league, or --resume FOLDER"),
+        (["my.yaml", "--retry"], "give the FILE of a league, or --resume FOLDER"),
         (["my.yaml", "--table"], "FOLDER = 'my.yaml': league.yaml not found; give a folder of u"),
-        (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
+        (["--resume", "folder", "--seed", "3"], "--seed: --resume uses the league's own"),
         (["--resume", "folder"], "FOLDER = 'folder': league.yaml not found"),
         (["my.yaml", "--out", "folder"], "folder exists; to resume: unstable league --resume fol"),
     ],

@@ -249,7 +249,7 @@ def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (["random"], {}, "PLAYER = random: fewer than two players; add"),
         (["random", "random"], {}, "PLAYER = 'random': given 2 times; name each player once"),
-        (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
+        (["random", "rnadom"], {}, "PLAYER = 'rnadom': unknown player; did you mean 'rand"),
         (
             ["random", "expert"],
             {"games": 3},
@@ -258,7 +258,7 @@ def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.Mo
         (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9: conflicts with --deals"),
         (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9: conflicts with --jpc"),
         (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: must be from 0"),
-        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
+        (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: must be >= 0"),
         (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
         (["random", "rules"], {}, "rules.* in Nim-v0"),
     ],

@@ -29,10 +29,10 @@ def main() -> NoReturn:
     """
     if "_UNSTABLE_COMPLETE" in os.environ:  # called by a shell's completion
         app(prog_name="unstable")
-    # So that module:Class finds a user's own files, which never shadow a package.
+    # Lets module:Class find a user's files, which never shadow a package.
     sys.path.append(os.getcwd())
     try:
-        if {*HELP} & {*sys.argv}:  # fast, without the imports of a command
+        if {*HELP} & {*sys.argv}:  # fast: help imports no command
             sys.exit(run(sys.argv[1:]))
         from unstable.commands.session import as_program
 
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     except RunFailedError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
-    except BrokenPipeError:  # as by `| head`: the reader has ended, which is no error
+    except BrokenPipeError:  # the reader ended, as in `| head`; not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -78,7 +78,7 @@ def _mistake(error: typer.TyperException) -> str:
         place = "unstable" if context is None else context.command_path
         return f"{error.format_message().rstrip('.')}; see {place} --help"
     first = error.__cause__.errors()[0]
-    while isinstance(inner := first.get("ctx", {}).get("error"), ValidationError):  # of a list
+    while isinstance(inner := first.get("ctx", {}).get("error"), ValidationError):  # in a list
         first = inner.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     name = name_of(getattr(error, "param", None))

@@ -23,7 +23,7 @@ def _show_version(asked: bool) -> None:
         raise Exit
 
 
-_VERSION = Option("--version", "-V", is_eager=True, callback=_show_version, help="release")
+_VERSION = Option("--version", "-V", is_eager=True, callback=_show_version, help="print release")
 
 
 @app.callback()
@@ -46,12 +46,12 @@ def train(
     """
     fields, typed = context.obj
     if resume is not None:
-        refuse_others(context, "--resume goes on with the config of a run", "resume", "fields")
+        refuse_others(context, "--resume uses the run's own config", "resume", "fields")
         from unstable.commands.resume import resume as go_on
 
         go_on(resume, fields)
     elif fork is not None:
-        refuse_others(context, "--fork has a run's config", "fork", "fork_state", "fields")
+        refuse_others(context, "--fork uses the run's own config", "fork", "fork_state", "fields")
         from unstable.commands.resume import fork as begin
 
         begin(*fork, fields, with_state=fork_state != "false", command=typed)
@@ -66,7 +66,7 @@ def train(
 def sft(context: Context, config: p.Config = None, resume: p.Resume = None) -> None:
     """Train a model on examples, as a start for self-play. See docs/sft.md."""
     if resume is not None:
-        refuse_others(context, "--resume goes on with a run as it was begun", "resume")
+        refuse_others(context, "--resume uses the run's own settings", "resume")
         from unstable.commands.sft import resume as go_on
 
         go_on(resume)
@@ -90,7 +90,7 @@ def learn(
     from unstable.commands.resume import resume as go_on
 
     if resume is not None:
-        refuse_others(context, "--resume goes on with a run as it was begun", "resume", "fields")
+        refuse_others(context, "--resume uses the run's own config and games", "resume", "fields")
         go_on(resume, fields)
     elif runs and config is None:
         learn(runs, fields, typed)
@@ -115,7 +115,7 @@ def world(context: Context, config: p.Config = None) -> None:
 def evaluate(context: Context, run: p.Run, version: p.Version = None) -> None:
     """Evaluate a finished version of a run against fixed opponents."""
     if None not in (run.version, version):
-        raise ConfigError(f"--version = {version}: RUN_DIR names a version; give one of the two")
+        raise ConfigError(f"--version = {version}: conflicts with RUN_DIR@VERSION; remove one")
     from unstable.commands.evaluate import evaluate
 
     evaluate(run.folder, version if run.version is None else run.version, context.obj.fields)
@@ -128,31 +128,31 @@ def exploit(
     games: p.Games = None,
     past: Annotated[bool, Option("--past", help="also worst case against past versions")] = False,
     average: p.Average = None,
-    table: Annotated[Path | None, Option(parser=p.folder, help=".csv or .json to write")] = None,
+    table: Annotated[Path | None, Option(parser=p.folder, help="write policy: .csv, .json")] = None,
     policy: Annotated[Path | None, Option(parser=p.folder, help="policy table to measure")] = None,
-    best: Annotated[bool, Option("--learn", help="trained best response, for any game")] = False,
+    best: Annotated[bool, Option("--learn", help="train a best response, in any game")] = False,
 ) -> None:
     """Compute how far a version is from an equilibrium. See docs/exploitability.md."""
     fields, typed = context.obj
     from unstable.commands.exploit import learn, measure, measure_table
 
     if best:
-        why = "--learn solves nothing exactly"
+        why = "--learn does not solve games exactly"
         refuse_others(context, why, "run", "best", "fields")
         if "eval.exploitability.nodes" in fields:
             raise ConfigError(f"--nodes: {why}; leave it out")
         learn(*run, fields, typed)
         return
     if average is not None and run.version is not None:
-        raise ConfigError("--average: RUN_DIR names a version; give one of the two")
+        raise ConfigError("--average: conflicts with RUN_DIR@VERSION; remove one")
     if policy is not None:
-        why = "--policy takes the place of the run's versions"
+        why = "--policy replaces the run's versions"
         refuse_others(context, why, "run", "policy", "games", "fields")
         if run.version is not None:
             raise ConfigError(f"@{run.version}: {why}; leave it out")
         measure_table(run.folder, policy, games or [], fields)
     elif past and average is not None:
-        raise ConfigError("--past: an average has no versions before it; leave one of the two out")
+        raise ConfigError("--past: conflicts with --average; remove one of them")
     else:
         measure(*run, games or [], fields, table=table, average=average, past=past)
 
@@ -182,7 +182,7 @@ def replay(
     game: Annotated[int, Argument(metavar="GAME", min=0, help="game number, as in the viewer")],
     purpose: Annotated[str | None, Option(help="train or eval")] = None,
     version: p.Version = None,
-    turn: Annotated[int | None, Option("--from", min=0, help="turn to continue from, 1..")] = None,
+    turn: Annotated[int | None, Option("--from", min=0, help="turn to continue from, 1..N")] = None,
     player: Annotated[str | None, Option("--with", help=f"new player: me, {p.PLAYERS}")] = None,
     seat: p.Seat = None,
     opponent: p.Opponent = None,
@@ -193,7 +193,7 @@ def replay(
     from unstable.commands.play.found import find
 
     if turn is None:
-        why = "only with --from TURN, which plays the game on"
+        why = "requires --from TURN, which continues the game"
         refuse_others(context, why, "run", "game", "purpose", "version")
         return 0 if audit(find(run, game, purpose, version)) else 1
     change = Change(turn, player or "me", seat, opponent, temperature)
@@ -207,20 +207,20 @@ def serve(
     run: p.RunOrNone = None,
     config: p.Config = None,
     versions: p.Versions = None,
-    host: Annotated[str, Option(help="address; not loopback: requires a token")] = "127.0.0.1",
+    host: Annotated[str, Option(help="address; beyond loopback it needs a token")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, help="port; 0: any free port")] = 8000,
-    token_env: Annotated[str | None, Option("--token_env", help="variable of the token")] = None,
-    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="maximum tokens")] = 5,
-    threads: Annotated[int, Option(min=1, max=1024, help="CPU cores of embedded engine")] = 1,
+    token_env: Annotated[str | None, Option("--token_env", help="variable with the token")] = None,
+    top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="limit per request")] = 5,
+    threads: Annotated[int, Option(min=1, max=1024, help="threads of embedded engine")] = 1,
 ) -> None:
     """Serve versions of a run, and its base model, with OpenAI's API. See docs/serve.md."""
     where, version = run or (None, None)
     if versions and version is not None:
-        raise ConfigError("--versions: RUN_DIR names a version; give one of the two")
+        raise ConfigError("--versions: conflicts with RUN_DIR@VERSION; remove one")
     if where is None and versions:
-        raise ConfigError("--versions: give the RUN_DIR whose versions they are")
+        raise ConfigError("--versions: RUN_DIR is missing; give the run of these versions")
     if where is not None and config is not None:
-        raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
+        raise ConfigError("--config: conflicts with RUN_DIR and its config; remove one of them")
     from unstable.commands.serve import ServeOptions, serve
 
     options = ServeOptions(host, port, token_env, top_logprobs, threads)
@@ -250,7 +250,7 @@ def report(runs: p.RunDirs, out: p.Out = None) -> None:
 
 @app.command()
 def watch(
-    run: p.RunDir, once: Annotated[bool, Option("--once", help="print it once")] = False
+    run: p.RunDir, once: Annotated[bool, Option("--once", help="print once and exit")] = False
 ) -> None:
     """Show the dashboard of a running or finished run."""
     from unstable.commands.watch import watch
@@ -261,7 +261,7 @@ def watch(
 @app.command()
 def runs(
     root: Annotated[Path | None, Argument(metavar="FOLDER", parser=p.folder)] = None,
-    tag: Annotated[str | None, Option(help="tag that listed runs have")] = None,
+    tag: Annotated[str | None, Option(help="list only runs with this tag")] = None,
 ) -> None:
     """List the runs of a folder (default: outputs) with state and score."""
     from unstable.commands.runs import runs
@@ -273,8 +273,8 @@ def runs(
 def export(
     run: p.Run,
     out: p.Out = None,
-    merged: Annotated[bool, Option("--merged", help="whole weights, no adapter")] = False,
-    push: Annotated[str | None, Option(help="OWNER/NAME on the hub to upload to")] = None,
+    merged: Annotated[bool, Option("--merged", help="merged weights, no adapter")] = False,
+    push: Annotated[str | None, Option(help="hub repository OWNER/NAME to upload to")] = None,
 ) -> None:
     """Write a version as a folder that other libraries load. See docs/export.md."""
     from unstable.commands.export import export
@@ -303,7 +303,7 @@ def doctor(
         from unstable.commands.doctor import doctor
 
         return doctor(run_config)
-    refuse_others(context, "doctor RUN_DIR takes nothing else", "run")
+    refuse_others(context, "doctor RUN_DIR takes no other options", "run")
     from unstable.commands.diagnosis import diagnose
 
     return diagnose(run)

@@ -54,7 +54,7 @@ def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict
     found: dict[str, Any] = {}
     for option, *texts in _groups(arguments):
         if not option.startswith("--"):
-            raise ConfigError(f"{option!r} follows no option; write --field value")
+            raise ConfigError(f"{option!r}: value without an option; write --FIELD VALUE")
         option, equals, first = option.partition("=")
         name = short_forms.get(option, option.removeprefix("--")).replace("-", "_")
         if name in found:
@@ -163,7 +163,7 @@ def _print_fields(ctx: Any, section: str) -> None:
     found = [each for each in fields(root) if section == "all" or within(each.path, section)]
     if not found:
         known = [each.path for each in outline(root)]
-        raise ConfigError(f"--help {section}: no such section; {nearest(section, known)}, or all")
+        raise ConfigError(f"--help {section}: unknown section; {nearest(section, known)}, or all")
     formatter = ctx.make_formatter()
     with formatter.section("Fields (N counts from 0; one past the end adds an entry)"):
         told = [(each, f" ({each.default})" if each.default else "") for each in found]

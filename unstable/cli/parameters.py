@@ -36,7 +36,7 @@ def version_of(text: str) -> Number:
     if text == "best":
         return "best"
     if re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise ValueError("give a version's number, such as 12, or best")
+        raise ValueError("invalid version; give a number such as 12, or best")
     return int(text)
 
 
@@ -48,11 +48,11 @@ def versions_of(text: str) -> list[Number]:
 def range_of(text: str) -> tuple[int, int]:
     """Parse FROM:TO, the first and the last version of a range."""
     if (ends := re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)) is None:
-        raise ValueError("give two versions, such as 150:200")
+        raise ValueError("invalid range; give two versions, such as 150:200")
     return int(ends[1]), int(ends[2])
 
 
-PLAYERS = "random, expert, rules, base, RUN_DIR[@VERSION], or one of the config"
+PLAYERS = "random, expert, rules, base, RUN_DIR[@VERSION], or a configured opponent"
 
 
 def _players() -> list[str]:
@@ -64,34 +64,34 @@ def _configs() -> list[str]:
 
 
 _AT = "RUN_DIR[@VERSION]"
-_RUN = Argument(metavar=_AT, parser=at, help="run; the newest version by default")
-_RUNS = Argument(metavar="RUN_DIR", parser=folder, help="runs")
+_RUN = Argument(metavar=_AT, parser=at, help="run, by default its newest version")
+_RUNS = Argument(metavar="RUN_DIR", parser=folder, help="folders of runs")
 Run = Annotated[At, _RUN]
 RunOrNone = Annotated[At | None, _RUN]
-RunDir = Annotated[Path, Argument(metavar="RUN_DIR", parser=folder, help="run")]
+RunDir = Annotated[Path, Argument(metavar="RUN_DIR", parser=folder, help="folder of a run")]
 RunDirs = Annotated[list[Path], _RUNS]
 RunDirsOrNone = Annotated[list[Path] | None, _RUNS]
 File = Annotated[Path | None, Argument(metavar="FILE", parser=folder, help="YAML file or FOLDER")]
 Config = Annotated[
-    str | None, Option(metavar="NAME|PATH", autocompletion=_configs, help="shipped config, or file")
+    str | None, Option(metavar="NAME|PATH", autocompletion=_configs, help="shipped config or file")
 ]
 Out = Annotated[Path | None, Option(parser=folder, help="folder or file to write")]
 Resume = Annotated[Path | None, Option(parser=folder, help="folder to resume")]
-Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to start a new run from")]
+Fork = Annotated[At | None, Option(metavar=_AT, parser=at, help="run to fork a new run from")]
 ForkState = Annotated[
     Literal["true", "false"] | None,
-    Option("--fork_state", help="with --fork: also its optimizer, baselines, reference (true)"),
+    Option("--fork_state", help="with --fork: keep optimizer, baselines and reference (true)"),
 ]
 Average = Annotated[Any, Option(metavar="FROM:TO", parser=range_of, help="versions to average")]
 Versions = Annotated[Any, Option(metavar="N,N", parser=versions_of, help="such as 0,12,best")]
 Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="default: the newest")]
-Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="default: the config's games")]
-Seat = Annotated[int | None, Option(min=0, help="seat, from 0")]
+Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="default: all of the config")]
+Seat = Annotated[int | None, Option(min=0, help="seat number, from 0")]
 Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]
-Temperature = Annotated[float | None, Option(min=0, max=1e6, help="of models; 0: greedy")]
-Forfeits = Annotated[float, Option(min=0, help="weight of games that a forfeit ended")]
+Temperature = Annotated[float | None, Option(min=0, max=1e6, help="models' temperature; 0: greedy")]
+Forfeits = Annotated[float, Option(min=0, help="weight of forfeited games")]
 Seed = Annotated[int | None, Option(min=0, help="seed; default: the file's")]
 Json = Annotated[bool, Option("--json", help="print JSON")]
-Plan = Annotated[bool, Option("--plan", help="print the runs' commands; start nothing")]
+Plan = Annotated[bool, Option("--plan", help="print the runs' commands without starting")]
 Retry = Annotated[bool, Option("--retry", help="with --resume: rerun failed runs")]
-Table = Annotated[bool, Option("--table", help="print the table of FOLDER")]
+Table = Annotated[bool, Option("--table", help="print the results table of FOLDER")]

@@ -56,10 +56,10 @@ def _study(
     """Start the runs of a study's file, resume them, or show the results."""
     given, name = context.params, context.info_name
     if given["resume"] is not None:
-        refuse_others(context, f"--resume goes on with a {name} as it was begun", "resume", "retry")
+        refuse_others(context, f"--resume uses the {name}'s own settings", "resume", "retry")
         go_on(given["resume"], retry=given["retry"])
     elif given["file"] is None or given["retry"]:
-        raise ConfigError(f"give a {name}'s file, or --resume FOLDER and, if you like, --retry")
+        raise ConfigError(f"give the FILE of a {name}, or --resume FOLDER, optionally --retry")
     elif given["table"] or given["json"]:
         show(given["file"], as_json=given["json"])
     else:
@@ -84,7 +84,7 @@ def tournament(
     games: Annotated[int | None, Option(min=1, help="total games, instead of deals")] = None,
     temperature: p.Temperature = None,
     forfeits: p.Forfeits = 1.0,
-    jpc: Annotated[bool, Option("--jpc", help="also joint policy correlation of runs")] = False,
+    jpc: Annotated[bool, Option("--jpc", help="add joint policy correlation of runs")] = False,
     resume: p.Resume = None,
 ) -> None:
     """Play all players against each other. See docs/ratings.md.
@@ -95,7 +95,7 @@ def tournament(
     from unstable.studies.tournament.tournament import resume as go_on
 
     if resume is not None:
-        refuse_others(context, "--resume goes on with a tournament as it was begun", "resume")
+        refuse_others(context, "--resume uses the tournament's own settings", "resume")
         go_on(resume)
         return
     options = TournamentOptions(config, game or (), deals, games, temperature, forfeits, jpc)

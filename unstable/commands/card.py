@@ -37,7 +37,7 @@ class Export(NamedTuple):
     fingerprint: str | None  # SHA-256 of the base's tensors
     dtype: str
     max_lora_rank: int | None  # None: whole weights
-    prompts: dict[str, dict[str, Any]]  # as `prompts.json` has them, by game
+    prompts: dict[str, dict[str, Any]]  # content of prompts.json, by game
 
 
 def scores_picture(run: Run) -> bytes | None:
@@ -70,7 +70,7 @@ def model_card(run: Run, export: Export) -> str:
 def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
     """Return the card of a warm start for self-play; `counts` are numbers of examples by use."""
     begun = None if run.environment is None else run.environment.command
-    # The text has it as one line of printable characters.
+    # The card shows it as one line of printable characters.
     command = "".join(c if c.isprintable() else " " for c in begun or "unstable sft")
     rows = [row for row in run.rows if row["version"] == version]
     row = next(row for row in rows if HELD_OUT_LOSS in row)
@@ -79,7 +79,7 @@ def start_card(run: Run, version: int, counts: Mapping[str, int]) -> str:
         "# A warm start for self-play",
         f"A LoRA in bfloat16, made by `{command}`. `base.json` names the base model.\n"
         f"Examples: {examples}. Epoch {row[EPOCH]}, step {version}, held-out loss "
-        f"{number(row[HELD_OUT_LOSS])} nats a token.",
+        f"{number(row[HELD_OUT_LOSS])} nats per token.",
         _scores(run, version),
         _settings(run),
         _packages(run),
@@ -115,7 +115,7 @@ def _about(run: Run, export: Export) -> str:
 def _met(run: Run) -> str:
     """Return the opponents that the config draws in training, in words."""
     draw = run.config.opponents.draw
-    fixed = ", ".join(opponent.key for opponent in run.config.opponents.fixed) or "fixed ones"
+    fixed = ", ".join(opponent.key for opponent in run.config.opponents.fixed) or "fixed opponents"
     kinds = {"itself": draw.self, "its past versions": draw.past, fixed: draw.fixed}
     met = [name for name, share in kinds.items() if share > 0]
     return " and ".join([", ".join(met[:-1]), met[-1]] if len(met) > 1 else met)
@@ -124,23 +124,23 @@ def _met(run: Run) -> str:
 def _sampling(run: Run) -> str:
     """Return sentences on how the version chose its answers in evaluation; "" by default."""
     evaluation = run.config.eval
-    held = " Its answers were held to legal moves." if evaluation.constrained else ""
+    held = " Its answers were constrained to legal moves." if evaluation.constrained else ""
     votes = evaluation.votes
     best_of = evaluation.best_of.answers
-    voted = f" It played what most of {votes} answers named." if votes > 1 else ""
-    chosen = f" It played the best of {best_of} answers by a judge." if best_of > 1 else ""
+    voted = f" It played the majority of {votes} answers." if votes > 1 else ""
+    chosen = f" A judge chose the best of {best_of} answers." if best_of > 1 else ""
     return held + voted + chosen
 
 
 def _scores(run: Run, version: int) -> str:
     found = [each for each in run.summary.newest if each.version <= version]
     if not found:
-        return "## How good it is\n\nIt was not evaluated."
+        return "## Evaluation\n\nThis version was not evaluated."
     newest = found[0].version
     table = evaluations(run.summary, [each for each in found if each.version == newest])
     return (
-        f"## How good it is\n\n{markdown_table(table.columns, table.rows)}\n\n"
-        f"Evaluation of version {newest}. {table.caption} Each deal is played from every side."
+        f"## Evaluation\n\n{markdown_table(table.columns, table.rows)}\n\n"
+        f"Results of version {newest}. {table.caption} Each deal is played from every side."
         f"{_sampling(run)}"
     )
 
@@ -151,7 +151,7 @@ def _loading(export: Export) -> str:
     hint = f"  # {export.base_hint}" if export.base_hint else ""
     base = "" if export.merged else f"base = {json.dumps(export.base)}{hint}\n"
     values = {
-        "head": f'folder = "."  # of this README\n{base}'
+        "head": f'folder = "."  # this folder\n{base}'
         f'game = json.load(open(f"{{folder}}/{PROMPTS}"))[{game}]',
         "dtype": export.dtype,
         "rank": export.max_lora_rank,
@@ -172,10 +172,10 @@ def _python(code: str) -> str:
 
 def _prompts(export: Export) -> str:
     parts = [
-        "## How it is asked",
-        f"It was trained on one prompt form a game, and knows no other. `{PROMPTS}` has them: a "
-        "chat of the system message, if there is one, and one user message, with what was played "
-        "so far in it. The answer is the action.",
+        "## Prompt format",
+        f"It was trained on one prompt format per game and knows no other. `{PROMPTS}` has them: a "
+        "chat of the system message, if any, and one user message with the game so far. The answer "
+        "is the action.",
     ]
     for name, prompt in export.prompts.items():
         facts = [
@@ -202,7 +202,7 @@ def _settings(run: Run) -> str:
         if not each.path.startswith(_PRIVATE) and not each.path.endswith(_PRIVATE_ENDS)
     ]
     table = markdown_table(["field", "value", "default"], rows)
-    return f"## Settings\n\nWhat differs from unstable's defaults.\n\n{table}"
+    return f"## Settings\n\nFields that differ from unstable's defaults.\n\n{table}"
 
 
 def _shown(path: str, value: Any) -> str:

@@ -60,11 +60,11 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     """Return the condition of a run whose last state file is `state`."""
     is_sft = folder.examples.is_file()
     resume = command_line("unstable", "sft" if is_sft else "train", "--resume", folder.root)
-    again = f"to go on: {resume}" if folder.versions() else "it has no checkpoint; begin anew"
+    again = f"to resume: {resume}" if folder.versions() else "no checkpoint; start the run again"
     if not state:
-        if folder.adapter.is_dir():  # the result of a run of sft
+        if folder.adapter.is_dir():  # result of an sft run
             return Condition("ended", f"its adapter is in {folder.adapter}", "nothing to do")
-        return Condition("unknown", "it has no state.json", again)
+        return Condition("unknown", "no state.json", again)
     word, reason = str(state.get("state")), str(state.get("reason"))
     if word == "ended":
         measure = command_line("unstable", "eval", folder.root)
@@ -74,7 +74,7 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     silent, pid = now - _number(state, "written"), state.get("pid")
     if silent < -SILENT_S:
         return Condition(
-            "unknown", f"its state.json is {duration(-silent)} ahead of the clock", again
+            "unknown", f"state.json is {duration(-silent)} ahead of this machine's clock", again
         )
     if silent < SILENT_S:
         return Condition("running", f"process {pid} on {state.get('host')}", "nothing to do")
@@ -82,9 +82,9 @@ def condition_of(folder: RunFolder, state: dict[str, Any], now: float) -> Condit
     if state.get("host") != socket.gethostname():
         return Condition("died", f"{since} on {state.get('host')}", again, True)
     if isinstance(pid, int) and pid > 0 and _is_there(pid, state.get("pid_started")):
-        stopped = f"process {pid} is there, but {since}: it is stopped, or starved"
-        return Condition("stopped", stopped, f"kill -CONT {pid}, or end it; then {again}", True)
-    return Condition("died", f"process {pid} is gone, and {since}", again, True)
+        stopped = f"process {pid} exists, but {since}: it is stopped or gets no CPU time"
+        return Condition("stopped", stopped, f"kill -CONT {pid}, or kill {pid}; {again}", True)
+    return Condition("died", f"process {pid} no longer exists; {since}", again, True)
 
 
 def _lines(
@@ -98,7 +98,7 @@ def _lines(
         total, done = _number(phase, "total"), _number(phase, "done")
         seconds = max(0.0, at - _number(phase, "since", at))
         if condition.word != "ended":
-            yield "doing", phase_line(str(phase.get("name")), done, total or None, seconds)
+            yield "phase", phase_line(str(phase.get("name")), done, total or None, seconds)
         waits = state.get("waits")
         for wait in waits if isinstance(waits, list) else []:
             if isinstance(wait, dict):
@@ -106,7 +106,7 @@ def _lines(
                 yield "waits for", f"{wait.get('what')} · {since}"
         still = max(0.0, now - _number(state, "moved", now))
         is_long = still > STILL_S and condition.word not in ("ended", "interrupted")
-        yield "moved", f"{duration(still)} ago" + (", which is long" if is_long else "")
+        yield "progress", f"{duration(still)} ago" + (", unusually long" if is_long else "")
         failed = f", {state['failures']} games failed" if state.get("failures") else ""
         yield "version", f"{state.get('version')} of {state.get('versions')}{failed}"
     if versions := folder.versions():

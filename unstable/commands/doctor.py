@@ -67,14 +67,14 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
 
 def _installed_lines(machine: Machine) -> Iterator[str]:
     if machine.disk_bytes is not None:
-        yield f"         {machine.disk_bytes / GB:.1f} GB of disk free here"
+        yield f"         {machine.disk_bytes / GB:.1f} GB of free disk space"
     if machine.gpus:
-        yield f"         driver {machine.driver}, which runs CUDA up to {machine.driver_cuda}"
+        yield f"         driver {machine.driver}, supports CUDA up to {machine.driver_cuda}"
     elif machine.nvml_error is not None:
         yield f"         GPUs unknown: {machine.cuda_problem}"
     else:
         unseen = machine.torch_cuda and "nvidia-ml-py" not in machine.packages
-        remedy = "; to see GPUs, run: pip install nvidia-ml-py" if unseen else ""
+        remedy = "; to detect GPUs, run: pip install nvidia-ml-py" if unseen else ""
         yield f"         no GPU{remedy}"
     built = f"for CUDA {machine.torch_cuda}" if machine.torch_cuda else "without CUDA"
     versions = [f"{name} {machine.packages[name]}" for name in SHOWN if name in machine.packages]
@@ -93,4 +93,4 @@ def _package_problems(machine: Machine) -> Iterator[str]:
         if version is None and needed.marker is None:
             yield f"{needed.name} is not installed; {remedy}"
         elif version is not None and not needed.specifier.contains(version, prereleases=True):
-            yield f"{needed.name} {version} is installed; {remedy}"
+            yield f"{needed.name} {version} is unsupported; {remedy}"

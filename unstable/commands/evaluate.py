@@ -54,7 +54,7 @@ def evaluate(
     config = _evaluated(from_folder(folder, measured))
     if not config.eval.opponents and not config.eval.exploitability.every:
         raise ConfigError(
-            "eval.opponents = []: nothing would be played; name one, such as random, or set "
+            "eval.opponents = []: no games to play; add an opponent such as random, or set "
             "--eval.exploitability.every 1"
         )
     with starting():
@@ -130,6 +130,6 @@ async def play_evaluation(
     played = await distribute(specs, actors, play)
     failures = [result for result in played if isinstance(result, GameFailure)]
     if failures:
-        raise RuntimeError(f"{len(failures)} games failed; the first one: {failures[0].error}")
+        raise RuntimeError(f"{len(failures)} games failed; first error: {failures[0].error}")
     results = [result for result in played if isinstance(result, GameResult)]
     return sorted(results, key=lambda result: result.spec.game_id)

@@ -46,8 +46,8 @@ def export(
     version = checkpoint_of(folder, version)
     if folder.examples.is_file():
         raise ConfigError(
-            f"RUN_DIR = {str(run_dir)!r} is a run of unstable sft, which never played; give one of "
-            f"unstable train, or load {folder.adapter} with PEFT as it is"
+            f"RUN_DIR = {str(run_dir)!r}: an sft run, without games; give a run of unstable train, "
+            f"or load {folder.adapter} with PEFT"
         )
     merged |= holds_whole(folder.checkpoint(version))
     out = folder.export(version, merged=merged) if out is None else out
@@ -60,7 +60,7 @@ def export(
         except OSError as error:
             raise ConfigError(
                 f"--out = {str(out)!r}: cannot be written ({error.strerror or error}); give a "
-                "folder that you may write to, on a disk that has room"
+                "writable folder on a disk with free space"
             ) from error
     print(f"version {version} is in {out}")
     if repository is not None:
@@ -71,7 +71,7 @@ def export(
 def _check_out(out: Path) -> None:
     is_empty = out.is_dir() and not out.is_symlink() and not any(out.iterdir())
     if (out.exists() or out.is_symlink()) and not is_empty:
-        raise ConfigError(f"--out = {str(out)!r} is there already; give a folder that is not")
+        raise ConfigError(f"--out = {str(out)!r} already exists; give a new or empty folder")
 
 
 def _write(folder: RunFolder, version: int, out: Path, *, merged: bool) -> None:
@@ -118,13 +118,13 @@ def _base_hint(config: RunConfig) -> str:
     if is_shipped(config.model):
         command = command_line("unstable", "model", config.model.name)
         return f"the folder that `{command}` prints"
-    return "" if public_name(config.model) == config.model.name else "the folder of the base"
+    return "" if public_name(config.model) == config.model.name else "folder of the base model"
 
 
 def _fingerprint(config: RunConfig) -> str | None:
     try:
         return fingerprint(config.model)
-    except ConfigError:  # not in safetensors files
+    except ConfigError:  # weights are not in safetensors files
         return None
 
 

@@ -33,16 +33,16 @@ def checkpoint_of(folder: RunFolder, version: Version | None) -> int:
     place = f"RUN_DIR = {str(folder.root)!r}"
     versions = folder.versions()
     if not versions:
-        raise ConfigError(f"{place} holds no checkpoint; give a run that has made one")
+        raise ConfigError(f"{place}: no checkpoints; give a run that has some")
     if version == "best":
         if folder.best_version is None:
-            raise ConfigError(f"{place}: no version is known to be the best, give one's number")
+            raise ConfigError(f"{place}: the best version is not recorded; give a number")
         return folder.best_version
     version = versions[-1] if version is None else version
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise ConfigError(
-            f"version = {version}: no such checkpoint in {folder.root}; known: {known}"
+            f"version = {version}: checkpoint not found in {folder.root}; available: {known}"
         )
     return version
 
@@ -75,7 +75,7 @@ def run_on_actors(
     lines = Lines(status)
 
     async def main() -> T:
-        from unstable.runtime.processes import acting  # Ray takes a second
+        from unstable.runtime.processes import acting  # importing Ray takes a second
 
         async with acting(resolved.config, resolved.plan.actors, folder, lines.phase) as actors:
             if version is not None:
@@ -91,7 +91,7 @@ def run_on_actors(
 
 def is_whole(checkpoint: Path) -> bool:
     """Return whether adapter and learner state are intact; `ConfigError` for another format."""
-    from unstable.models.checkpoint import damage_of  # torch takes seconds
+    from unstable.models.checkpoint import damage_of  # importing torch takes seconds
 
     try:
         check_weights(checkpoint)

@@ -55,7 +55,7 @@ def judge(
     named = terms_record(config.buffer.rewards, config.judges)
     if path.exists() and read_terms(path) != named.terms:
         raise ConfigError(
-            f"--into = {path.stem!r}: {path} is of other terms; give another name, or delete it"
+            f"--into = {path.stem!r}: {path} has other terms; give another name, or delete it"
         )
     Rewards(config.buffer.rewards, config.judges).check()
     check_opponents(config)
@@ -70,7 +70,7 @@ def judge(
     found = read_judged(path)
     work.show(found, path)
     if work.failed and not found:
-        raise RunFailedError(f"none of {work.failed} games could be judged")
+        raise RunFailedError(f"judging failed for all {work.failed} games")
     return found
 
 
@@ -79,10 +79,10 @@ def _with_terms(terms: Path | None, overrides: Mapping[str, Any]) -> dict[str, A
         return dict(overrides)
     place = f"--terms = {str(terms)!r}"
     if not terms.is_file():
-        raise ConfigError(f"{place}: no such file; give YAML with a list of reward terms")
+        raise ConfigError(f"{place}: file not found; give a YAML file of reward terms")
     data = read_yaml(read_text(terms, place), place)
     if not isinstance(data, dict) or not data.keys() <= {"judges", "rewards"}:
-        raise ConfigError(f"{place}: write rewards: as below buffer, and judges: as in a config")
+        raise ConfigError(f"{place}: invalid keys; use rewards (as in buffer) and judges only")
     judges = {f"judges.{name}": each for name, each in (data.get("judges") or {}).items()}
     return {**judges, "buffer.rewards": data.get("rewards"), **overrides}
 
@@ -137,8 +137,8 @@ class _Work:
             status(self._skipped.line)
         if self.failed:
             status(
-                f"{self.failed} games failed, and are asked about again by the same command; the "
-                f"last one: {escape_control(self._error)}"
+                f"{self.failed} games failed; run the command again to retry them; last error: "
+                f"{escape_control(self._error)}"
             )
         values: dict[str, dict[tuple[int, int], list[float]]] = {}
         for (game, _, seat), rewards in found.items():

@@ -51,11 +51,11 @@ def learn(
     folders = [existing_run(path) for path in runs]
     for number, folder in enumerate(folders):
         if folder.root.resolve() in [each.root.resolve() for each in folders[:number]]:
-            raise ConfigError(f"RUN = {str(folder.root)!r} is given twice; give it once")
+            raise ConfigError(f"RUN_DIR = {str(folder.root)!r} is given twice; give it once")
     origin = base if base is not None else load(str(folders[0].config))
     if base is None:
         begun = load_as(LearnRun, str(folders[0].config), {**_BEGINS, **overrides})
-    else:  # which has the overrides already
+    else:  # `base` already has the overrides
         begun = base.updated({name: _BEGINS[name] for name in _BEGINS.keys() - overrides.keys()})
     config = _untaught(begun)
     _check(config, origin)
@@ -94,18 +94,18 @@ def _check(config: LearnRun, origin: RunConfig) -> None:
         raise ConfigError(f"{name} on recorded games: {why}")
     if learn.pairs and not algorithm.takes_pairs:
         raise ConfigError(
-            f"learn.pairs: {algorithm.name} learns from no pairs; take one that does, such as dpo "
-            "or kto, or leave it out"
+            f"learn.pairs: {algorithm.name} does not support pairs; choose an algorithm that does, "
+            "such as dpo or kto, or leave it out"
         )
     if learn.winners and algorithm.needs_groups:
         raise ConfigError(
-            f"learn.winners = true: {algorithm.name} compares the trajectories of a group, and "
-            "winners are alike; leave it out"
+            f"learn.winners = true: {algorithm.name} compares the trajectories of a group, but "
+            "winners have equal outcomes; leave it out"
         )
     own, theirs = (terms_record(each.buffer.rewards, each.judges) for each in (config, origin))
     if own != theirs:
         raise ConfigError(
-            "buffer.rewards: recorded games keep the rewards that they were given; leave it out"
+            "buffer.rewards: recorded games keep their recorded rewards; leave it out"
         )
 
 
@@ -124,9 +124,9 @@ def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
         kept = origin.config.moves_kept
         if order.index(kept) < order.index(needed):
             raise ConfigError(
-                f"learner.algorithm.name = {config.learner.algorithm.name!r} needs sampling.moves "
-                f"= {needed!r}, and {origin.folder.root} was played with {kept!r}; give games that "
-                "were played so, or take another algorithm"
+                f"learner.algorithm.name = {config.learner.algorithm.name!r} requires "
+                f"sampling.moves = {needed!r}, but {origin.folder.root} has {kept!r}; give games "
+                f"recorded with {needed!r}, or choose another algorithm"
             )
 
 
@@ -134,7 +134,7 @@ def origin_of(folder: RunFolder) -> Origin:
     """Return a run with its current training games; raises `ConfigError` if it has none."""
     files = {f.path: whole_size(f.path) for f in folder.game_files() if f.purpose == "train"}
     if not any(files.values()):
-        raise ConfigError(f"RUN = {str(folder.root)!r}: has no training games; give a run that has")
+        raise ConfigError(f"RUN_DIR = {str(folder.root)!r}: no training games; give another run")
     return Origin(folder, load(str(folder.config)), files)
 
 
@@ -174,20 +174,20 @@ def _check_index(config: LearnRun, index: GroupIndex, line: str) -> None:
         if name not in index.opponents:
             known = ", ".join(sorted(each for each in index.opponents if "@" not in each))
             raise ConfigError(
-                f"learn.opponents.{number} = {name!r}: no game has it; games have {known}"
+                f"learn.opponents.{number} = {name!r}: not in these games; they have {known}"
             )
     if not index.train:
-        raise ConfigError(f"learn: nothing is left to train on ({line}); set filters wider")
+        raise ConfigError(f"learn: the filters leave no training data ({line}); relax them")
     if algorithm.needs_groups and largest == 1:
         raise ConfigError(
             f"learner.algorithm.name = {algorithm.name!r} compares the trajectories of a group, "
-            "and in these games each is alone in its group; take an algorithm that compares none, "
-            "or games with groups.size 2 or more"
+            "but in these games each group has only one; choose another algorithm, or games with "
+            "groups.size >= 2"
         )
     if largest > config.learner.batch_size:
         raise ConfigError(
-            f"learner.batch_size = {config.learner.batch_size}: a group of these games has "
-            f"{largest} trajectories; set it to at least that"
+            f"learner.batch_size = {config.learner.batch_size}: smaller than a group of {largest} "
+            f"trajectories; set it to at least {largest}"
         )
 
 
@@ -225,17 +225,17 @@ def read_offline(config: RunConfig, folder: RunFolder) -> OfflineData | None:
     skipped = Skipped()
     record = read_document(folder.offline, Offline, skipped)
     if record is None:
-        raise ConfigError(f"{folder.offline}: cannot be read; begin the run again")
+        raise ConfigError(f"{folder.offline}: unreadable; start the run again")
     if (known := record.pairs) is not None and _pairs(config).get("pairs") != known:
         raise ConfigError(
-            f"learn.pairs = {config.learn.pairs!r}: holds other pairs than when the run began; put "
-            "them back, or begin another run"
+            f"learn.pairs = {config.learn.pairs!r}: the pairs have changed since the run started; "
+            "restore them, or start another run"
         )
     data, _ = offline_data(config, [_again(row.run, row.files) for row in record.runs])
     if config.loop.steps > data.updates:
         raise ConfigError(
-            f"loop.steps = {config.loop.steps}: the games make {data.updates} updates in "
-            f"learn.epochs = {config.learn.epochs}; set loop.steps to at most that"
+            f"loop.steps = {config.loop.steps}: the games suffice for {data.updates} updates in "
+            f"learn.epochs = {config.learn.epochs}; set loop.steps to at most {data.updates}"
         )
     return data
 
@@ -245,7 +245,7 @@ def _again(root: str, files: Mapping[str, int]) -> Origin:
     paths = {folder.root / name: size for name, size in files.items()}
     for path, size in paths.items():
         if not path.is_file() or path.stat().st_size < size:
-            raise ConfigError(f"{path}: its games are not all there any more; bring them back")
+            raise ConfigError(f"{path}: recorded games are missing; restore them")
     return Origin(folder, load(str(folder.config)), paths)
 
 
@@ -257,7 +257,7 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
         if vocabularies[0] != vocabularies[1]:
             raise ConfigError(
                 f"model.name = {ours.name!r}: the games of {origin.folder.root} were played by "
-                f"{theirs.name!r}, whose tokens are others; give games of one model"
+                f"{theirs.name!r}, which has another tokenizer; give games of one model"
             )
     rewards = Rewards(origin.config.buffer.rewards, origin.config.judges)
     rows = read_shape(ours).vocabulary
@@ -272,16 +272,16 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
             tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
         ):
             raise ConfigError(
-                f"{origin.folder.root}: the ids of game {game.spec.game_id} are another "
-                f"tokenizer's than that of model.name = {ours.name!r}; give the model that played"
+                f"{origin.folder.root}: token ids of game {game.spec.game_id} do not match the "
+                f"tokenizer of model.name = {ours.name!r}; give the model that played"
             )
         is_read = is_read or bool(whole)
         try:
             return rewards.recorded(game)
         except KeyError as error:
             raise ConfigError(
-                f"{origin.folder.root}: game {game.spec.game_id} lacks rewards, or has "
-                f"others than its config names ({error}); put the run's own config.yaml back"
+                f"{origin.folder.root}: rewards of game {game.spec.game_id} do not match its "
+                f"config ({error}); restore the run's config.yaml"
             ) from None
 
     return Source(origin.files, trajectories, _judged(origin.folder, config, skipped))
@@ -297,11 +297,11 @@ def _judged(
     path = folder.root / judged.file
     place = f"learn.judged.file = {judged.file!r}"
     if not path.is_file():
-        raise ConfigError(f"{place}: no such file in {folder.root}; have a judge make it")
+        raise ConfigError(f"{place}: not found in {folder.root}; run unstable judge to create it")
     scores = read_scores(path, judged.term, skipped)
     if not scores:
         raise ConfigError(
-            f"learn.judged.term = {shown(judged.term)}: no score of it in {path}; name another"
+            f"learn.judged.term = {shown(judged.term)}: no scores in {path}; choose another term"
         )
     return frozenset(place for place, score in scores.items() if score >= judged.least)
 
@@ -312,8 +312,8 @@ def _line(counts: IndexCounts, skipped: Skipped, pairs: int) -> str:
         f"{counts.games:,} games",
         f"{counts.groups:,} groups of {counts.samples:,} samples",
         f"{counts.held_out:,} groups held out" if counts.held_out else "",
-        f"{counts.incomplete:,} incomplete groups left out" if counts.incomplete else "",
-        f"{counts.filtered:,} trajectories left out by filters" if counts.filtered else "",
+        f"{counts.incomplete:,} incomplete groups skipped" if counts.incomplete else "",
+        f"{counts.filtered:,} trajectories removed by filters" if counts.filtered else "",
         skipped.line,
     ]
     return " · ".join(filter(None, parts))

@@ -75,11 +75,11 @@ def machines_for(config: RunConfig) -> list[Machine]:
     if not config.cluster.is_joined:
         if "RAY_ADDRESS" in os.environ:
             status(
-                "note: RAY_ADDRESS is set and not used: a run has a Ray of its own, unless "
-                "cluster.address says auto (--ray_address auto)"
+                "note: RAY_ADDRESS is set but ignored: the run starts its own Ray cluster; to join "
+                "the existing one: --ray_address auto"
             )
         return [this_machine()]
-    from unstable.runtime.survey import machines_of  # Ray takes a second
+    from unstable.runtime.survey import machines_of  # importing Ray takes a second
 
     return machines_of(config, status)
 
@@ -126,17 +126,17 @@ def _remarks(game: GameConfig, field: str) -> Iterator[str]:
         yield f"{field}.env = {game.env!r}: TextArena's game {defect}"
     if not game.is_driven and ignores_seed(game):
         yield (
-            f"{field}.env = {game.env!r}: two games of one seed differ, so the games of a group "
-            "and evaluation's pairs are of different deals, and no run is repeated or resumed bit "
-            "for bit; draw from random, or from a generator that reset seeds"
+            f"{field}.env = {game.env!r}: two games of one seed differ: groups and evaluation "
+            "pairs get different deals, and runs are not reproducible; use the random module, or "
+            "a generator seeded in reset"
         )
     if (game.payoffs or game.info) and not game.is_driven and pays_losers(game):
         yield (
-            f"{field}.payoffs: a random game pays one seat less than another, whom the env itself "
-            "rewards less; look at the order of seats"
+            f"{field}.payoffs: in a random game, the seat with the lower payoff has the higher "
+            "env reward; check the order of seats"
         )
     if game.prompt == "compact" and (style := prompt_style(game).name) != game.prompt:
-        no_form = f"{game.key} has no such form and is put in the style {style!r}"
+        no_form = f"{game.key} has no compact form; its prompt style is {style!r}"
         yield f"{field}.prompt = 'compact': {no_form}"
 
 
@@ -147,15 +147,15 @@ def _where_taken(resolved: Resolved) -> str | None:
     if not listen.port:
         return None
     if not games:
-        unused = f"listen.port = {listen.port} is not used: no game's env is driver"
+        unused = f"listen.port = {listen.port} is unused: no game has env: driver"
         return f"{'listen':<9}{unused}"
-    return f"{'listen':<9}programs take {', '.join(games)} at http://{listen.host}:{listen.port}"
+    return f"{'listen':<9}drivers take {', '.join(games)} at http://{listen.host}:{listen.port}"
 
 
 def starting_adapter(config: RunConfig) -> str:
     """Return the shipped adapter's folder if it fits this model and a game, else "fresh"."""
     folder = LORA_FOLDER
-    if not os.access(folder.parent, os.W_OK):  # a checkout that others own
+    if not os.access(folder.parent, os.W_OK):  # a checkout of another user
         folder = cache_folder() / folder.name
     unpack_newer(LORA_FOLDER.with_suffix(".zip"), folder)
     if not folder.is_dir():
@@ -165,8 +165,8 @@ def starting_adapter(config: RunConfig) -> str:
     problem = misfit(folder, config.model)
     if problem is None:
         return str(folder)
-    # On stderr: what `unstable config` prints must stay YAML.
-    status(f"{folder} is not used, training starts fresh: {problem}")
+    # On stderr, since `unstable config` prints YAML on stdout.
+    status(f"{folder} is not used; training starts with a fresh adapter: {problem}")
     return "fresh"
 
 
@@ -233,8 +233,8 @@ def check_driven(config: RunConfig) -> None:
     for what, asked in needs_env.items():
         if asked:
             raise ConfigError(
-                f"{what}: a program outside plays games.{index}, {game.key}, which cannot be led "
-                "anywhere, nor be asked for its legal moves; choose another setting"
+                f"{what}: unsupported by games.{index}, {game.key}: an external driver plays it "
+                "and gives no positions or legal moves; choose another setting"
             )
     listen = config.listen
     if listen.token_env is not None:
@@ -242,7 +242,7 @@ def check_driven(config: RunConfig) -> None:
     for index in driven:
         if config.games[index].driver is None and not listen.port:
             raise ConfigError(
-                f"games.{index}.env = 'driver', but listen.port = 0: no program can take the game; "
+                f"games.{index}.env = 'driver', but listen.port = 0: no driver can take the game; "
                 "set listen.port, such as to 8100, or name the driver (driver:module:Class)"
             )
     if listen.port:
@@ -257,7 +257,7 @@ def check_free(host: str, port: int) -> None:
             trial.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"listen.port = {port}: cannot be listened at on {host} ({error}); choose another"
+                f"listen.port = {port}: cannot listen on {host} ({error}); choose another port"
             ) from None
 
 
@@ -294,11 +294,11 @@ def check_opponents_kl(config: RunConfig) -> None:
             of_teams = " in teams" if game.teams else ""
             why = f"games.{index}.seats = {game.seats}{of_teams}"
         elif not is_zero_sum(game):
-            why = f"{game.key} pays its seats more or less than 0 together"
+            why = f"the payoffs of {game.key} do not sum to 0"
         if why is not None:
             raise ConfigError(
-                f"learner.algorithm.kl_opponents = true: {why}; it is for games of two seats in "
-                "which one wins what the other loses; leave it out"
+                f"learner.algorithm.kl_opponents = true: {why}; it requires zero-sum games of two "
+                "seats; leave it out"
             )
 
 
@@ -316,5 +316,5 @@ def check_openings(config: RunConfig) -> None:
         if openings.moves[1] >= game.max_turns:
             raise ConfigError(
                 f"openings.moves = {openings.moves}: games.{index}.max_turns = {game.max_turns} "
-                "leaves no turn after them; make openings shorter"
+                "leaves no turn after the opening; shorten openings.moves"
             )

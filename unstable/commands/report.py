@@ -38,7 +38,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> None:
         if RunFolder(run_dirs[0]).tournament.is_file():
             place = str(run_dirs[0])
             again = command_line("unstable", "tournament", "--resume", place)
-            raise ConfigError(f"RUN_DIR = {place!r} holds a tournament; for its page: {again}")
+            raise ConfigError(f"RUN_DIR = {place!r} is a tournament; for its report run {again}")
     path = out or (RunFolder(run_dirs[0]).report if len(run_dirs) == 1 else SEVERAL)
     if out is not None or len(run_dirs) > 1:
         check_target(path, "--out")
@@ -64,7 +64,7 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
         make_report([folder.root], folder.report, tell)
     except (ConfigError, OSError, ValueError) as error:
         again = command_line("unstable", "report", folder.root)
-        line = f"no report was made ({error}); to try again: {again}"
+        line = f"the report failed ({error}); to retry: {again}"
         logger.exception(line)
         tell(one_line(line))
         return None

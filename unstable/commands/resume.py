@@ -66,19 +66,19 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
     folder = RunFolder(run_dir)
     place = f"--resume = {str(run_dir)!r}"
     if not folder.config.is_file():
-        raise ConfigError(f"{place} holds no config.yaml; give a folder that unstable train left")
+        raise ConfigError(f"{place} has no config.yaml; give the folder of a training run")
     folder.check_links()
     config = changed(folder, overrides)
     point = find_point(folder, place)
     state = point.state
     if point.version >= config.loop.steps and state.finalized and not state.evaluations:
         raise ConfigError(
-            f"loop.steps = {config.loop.steps}: the run has made {point.version} updates; "
-            "give --steps a higher number"
+            f"loop.steps = {config.loop.steps}: the run has already made {point.version} updates; "
+            f"set --steps above {point.version}"
         )
     with starting():
         offline = read_offline(config, folder)
-        # The run's own folder has its start; the original may be gone.
+        # The run's folder contains its start; the original may be deleted.
         started = config.updated({"model.init": "fresh", "learner.state": None})
         check(started)
         resolved = prepare(started, request_tokens=_request_tokens(folder))
@@ -112,10 +112,10 @@ def _request_tokens(folder: RunFolder) -> float | None:
 
 def _news(point: ResumePoint, aside: Path | None) -> Iterator[str]:
     for version in point.broken:
-        yield f"checkpoint {version} is not whole and is left out, with all that came after it"
+        yield f"checkpoint {version} is damaged and skipped, with everything recorded after it"
     if aside is not None:
-        yield f"all of that is kept in {aside}"
-    yield f"the run goes on from version {point.version}"
+        yield f"the skipped files are in {aside}"
+    yield f"the run resumes from version {point.version}"
 
 
 def changed(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
@@ -125,11 +125,11 @@ def changed(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
     for path in sorted(old.keys() | new.keys()):
         if old.get(path) != new.get(path) and not any(fnmatch(path, may) for may in MAY_CHANGE):
             raise ConfigError(
-                f"{path} = {new.get(path)!r}: cannot change in a run that goes on "
-                f"(it is {old.get(path)!r}); leave it out, or begin another with --fork"
+                f"{path} = {new.get(path)!r}: cannot change on resume (it is {old.get(path)!r}); "
+                "leave it out, or start another run with --fork"
             )
     if after.tracking.run_dir is not None:
-        raise ConfigError("tracking.run_dir: a run goes on in its own folder; leave it out")
+        raise ConfigError("tracking.run_dir: a resumed run keeps its folder; leave it out")
     return after
 
 
@@ -147,13 +147,13 @@ def find_point(folder: RunFolder, place: str) -> ResumePoint:
     broken: list[int] = []
     for version in reversed(folder.versions()):
         if not folder.state(version).exists():
-            continue  # never published, as its run ended before that; or pruned
+            continue  # pruned, or the run ended before publishing it
         state = read_whole(folder, version)
         if state is not None:
             return ResumePoint(state, tuple(broken))
         broken.append(version)
-    why = f"version {broken[0]} is not whole" if broken else "it ended before its first version"
-    raise ConfigError(f"{place}: there is nothing to go on from ({why}); begin it again")
+    why = f"version {broken[0]} is damaged" if broken else "it ended before its first version"
+    raise ConfigError(f"{place}: nothing to resume from ({why}); start the run again")
 
 
 def read_whole(folder: RunFolder, version: int) -> RunState | None:
@@ -212,7 +212,7 @@ def fork(
     folder = origin.checkpoint(version).resolve()
     if with_state and not (folder / LEARNERS_FILE).is_file():
         raise ConfigError(
-            f"--fork = {run_dir}@{version}: its optimizer is not kept any more (see "
+            f"--fork = {run_dir}@{version}: its optimizer state was deleted (see "
             "tracking.keep_checkpoints); add --fork_state false"
         )
     state = str(folder) if with_state else None
@@ -235,15 +235,15 @@ def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
     """Yield what the state of a learner lacks for another one, one line per problem."""
     old, new = kept.algorithm, wanted.algorithm
     if new.name != old.name:
-        yield f"learner.algorithm.name = {new.name!r}: the state is one of {old.name!r}"
+        yield f"learner.algorithm.name = {new.name!r}: the saved state is of {old.name!r}"
     of, to = _critic(old), _critic(new)
-    if to != of:  # its weights are the optimizer's too
-        yield f"learner.algorithm.critic.kind = {to!r}: the state is one of a run with {of!r}"
+    if to != of:  # the optimizer also updates its weights
+        yield f"learner.algorithm.critic.kind = {to!r}: the saved state has critic {of!r}"
     if new.uses_reference and not old.uses_reference:
         name = "kl_loss" if new.kl_loss else "kl_reward"
-        yield f"learner.algorithm.{name} = {getattr(new, name)}: the state has no reference"
+        yield f"learner.algorithm.{name} = {getattr(new, name)}: the saved state has no reference"
     if wanted.ema is not None and kept.ema is None:
-        yield f"learner.ema = {wanted.ema}: the state has no running mean of the weights"
+        yield f"learner.ema = {wanted.ema}: the saved state has no running mean of the weights"
 
 
 def _critic(algorithm: AlgorithmConfig) -> str | None:

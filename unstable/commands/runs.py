@@ -26,7 +26,7 @@ class Listed(NamedTuple):
     version: int
     versions: int | None
     score: str
-    age_s: float  # since anything was written
+    age_s: float  # since the last write
     tags: tuple[str, ...]
 
 
@@ -36,7 +36,7 @@ def runs(root: Path, tag: str | None = None) -> list[Listed]:
     Raises `ConfigError` for a missing folder.
     """
     if not root.is_dir():
-        raise ConfigError(f"FOLDER = {str(root)!r}: no such folder; give the one that holds runs")
+        raise ConfigError(f"FOLDER = {str(root)!r}: not found; give a folder with runs")
     found = sorted(_listed(root), key=lambda run: -run.age_s)
     found = [run for run in found if tag is None or tag in run.tags]
     if found:
@@ -50,7 +50,7 @@ def runs(root: Path, tag: str | None = None) -> list[Listed]:
 def _listed(root: Path) -> list[Listed]:
     found: list[Listed] = []
     for path in root.iterdir():
-        with contextlib.suppress(OSError):  # it disappears meanwhile, or is not readable
+        with contextlib.suppress(OSError):  # deleted meanwhile, or unreadable
             if (run := _read(RunFolder(path))) is not None:
                 found.append(run)
     return found
@@ -93,8 +93,8 @@ def _at(value: Any, *names: str) -> Any:
 def _score(folder: RunFolder) -> str:
     try:
         return newest_score(RunSummary.of(read_last_rows(folder.metrics, ROWS)))
-    except ConfigError:  # another release's: it is listed all the same
-        return "of another release"
+    except ConfigError:  # of another release, still listed
+        return "another release"
 
 
 def _cells(run: Listed) -> list[str]:

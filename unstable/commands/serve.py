@@ -71,7 +71,7 @@ def serve(
         for number in numbers:
             check_adapter(RunFolder(root or Path()).checkpoint(number))
         resolved = prepare(for_one_game(given, GameConfig(), []), learner=False)
-    from unstable.serving.server import Server  # web server and framework
+    from unstable.serving.server import Server  # imports the web framework
 
     server = Server(None, options.host, options.port, "--port")  # first, as the port may be taken
     show_plan(resolved)
@@ -86,8 +86,8 @@ def _token(options: ServeOptions) -> str | None:
     if name is None:
         if not is_loopback(options.host):
             raise ConfigError(
-                f"--host = {shown(options.host)}: whoever reaches this machine could call it; "
-                "export a token and name its variable by --token_env, or leave --host out"
+                f"--host = {shown(options.host)}: open to the network without a token; export one "
+                "and name its variable with --token_env, or leave --host out"
             )
         return None
     return read_token(name, "--token_env")
@@ -123,9 +123,9 @@ async def _serve(
         try:
             key = '"any"' if token is None else f"os.environ[{options.token_env!r}]"
             print(f"serving {', '.join(seat.models())} at {server.url}/v1")
-            print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C ends it', flush=True)
+            print(f'OpenAI(base_url="{server.url}/v1", api_key={key}); Ctrl-C stops it', flush=True)
             await seat.died.wait()
-            raise RunFailedError(f"the engine has died ({seat.why})")
+            raise RunFailedError(f"the engine died ({seat.why})")
         finally:
             await server.close()
             print(served_line(seat.counts), flush=True)
@@ -159,10 +159,10 @@ async def _seat(
 
 def served_line(counts: "RequestCounts") -> str:
     """Return a line on what was served: counts of requests and tokens."""
-    others = {"refused": counts.refused, "left": counts.left, "failed": counts.failed}
+    others = {"rejected": counts.refused, "aborted": counts.left, "failed": counts.failed}
     more = [f"{number:,} {how}" for how, number in others.items() if number]
     return (
         f"served {counts.answered:,} of {counts.asked:,} requests"
         + (f" ({', '.join(more)})" if more else "")
-        + f": {counts.prompt_tokens:,} tokens of prompts, {counts.sampled_tokens:,} sampled"
+        + f": {counts.prompt_tokens:,} prompt tokens, {counts.sampled_tokens:,} sampled tokens"
     )

@@ -49,10 +49,10 @@ def make_folder(
         again = config.updated({"tracking.run_dir": None})
         folder.config.write_text(dump(again), encoding="utf-8")
     except FileExistsError:
-        raise ConfigError(f"{field} exists; give a folder that does not exist yet") from None
+        raise ConfigError(f"{field} already exists; give a new folder") from None
     except OSError as error:
         raise ConfigError(
-            f"{field} cannot be made ({error.strerror}); give a folder that you may write to"
+            f"{field} cannot be created ({error.strerror}); give a writable folder"
         ) from None
     return folder
 
@@ -119,7 +119,7 @@ def starting() -> Iterator[None]:
 
     lines = Lines(show)
     lines.patience_s = FIRST_S / 2
-    lines.phase("starting: checking what is asked for")
+    lines.phase("starting: checking the config")
     with lines.refreshing():
         yield
 
@@ -151,7 +151,7 @@ def failures_logged(folder: RunFolder, process: str) -> Iterator[None]:
     except Exception as error:
         log.exception("the run failed")
         is_there = folder.root.is_dir()
-        why = _first_line(error) if is_there else f"{folder.root} is gone, with all that was in it"
+        why = _first_line(error) if is_there else f"the run's folder {folder.root} was deleted"
         raise RunFailedError(f"{why}; details in {folder.log(process)}") from error
 
 
@@ -169,7 +169,7 @@ def at_work(folder: RunFolder, component: str, *, light: bool = False) -> Iterat
 def _first_line(error: Exception) -> str:
     if isinstance(error, RunFailedError):
         return str(error)
-    cause = getattr(error, "cause", None) or error  # Ray wraps an error of another process
+    cause = getattr(error, "cause", None) or error  # Ray wraps errors of other processes
     said = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {said[0]}" if said else type(cause).__name__
 
@@ -222,7 +222,7 @@ def run_to_end(
         if cancel is not None and not first:
             cancel()
         once = first and f" once {first} is finished"
-        show(f"{name}: the run ends in order{once}; a second one ends it now")
+        show(f"{name}: the run stops cleanly{once}; a second signal stops it at once")
 
     async def cancelled_by_signals() -> T:
         nonlocal cancel
@@ -260,12 +260,12 @@ def _run(main: Coroutine[Any, Any, T], interrupt: Callable[[], None]) -> T:
 @contextlib.contextmanager
 def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
     """Call the handler on SIGTERM, Ctrl-C and SIGHUP within the context, unless ignored (nohup)."""
-    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+    if threading.current_thread() is not threading.main_thread():  # only it sets handlers
         yield
         return
 
     def heard(number: int, frame: object) -> None:
-        if number == signal.SIGHUP:  # shell and system may both send it, and more than once
+        if number == signal.SIGHUP:  # shell and system may each send it, repeatedly
             signal.signal(number, signal.SIG_IGN)
             _leave_terminal()
         handler(number, frame)
@@ -286,7 +286,7 @@ def _leave_terminal() -> None:
     """Redirect the output of a closed terminal to nowhere, so that printing is no error."""
     with open(os.devnull, "r+b") as nowhere:
         for descriptor in (0, 1, 2):
-            with contextlib.suppress(OSError):  # it is closed
+            with contextlib.suppress(OSError):  # closed
                 look = select.poll()
                 look.register(descriptor, 0)
                 is_terminal = stat.S_ISCHR(os.fstat(descriptor).st_mode)

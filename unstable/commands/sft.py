@@ -73,7 +73,7 @@ def sft(config: SFTRun, command: str = "unstable sft") -> RunFolder:
     config = settle(config)
     check_data(config)
     _check_zip(config)
-    model_path(config.model)  # unpacks the embedded weights once, before many processes do
+    model_path(config.model)  # unpacks embedded weights once, before processes start
     tokenizer = load_tokenizer(config.model)
     sides = split_by_prompt(gather_examples(config, tokenizer), config.sft.held_out, config.seed)
     if not sides[0]:
@@ -96,8 +96,7 @@ def resume(run_dir: Path) -> RunFolder:
     folder = RunFolder(run_dir)
     if not (folder.config.is_file() and folder.examples.is_file()):
         raise ConfigError(
-            f"--resume = {str(run_dir)!r}: holds no {folder.examples.name}; "
-            "give a folder that unstable sft left"
+            f"--resume = {str(run_dir)!r}: no {folder.examples.name}; give the folder of an sft run"
         )
     folder.check_links()
     with starting():
@@ -156,7 +155,7 @@ def _run(resolved: Resolved, folder: RunFolder, task: FineTuning) -> None:
     )
     ending: Ending = "failed"
     reason = ""
-    counts = {"to train on": len(task.train), "held out": len(task.held_out)}
+    counts = {"for training": len(task.train), "held out": len(task.held_out)}
     tracker.print(f"{folder.root} · " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     try:
         with tracker.refreshing(), failures_logged(folder, "sft"):
@@ -174,7 +173,7 @@ def _run(resolved: Resolved, folder: RunFolder, task: FineTuning) -> None:
         ending = "interrupted"
         if folder.versions():
             again = command_line("unstable", "sft", "--resume", folder.root)
-            tracker.print(f"interrupted; to go on: {again}")
+            tracker.print(f"interrupted; to resume: {again}")
         raise
     except (ConfigError, RunFailedError) as error:
         reason = one_line(str(error))
@@ -194,12 +193,12 @@ def _newest_whole(folder: RunFolder) -> int:
         if is_whole(folder.checkpoint(number)):
             version = number
             break
-        status(f"checkpoint {number} is not whole and is left out, with all that came after it")
+        status(f"checkpoint {number} is damaged and deleted, with everything recorded after it")
         shutil.rmtree(folder.checkpoint(number))
     epochs = [row[EPOCH] for row in read_rows(folder.metrics) if HELD_OUT_LOSS in row]
     if epochs != list(range(len(epochs))):
         raise ConfigError(
-            f"{folder.metrics}: the row of an epoch is damaged or missing; begin the run again"
+            f"{folder.metrics}: the row of an epoch is damaged or missing; start the run again"
         )
     return version
 
@@ -215,7 +214,7 @@ async def run_fine_tuning(
     is_enough: Callable[[Sequence[Row]], bool] = lambda rows: False,
 ) -> Row:
     """Run `fine_tune` in the processes of a run; `evaluate` plays a version on actors."""
-    from unstable.runtime.processes import processes  # Ray takes a second
+    from unstable.runtime.processes import processes  # importing Ray takes a second
 
     config = resolved.config
     started = processes(config, resolved.plan, folder, tracker.phase, say=tracker.print)

@@ -68,7 +68,7 @@ _LEARNER = {
     "final_rate": 0.0,
     "decay_fraction": 1.0,
     "warmup_steps": 4,
-    "ema": 0.98,  # the mean of the last steps' weights is tested and kept
+    "ema": 0.98,  # the running mean of the weights is tested and kept
     "max_kl": None,
     "state": None,
     "num": 1,
@@ -97,7 +97,7 @@ def taught(resolved: Resolved) -> Resolved:
         _make(teaching, examples, place)
     elif _adapter_of(place) is not None:
         names = ", ".join(game.key for game in games)
-        status(f"the model begins from {place}, where it was taught the form of answers in {names}")
+        status(f"the model starts from {place}, trained on the answer format of {names}")
     start = _adapter_of(place)
     if start is None:
         return resolved
@@ -144,7 +144,7 @@ def _key(config: RunConfig, examples: Sequence[Example]) -> str:
     try:
         stats = [(path.name, path.stat()) for path in weight_files(config.model)]
         files = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-    except ConfigError:  # in other files than safetensors
+    except ConfigError:  # weights are not in safetensors files
         files = []
     what = {
         "model": [model_path(config.model), sorted(files), config.model.model_dump()],
@@ -186,7 +186,7 @@ def _make(config: RunConfig, examples: Sequence[Example], place: Path) -> None:
                 write_adapter(read_adapter(folder.checkpoint(version), "start"), kept)
                 spent = duration(time.monotonic() - began)
                 status(
-                    f"taught in {spent}: legal moves {_shares(row)}; the start is kept in {place}"
+                    f"answer format trained in {spent}: legal moves {_shares(row)}; kept in {place}"
                 )
             write_whole(kept / _NOTE_FILE, json.dumps(row).encode())
 
@@ -211,7 +211,7 @@ async def _ask_average(
     folder: RunFolder, config: RunConfig, actors: Sequence[Actor], version: int
 ) -> Row:
     """Measure legal moves of the weights' running mean, which replaces the version's weights."""
-    from unstable.models.checkpoint import read_average  # which loads torch
+    from unstable.models.checkpoint import read_average  # imports torch
 
     place = folder.checkpoint(version)
     write_adapter(read_average(place), place)
@@ -274,12 +274,12 @@ class _Lesson:
         status(line)
 
     def phase(self, name: str) -> None:
-        what = "asking the model for moves" if name == "playing" else name
+        what = "testing the model's moves" if name == "playing" else name
         self.lines.phase(f"before training: {what}")
 
     def log_step(self, row: Row) -> None:
         step, loss = row["version"], number(row["learn/loss"])
-        self.lines.phase(f"teaching the form of answers · step {step} · loss {loss}")
+        self.lines.phase(f"training the answer format · step {step} · loss {loss}")
 
     def log_refusals(self, update: Update) -> None:
         pass
@@ -287,13 +287,13 @@ class _Lesson:
     def log_epoch(self, row: Row) -> None:
         if row[EPOCH]:
             step = row["version"]
-            status(f"teaching the form of answers: legal moves {_shares(row)} after step {step}")
+            status(f"training the answer format · step {step} · legal moves {_shares(row)}")
             self._warn(min(_legal(row).values()), int(step or 0))
         elif not _is_enough([row]):
             status(
-                f"{self._model} does not know the form of answers (legal moves: {_shares(row)}): "
-                "it is taught it first, by random legal moves, for ten minutes at most; "
-                "--init fresh leaves that out"
+                f"{self._model} does not know the answer format (legal moves: {_shares(row)}): "
+                "it first trains on random legal moves, at most 10 minutes; "
+                "--init fresh skips it"
             )
 
     def _warn(self, legal: float, step: int) -> None:
@@ -305,5 +305,5 @@ class _Lesson:
             status(
                 f"legal moves have not risen above {100 * self._best:.0f} % in {STUCK} steps: the "
                 "model may be too small for this game; `unstable world` makes a tiny model that "
-                "knows it, `unstable sft` teaches your own examples"
+                "knows its rules, `unstable sft` trains on your own examples"
             )

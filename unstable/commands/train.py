@@ -102,7 +102,7 @@ def _run(
     reason, shown = "", True
     try:
         with tracker.refreshing(), failures_logged(folder, "loop"):
-            ready_weights(resolved.config.model, tracker.phase)  # once, before many processes do
+            ready_weights(resolved.config.model, tracker.phase)  # once, before processes start
             training = _train(
                 resolved.config, resolved.plan, folder, tracker, interrupt, state, offline, loop
             )
@@ -134,7 +134,7 @@ async def _train(
     offline: OfflineData | None,
     loop: Loop,
 ) -> str:
-    from unstable.runtime.processes import processes  # Ray takes a second
+    from unstable.runtime.processes import processes  # importing Ray takes a second
 
     started = processes(config, plan, folder, tracker.phase, tracker.waits, tracker.print)
     async with started as (actors, learner, joined):

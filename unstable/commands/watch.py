@@ -38,7 +38,7 @@ class Watched:
         self._config: RunConfig = load(str(folder.config), {})
         self._summary = RunSummary()
         self._skipped = Skipped()
-        self._read_of: tuple[int, int] | None = None  # the time and size of the rows' file
+        self._read_of: tuple[int, int] | None = None  # mtime and size of metrics.jsonl
         self.view = self._read()
 
     def refresh(self) -> None:
@@ -60,15 +60,15 @@ class Watched:
             view = RunView.read(status["view"], self._config, self._newest(), seconds)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"RUN_DIR = {str(folder.root)!r}: its state.json shows no dashboard; give a "
+                f"RUN_DIR = {str(folder.root)!r}: its state.json has no dashboard; give a "
                 "run of unstable train"
             ) from error
         view.notice = self._skipped.line or view.notice
         if not is_running:
             view.phase = view.phase._replace(name=condition.word)
-            view.engine, view.actors, view.machine = {}, {}, {}  # of its last second
+            view.engine, view.actors, view.machine = {}, {}, {}  # outdated values
             parts = [condition.line, condition.next]
-            if condition.word == "failed":  # why is long, and the line is cut at its end
+            if condition.word == "failed":  # a long reason may be cut off, so it is last
                 parts = [condition.word, condition.next, condition.why]
             view.notice = " · ".join(filter(None, [*parts, self._skipped.line]))
             view.alarm = "" if condition.wrong else view.alarm
@@ -111,7 +111,7 @@ def watch(run_dir: Path, *, once: bool = False) -> None:
     except Terminated:
         raise
     except KeyboardInterrupt:
-        pass  # as good as q
+        pass  # same as q
 
 
 @contextlib.contextmanager

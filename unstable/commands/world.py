@@ -48,7 +48,7 @@ LOOK_EVERY = 100
 """Steps between checks of what is learned."""
 _LOOKED_AT = 100  # examples of each kind per check; 1,000 at the end
 _AT_ONCE = 32  # examples scored in one batch
-_COOLING = 10  # 1/10 of the steps so far follow with a falling rate, once enough is learned
+_COOLING = 10  # 1/10 of the steps so far follow with a falling rate
 _WARMUP = 50
 _IGNORED = -100
 
@@ -57,8 +57,8 @@ class Learned(NamedTuple):
     """Measures of what a model has learned, averaged over examples."""
 
     legal: float  # total probability of legal answers
-    divergence: float  # KL of an even choice of the legal moves to the model's, nats
-    right: list[float]  # share of questions answered rightly, by kind
+    divergence: float  # KL(uniform over legal moves || model), nats
+    right: list[float]  # share of questions answered correctly, by kind
 
     def suffices(self, wanted: WorldConfig) -> bool:
         """Return whether the measures reach the config's thresholds."""
@@ -69,8 +69,8 @@ class Learned(NamedTuple):
         """Return the measures in one line."""
         seen = ", ".join(f"{each:.1%}" for each in self.right) or "none"
         return (
-            f"legal answers {self.legal:.1%}, KL of an even choice of the legal moves to its own "
-            f"{self.divergence:.3f} nats; questions answered rightly: {seen}"
+            f"legal answers {self.legal:.1%}, KL(uniform over legal moves || model) "
+            f"{self.divergence:.3f} nats; questions answered correctly: {seen}"
         )
 
 
@@ -104,11 +104,11 @@ def make_world(config: WorldRun) -> Path:
     )
     interrupted = learn(model, world, config)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(out) as folder, contextlib.redirect_stderr(io.StringIO()):  # bars
+    with new_folder(out) as folder, contextlib.redirect_stderr(io.StringIO()):  # hides bars
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     if interrupted is not None:
-        print(f"interrupted: the model as it was by then is in {out}")
+        print(f"interrupted: the partly trained model is in {out}")
         raise interrupted
     print(measured(model, world, 1000).text())
     for game in config.games if config.world.score_games else ():
@@ -123,11 +123,11 @@ def _check(config: WorldRun, out: Path) -> None:
         check_game(game, f"games.{index}")
         check_world(game, f"games.{index}")
     if out.exists() or out.is_symlink():
-        raise ConfigError(f"world.out = {config.world.out!r} exists; give a folder that does not")
+        raise ConfigError(f"world.out = {config.world.out!r} already exists; give a new folder")
     if config.world.hidden % (2 * config.world.heads):
         raise ConfigError(
-            f"world.hidden = {config.world.hidden} is no multiple of 2 x world.heads = "
-            f"{2 * config.world.heads}; set world.hidden to one"
+            f"world.hidden = {config.world.hidden}: not a multiple of 2 x world.heads; "
+            f"set it to a multiple of {2 * config.world.heads}"
         )
 
 
@@ -158,12 +158,12 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
     optimizer = torch.optim.AdamW(
         model.parameters(), settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
-    torch.set_num_threads(1)  # rounds alike on any number of cores, and is as fast at this size
+    torch.set_num_threads(1)  # same rounding on any machine; as fast at this size
     model.train()
     began, enough, end = time.monotonic(), settings.steps, settings.steps
     interrupts: list[KeyboardInterrupt] = []
 
-    def note(number: int, _: object) -> None:  # the second signal ends it
+    def note(number: int, _: object) -> None:  # a second signal stops at once
         interrupts.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated())
         if len(interrupts) > 1:
             raise interrupts[0]
@@ -182,7 +182,7 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
             if step + 1 == ESTIMATE_AFTER:
                 seconds = (time.monotonic() - began) / ESTIMATE_AFTER * settings.steps
                 status(
-                    f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C keeps what is"
+                    f"{settings.steps:,} steps take about {duration(seconds)}; Ctrl-C stops early"
                 )
             if interrupts or step + 1 == end:
                 break
@@ -190,7 +190,7 @@ def learn(model: Any, world: World, config: WorldRun) -> KeyboardInterrupt | Non
             if looks and measured(model, world, _LOOKED_AT).suffices(settings):
                 enough = step + 1
                 end = min(settings.steps, enough + max(1, enough // _COOLING))
-                status(f"enough is learned at step {enough:,}; {end - enough} more to settle")
+                status(f"targets reached at step {enough:,}; {end - enough} final steps follow")
     model.eval()
     return interrupts[0] if interrupts else None
 

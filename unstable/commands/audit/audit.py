@@ -51,7 +51,7 @@ class Audit:
     terminal: Terminal
     differences: list[ReplayDifference] = field(default_factory=list)
     same: int = 0  # turns of local models with equal tokens
-    rounded: list[float] = field(default_factory=list)  # how far off the others were
+    rounded: list[float] = field(default_factory=list)  # rounding gaps of the other turns
 
     async def run(self) -> None:
         """Play the game and collect `differences`, sorted by turn."""
@@ -77,13 +77,13 @@ class Audit:
         recorded = self.found.result
         for then, now in zip(recorded.turns, played.turns, strict=False):
             if then.invalid != now.invalid:
-                what = "accepted the action" if then.invalid else "refused the action"
-                self.differences.append(ReplayDifference(then.index, f"the env has {what} now"))
+                what = "accepts the action" if then.invalid else "rejects the action"
+                self.differences.append(ReplayDifference(then.index, f"the env now {what}"))
         if self.differences:
             return
         end = len(recorded.turns)
         if len(played.turns) != end:
-            what = f"the game is over after {len(played.turns)} turns, in the record after {end}"
+            what = f"number of turns: recorded {end}, now {len(played.turns)}"
             self.differences.append(ReplayDifference(len(played.turns), what))
             return
         for name in OUTCOME:
@@ -97,7 +97,7 @@ class Audit:
         """Act as every seat's player: return the recorded answer, and compare its observation."""
         turns = self.found.result.turns
         if game.turns >= len(turns):
-            raise LeftError(self.found.result.reason)  # ends like a game that was cut off there
+            raise LeftError(self.found.result.reason)  # end like the truncated record
         turn = turns[game.turns]
         note = ""
         if what := self._unseen(observation, turn):
@@ -115,10 +115,10 @@ class Audit:
     def _unseen(self, observation: Observation, turn: Turn) -> str:
         """Return how an observation differs from the recorded one; empty if it does not."""
         if observation.seat != turn.seat:
-            return f"seat {observation.seat} is to move, in the record seat {turn.seat}"
+            return f"the seat to move: recorded {turn.seat}, now {observation.seat}"
         recorded = turn.answer
         if recorded.sampled is not None and recorded.sampled.prompt_cut:
-            return ""  # its oldest events are left out there: the prompt's ids are compared
+            return ""  # without its oldest events: the prompt's ids are compared
         forms = (prompt_style(self.found.game).render(observation), observation_text(observation))
         if recorded.observation in forms:
             return ""
@@ -133,7 +133,7 @@ class Audit:
         then, now = turn.answer, await self._player(turn).act(observation, game, seed)
         if then.sampled is None or now.sampled is None:
             if now.action == then.action:
-                return "answers the same again"
+                return "same answer again"
             self._differ(turn, f"{who}: recorded {then.action!r}, now {now.action!r}")
         elif now.sampled.prompt_ids != then.sampled.prompt_ids:
             self._differ(turn, "the prompt's tokens")
@@ -142,12 +142,12 @@ class Audit:
                 self._differ(turn, what)
                 return ""
             self.same += 1
-            return "the same tokens again"
+            return "same tokens again"
         elif (gap := await self._gap(who, then.sampled, now.sampled, seed)) is not None:
             self.rounded.append(gap)
-            return f"other tokens, by rounding ({gap:.1g})"
+            return f"other tokens, within rounding ({gap:.1g})"
         else:
-            self._differ(turn, f"{who} answered {then.text!r}, and now {now.text!r}")
+            self._differ(turn, f"{who}: recorded {then.text!r}, now {now.text!r}")
         return ""
 
     def _misread(self, then: Answer, now: Answer) -> str:
@@ -194,7 +194,7 @@ class Audit:
         config, engine = self.served.config, self.served.engine
         assert engine is not None, "a model has answered"
         if self.served.players.is_constrained(self.found.result.spec.purpose):
-            return None  # each of its requests has a seed of its own
+            return None  # each request has its own seed
         opponent = config.fixed_opponents.get(self.again[who].name)
         return await rounding(
             engine,
@@ -214,7 +214,7 @@ class Audit:
         count = len(self.found.result.turns)
         who, action = f"{turn.player} (seat {turn.seat})", turn.answer.action
         line = f"turn {turn.index + 1} of {count}: {who} {action}"
-        notes = [*(["refused as invalid"] if turn.invalid else []), *([note] if note else [])]
+        notes = [*(["rejected as invalid"] if turn.invalid else []), *([note] if note else [])]
         self.terminal.show(" · ".join([line, *notes]))
 
 
@@ -241,7 +241,7 @@ def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
     if opponent is None:
         return "the config does not name it"
     repeats = opponent.kind in ("random", "expert", "rules")
-    return None if repeats else f"a player of kind {opponent.kind} may answer otherwise"
+    return None if repeats else f"a player of kind {opponent.kind} may answer differently"
 
 
 def _first_difference(then: str, now: str) -> tuple[str, str]:
@@ -274,7 +274,7 @@ async def rounding(
     """
     pairs = enumerate(zip(then.token_ids, now.token_ids, strict=False))
     place = next((index for index, (one, other) in pairs if one != other), None)
-    if place is None:  # one only extends the other, which no token decides
+    if place is None:  # one answer extends the other
         return None
     drawn = _number(then, place, seed)
     if drawn is None:
@@ -310,7 +310,7 @@ def distance(
 
 def _number(answer: SampledTokens, place: int, seed: int) -> float | None:
     """Return the number that decided the token at a place of an answer; None if inserted."""
-    from unstable.engines.embedded.sampling import uniforms  # torch takes seconds
+    from unstable.engines.embedded.sampling import uniforms  # imports torch
 
     begun = 0
     for index, segment in enumerate(answer.segments):

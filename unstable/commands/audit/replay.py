@@ -56,11 +56,11 @@ def audit(found: FoundGame) -> bool:
     made = run_to_end(main())
     terminal.show()
     for reason in again.reasons:
-        terminal.show(f"not asked again: {reason}")
+        terminal.show(f"not repeated: {reason}")
     if made.differences:
         turn, what = made.differences[0]
         where = f"turn {turn + 1}" if turn < len(found.result.turns) else "the end"
-        terminal.show(f"It differs at {where}: {what}")
+        terminal.show(f"The replay differs at {where}: {what}")
         return False
     terminal.show(_agreement(made))
     return True
@@ -70,11 +70,11 @@ def _agreement(made: Audit) -> str:
     """Return a line on the agreement, and on the number of turns that were sampled again."""
     result = made.found.result
     outcomes = ", ".join(f"{outcome:+g}" if outcome else "0" for outcome in result.outcomes)
-    line = f"The same: {len(result.turns)} turns, outcome {outcomes}"
+    line = f"Identical: {len(result.turns)} turns, outcome {outcomes}"
     count = made.same + len(made.rounded)
     if not count:
         return line
-    line += f"; {made.same} of {count} turns of models sampled the same tokens again"
+    line += f"; {made.same} of {count} model turns sampled the same tokens again"
     if made.rounded:
         line += f", the others differ by rounding ({max(made.rounded):.1g} at most)"
     return line
@@ -106,14 +106,14 @@ def _again(found: FoundGame) -> Again:
         ):
             reasons.append(f"turn {turn.index + 1}: its prompt was cut to fit, and is not compared")
     if found.result.fork and not found.result.spec.member:
-        reasons.append(f"turns 1 to {found.result.fork}: they were played in another game")
+        reasons.append(f"turns 1 to {found.result.fork}: played in another game")
     return Again(players, opponents, models, reasons)
 
 
 def _no_model(found: FoundGame, player: PlayerId) -> str | None:
     """Return why a local model cannot answer again; None if it can."""
     if found.config.actors.engine != "embedded":
-        return f"the engine was {found.config.actors.engine}, which repeats up to rounding only"
+        return f"the engine was {found.config.actors.engine}, which repeats only up to rounding"
     if player.version is not None and player.version not in found.folder.versions():
         return f"its checkpoint is no longer in {found.folder.checkpoints}"
     opponent = found.config.fixed_opponents.get(player.name)
@@ -148,13 +148,13 @@ def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command
     """
     result, turns = found.result, len(found.result.turns)
     if not 1 <= change.turn <= turns:
-        raise ConfigError(f"--from = {change.turn}: the game has the turns 1 to {turns}")
+        raise ConfigError(f"--from = {change.turn}: out of range; use 1 to {turns}")
     own = point_of_view(result) if change.seat is None else change.seat
     if own >= found.game.seats:
-        raise ConfigError(f"--seat = {own}: the game has the seats 0 to {found.game.seats - 1}")
+        raise ConfigError(f"--seat = {own}: out of range; use 0 to {found.game.seats - 1}")
     given = with_game(str(found.folder.config), found.game, UNDECIDED, fields)
     if given.games[0].key != result.spec.env:
-        raise ConfigError("games.0: a game that goes on keeps its env and name; leave them out")
+        raise ConfigError("games.0: a continued game keeps its env and name; leave them out")
     seats, opponents = [], []
     for place, seat in enumerate(result.spec.seats):
         if place == own and change.player == ME:
@@ -199,7 +199,7 @@ def _sits(
         option = "--with" if is_own else "--opponent"
         return player_of(found.config, word, option)[:2]
     if before == PERSON:
-        raise ConfigError("--opponent is missing: a person played there; say who plays on")
+        raise ConfigError("--opponent is missing: a person played there; name a new player")
     if before.version is None:
         return player_of(found.config, before.name, "--opponent")[:2]
     opponent = as_opponent(found.folder, before.version)

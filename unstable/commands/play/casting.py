@@ -29,7 +29,7 @@ PERSON = PlayerId("person")
 """The player at the terminal, in specs and files."""
 FEW = {"actors.num": 1, "actors.games_in_flight": 8}
 """Engine settings of one game, whose votes and scores are concurrent requests."""
-_MOST_TOKENS = 60  # of an answer whose tokens are listed
+_MOST_TOKENS = 60  # listed tokens of an answer
 
 
 def game_of(config: RunConfig, name: str | None) -> GameConfig:
@@ -39,7 +39,7 @@ def game_of(config: RunConfig, name: str | None) -> GameConfig:
     """
     if name is None:
         return config.games[0]
-    vetted = {each.config.env: each.config for each in reversed(PACK)}  # of several the first
+    vetted = {each.config.env: each.config for each in reversed(PACK)}  # the first of several
     return (vetted | config.game_by_key).get(name) or GameConfig(env=name)
 
 
@@ -84,7 +84,7 @@ def player_of(
         opponent = as_opponent(run[0], version)
         return PlayerId(opponent.key), opponent, version
     hint = nearest(word, [*known, BASE.name])
-    raise ConfigError(f"{option} = {shown(word)}: no player and no run's folder; {hint}, or a RUN")
+    raise ConfigError(f"{option} = {shown(word)}: unknown player; {hint}, or a RUN_DIR")
 
 
 def for_one_game(
@@ -119,11 +119,11 @@ class PlayerSource(NamedTuple):
     async def probabilities(self, player: PlayerId, asked: OpponentTurn) -> list[str]:
         """Return lines with a model's probabilities of actions, or of the tokens it sampled."""
         if self.engine is None or asked.answer.sampled is None:
-            return [f"{player} is no local model: it has no probabilities."]
+            return [f"{player} is not a local model and has no probabilities."]
         (prompts,) = self.players.prompts.values()
         sampled = asked.answer.sampled
         if asked.moves and not (prompts.style.reasoning or prompts.style.opened):
-            with contextlib.suppress(ConfigError, ValueError):  # it cannot write a move
+            with contextlib.suppress(ConfigError, ValueError):  # the model cannot write a move
                 found = await self._of_actions(player, sampled.prompt_ids, asked.moves)
                 return [f"{player} in its last turn, at temperature 1:", *found]
         pairs = zip(sampled.scored_ids, sampled.logprobs, strict=True)
@@ -133,7 +133,7 @@ class PlayerSource(NamedTuple):
         ]
         left_out = sampled.num_scored - len(tokens)
         more = [f"  and {left_out} more"] if left_out else []
-        head = f"{player} in its last turn, the tokens that it sampled:"
+        head = f"{player} in its last turn, sampled tokens:"
         return [head, *tokens, *more]
 
     async def _of_actions(
@@ -167,7 +167,7 @@ async def served(
     from unstable.runtime.local import LocalActor
 
     disable_progress_bar()  # its bars would break the output
-    torch.set_num_threads(1)  # as in an actor: the same numbers come out
+    torch.set_num_threads(1)  # same numbers as in an actor
     actor = await LocalActor.start(config, folder, folder.log("engine"))
     try:
         yield PlayerSource(config, actor.collector.players, actor.engine)

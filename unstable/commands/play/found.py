@@ -44,7 +44,7 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
     folder = existing_run(root)
     place = f"RUN_DIR = {str(folder.root)!r}"
     if purpose not in (None, "train", "eval"):
-        raise ConfigError(f"--purpose = {purpose!r}: give train or eval")
+        raise ConfigError(f"--purpose = {purpose!r}: unknown; use train or eval")
     if version == "best":
         version = checkpoint_of(folder, version)
     skipped = Skipped()
@@ -57,29 +57,29 @@ def find(root: Path, game: int, purpose: str | None, version: Version | None) ->
         status(skipped.line)
     if not places:
         if purpose is None and version is None:
-            raise ConfigError(f"{place} holds no recorded games; give a run that has played some")
+            raise ConfigError(f"{place} has no recorded games; give a run that has some")
         options = {"--purpose": purpose, "--version": version}
         given = ", ".join(
             f"{name} = {value}" for name, value in options.items() if value is not None
         )
-        raise ConfigError(f"{given}: {place} holds no such games; leave out what limits them")
+        raise ConfigError(f"{given}: no such games in {place}; leave the filters out")
     meant = [each for each in places if each.game == game]
     if purpose is None:
         meant = [each for each in meant if each.file.purpose == "train"] or meant
     if len(meant) != 1:
         numbers = [place.game for place in places]
-        known = f"their numbers are from {min(numbers)} to {max(numbers)}"
-        why = _several(meant) if meant else f"no such recorded game; {known}"
+        known = f"use a number from {min(numbers)} to {max(numbers)}"
+        why = _several(meant) if meant else f"not recorded; {known}"
         raise ConfigError(f"GAME = {game}: {why}")
     config = load(str(folder.config))
     try:
         result = read_game_at(meant[0])
     except DamagedError as error:
         where = f"{meant[0].file.path}, byte {meant[0].offset}"
-        raise ConfigError(f"GAME = {game}: its record is damaged ({where}: {error})") from None
+        raise ConfigError(f"GAME = {game}: damaged record ({where}: {error})") from None
     if result.spec.env not in config.game_by_key:
         hint = nearest(result.spec.env, list(config.game_by_key))
-        raise ConfigError(f"{folder.config}: no game {result.spec.env!r} is in it; {hint}")
+        raise ConfigError(f"{folder.config}: game {result.spec.env!r} not found; {hint}")
     found = FoundGame(folder, config, result)
     check_env(found.game, "games", "its record is in the report: unstable report RUN_DIR")
     return found
@@ -90,4 +90,4 @@ def _several(places: list[GameLocation]) -> str:
     for place in places:
         versions[place.file.purpose].append(str(place.file.version))
     listed = "; ".join(f"{kind} of version {', '.join(of)}" for kind, of in versions.items())
-    return f"there are {len(places)} of that number ({listed}); add --purpose or --version"
+    return f"{len(places)} games have this number ({listed}); add --purpose or --version"

@@ -78,7 +78,7 @@ def play(
     from `config`. Raises `ConfigError` for a mistake, before a model is loaded.
     """
     if root is not None and config is not None:
-        raise ConfigError("RUN_DIR and --config: give one of them; a run has a config of its own")
+        raise ConfigError("--config: conflicts with RUN_DIR and its config; remove one of them")
     word, source = choices.opponent or "expert", config or "default"
     undecided: Mapping[str, Any] = {}
     if root is not None:
@@ -89,8 +89,8 @@ def play(
     (game, *_), own = given.games, choices.seat or 0
     if not 0 <= own < game.seats:
         raise ConfigError(
-            f"--seat = {own}: {game.key} is played at the seats 0 to {game.seats - 1}; give one of "
-            "them, or set games.0.seats"
+            f"--seat = {own}: {game.key} has seats 0 to {game.seats - 1}; choose one of them, or "
+            "set games.0.seats"
         )
     player, opponent, current = player_of(given, word, "--opponent")
     warmth = temperature(given, choices.temperature, opponent)
@@ -114,7 +114,7 @@ def with_game(
 def temperature(config: RunConfig, given: float | None, opponent: FixedOpponent | None) -> float:
     """Return an opponent's temperature: `given`, else its own, else evaluation's first one."""
     if given is not None and given < 0:
-        raise ConfigError(f"--temperature = {shown(given)}: give 0 (greedy) or a positive number")
+        raise ConfigError(f"--temperature = {shown(given)}: must be >= 0; use 0 for greedy play")
     own = getattr(opponent, "temperature", None)
     chosen = own if given is None else given
     return config.eval.temperature[0] if chosen is None else chosen
@@ -125,10 +125,10 @@ class Sitting(NamedTuple):
 
     config: RunConfig
     spec: GameSpec
-    version: int  # in the name of the file of games: the played run's, or 0
+    version: int  # version in the name of the games file; 0 without a run
     command: str
     option: str = "--opponent"  # the option that names the other players
-    shared: Sequence[Turn] = ()  # turns that are already played
+    shared: Sequence[Turn] = ()  # turns already played
 
     @property
     def game(self) -> GameConfig:
@@ -191,7 +191,7 @@ class _Kept:
         version, shared = self.sitting.version, len(self.sitting.shared)
         if len(self.turns) == shared:
             if self.result is not None:
-                print("Nothing was played, so nothing is saved.")
+                print("No turn was played; nothing is saved.")
             if not failed:
                 shutil.rmtree(folder.root, ignore_errors=True)
             return
@@ -222,7 +222,7 @@ class _Kept:
 
 def _check(sitting: Sitting, model: bool) -> None:
     config, game = sitting.config, sitting.game
-    check_env(game, "games.0", "ask it by a URL: unstable serve RUN_DIR")
+    check_env(game, "games.0", "query the model by URL: unstable serve RUN_DIR")
     check_game(game, "games.0")
     for opponent in config.opponents.fixed:
         player_class(opponent).check(opponent, game, sitting.option)
@@ -276,5 +276,5 @@ def _beginning(sitting: Sitting, table: PlayTable) -> str:
     seats = ", ".join(f"{table.name(seat)} at seat {seat}" for seat in places)
     line = f"{sitting.game.key}, seed {sitting.config.seed}: {seats}."
     if sitting.shared:
-        line += f"\nTurns 1 to {len(sitting.shared)} are as they were recorded."
-    return line if sitting.own is None else f"{line}\n? lists what can be asked; !quit ends."
+        line += f"\nTurns 1 to {len(sitting.shared)} are replayed from the record."
+    return line if sitting.own is None else f"{line}\n? lists the commands; !quit ends the game."

@@ -17,16 +17,16 @@ from unstable.types import Answer, GameResult, GameSpec, Observation, PlayerId
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROMPT = "your action> "
-MOST_MOVES = 60  # in a list
-MOST_CHARACTERS = 500  # of an action that is shown; !why shows all of it
+MOST_MOVES = 60  # listed legal actions
+MOST_CHARACTERS = 500  # displayed part of an action; !why shows all of it
 PATIENCE_S = 1.0
 """Seconds after which the person sees that another player has not answered yet."""
 HELP = """\
 Type an action as the rules say. Brackets of a listed action may be left out.
-?       this list, and the legal actions where the game lists them
-!hint   what a solver holds each legal action to be worth, if there is one
-!why    the last answer of each other player, and the action in it
-!probs  how likely a model was to choose each action in its last turn
+?       this list, and the legal actions if the game lists them
+!hint   a solver's value of each legal action, if available
+!why    each other player's last answer, and its action
+!probs  a model's probability of each action in its last turn
 !quit   end the game and save it; so do Ctrl-D and Ctrl-C"""
 
 
@@ -71,7 +71,7 @@ class PlayTable:
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Act as the person's player; raises `LeftError` if no action comes."""
-        assert isinstance(game, Game), "played here"
+        assert isinstance(game, Game), "not a local game"
         self._game, self._doubtful = game, ""
         self._show_position(observation)
         while True:
@@ -98,7 +98,7 @@ class PlayTable:
     def _action(self, line: str, game: Game) -> str | None:
         """Return the action of a line; None if the person must enter another line."""
         if not line.isprintable():
-            self._terminal.show("The line holds control characters; type it again.")
+            self._terminal.show("The line has control characters; type it again.")
             return None
         if not lists_legal_moves(game.config):
             return line
@@ -111,8 +111,8 @@ class PlayTable:
             return line
         self._doubtful = line
         self._terminal.show(
-            "That is not among the legal actions (? lists them). The same line again plays it "
-            "all the same."
+            "This is not a listed legal action (? lists them). Enter the same line again to play "
+            "it anyway."
         )
         return None
 
@@ -126,7 +126,7 @@ class PlayTable:
         if command == "!hint":
             return hint(game)
         if command not in ("!why", "!probs"):
-            return [f"{command} is no command; ? lists them."]
+            return [f"Unknown command {command}; ? lists them."]
         if not self._asked:
             return ["No other player has moved yet."]
         if command == "!why":
@@ -142,8 +142,8 @@ class PlayTable:
         if answer.text == answer.action:
             said = f"{who} answered {answer.action} and nothing else."
             return [*([prompted] if prompted else []), said]
-        action = answer.action if answer.formatted else f"{answer.action} (it holds no action)"
-        told = [f"{who} answered:", answer.text, f"The action in it: {action}"]
+        action = answer.action if answer.formatted else f"{answer.action} (no action found)"
+        told = [f"{who} answered:", answer.text, f"Its action: {action}"]
         return [*([prompted] if prompted else []), *told]
 
     async def watch(
@@ -151,7 +151,7 @@ class PlayTable:
     ) -> Answer:
         """Take another player's turn, and show the person what the game shows to all."""
         observation, game, seed = turn
-        assert isinstance(game, Game), "played here"
+        assert isinstance(game, Game), "not a local game"
         self._game = game
         moves = game.legal_moves() if lists_legal_moves(game.config) else None
         waiting = f"{self.name(seat)} (seat {seat}) is thinking ..."
@@ -161,9 +161,9 @@ class PlayTable:
                 answer = await _or_leave(player.act(observation, game, seed))
         except LeftError:
             raise
-        except Exception as error:  # the fault border of a game, which is saved as far as it went
+        except Exception as error:  # a player's fault ends the game, which is still saved
             log.exception("seat %d", seat)
-            self.failure = one_line(f"{self.name(seat)} has failed: {error}")
+            self.failure = one_line(f"{self.name(seat)} failed: {error}")
             raise LeftError(self.failure) from error
         finally:
             notice.cancel()
@@ -188,7 +188,7 @@ class PlayTable:
         left = result.reason == LEFT
         if self._game is not None and not left and (self._own is None or self._shows_all()):
             self._terminal.show(f"\n{self._game.board}")
-        self._terminal.show(f"\nThe game is over: {result.reason or 'it gives no reason'}")
+        self._terminal.show(f"\nThe game is over: {result.reason or 'no reason given'}")
         if result.truncated:
             return
         for seat, outcome in enumerate(result.outcomes):
@@ -217,7 +217,7 @@ def prompted_position(answer: Answer, position: str) -> str:
     if not position or answer.sampled is None or position not in answer.observation:
         return ""
     gap = "\n" if "\n" in position else " "
-    return f"as its prompt has it:{gap}{position}"
+    return f"in its prompt:{gap}{position}"
 
 
 async def _or_leave(waited: Awaitable[T]) -> T:
@@ -235,9 +235,9 @@ def hint(game: Game) -> list[str]:
         lines = [
             f"  {action}  {worth:+g}" if worth else f"  {action}  0" for action, worth in ranked
         ]
-        return ["Outcome of each action, if all play perfectly after it:", *lines]
+        return ["Outcome of each action under perfect play:", *lines]
     if game.info.expert is None:
-        return [f"There is no solver for {game.config.key}."]
+        return [f"No solver for {game.config.key}."]
     ranked = sorted(game.expert_moves().items(), key=lambda pair: -pair[1])
     what = "An equilibrium plays" if game.info.small_tree is not None else "The expert plays"
     return [f"{what}:", *(f"  {action}  {100 * share:.0f} %" for action, share in ranked)]

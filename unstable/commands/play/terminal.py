@@ -10,7 +10,7 @@ from unstable.collectors.players.base import LeftError
 from unstable.tracking.text import wrapped
 
 _STDIN = 0
-_MOST_BYTES = 65_536  # of input at a time
+_MOST_BYTES = 65_536  # per read
 LEFT = "the person has left"
 
 
@@ -25,7 +25,7 @@ class Terminal:
         width = shutil.get_terminal_size().columns
         try:
             print("\n".join(wrapped(text, width)), flush=True)
-        except BrokenPipeError:  # nobody reads it any more
+        except BrokenPipeError:  # the reader ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     async def ask(self, prompt: str) -> str:
@@ -60,12 +60,12 @@ def _read(loop: asyncio.AbstractEventLoop, lines: "asyncio.Queue[str | None]") -
         if rest:
             loop.call_soon_threadsafe(lines.put_nowait, rest.decode(errors="replace"))
         loop.call_soon_threadsafe(lines.put_nowait, None)
-    except RuntimeError:  # the loop is closed: nobody waits any more
+    except RuntimeError:  # the loop is closed
         return
 
 
 def _content() -> bytes:
     try:
         return os.read(_STDIN, _MOST_BYTES)
-    except OSError:  # the terminal is gone
+    except OSError:  # the terminal is closed
         return b""
