@@ -148,7 +148,7 @@ def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
 @every_row(
     "changes, problem",
     ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
-    ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
+    ({"learner": {"algorithm": {"name": "ppo"}}}, "needs answers sampled by the policy"),
 )
 def test_exploration_that_would_bias_what_is_learned_is_refused(changes: Any, problem: str) -> None:
     refused(problem, parse, config(**changes))

@@ -241,7 +241,7 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
     [
         (
             {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
-            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
+            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none': recorded gam",
         ),
         ({"learner.algorithm.name": "grpo"}, "in these games each is alone in its group; take an"),
         (
@@ -249,7 +249,7 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             "learn.winners = true: rloo compares the trajectories of a group, and winners are",
         ),
         ({"learn.versions": [5, 9]}, "learn: nothing is left to train on ("),
-        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
+        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3]: first version above the last; "),
         ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': no game has it; "),
         (
             {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},

@@ -58,16 +58,16 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
 
 @every_row(
     "algorithm, message",
-    ({"name": "grpoo"}, ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?"),
+    ({"name": "grpoo"}, ".name = 'grpoo': unknown algorithm; did you mean 'grpo'?"),
     ({"name": "grpo", "decays": 0.5}, ": unknown key 'decays'; did you mean 'decay'?"),
     ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
     (
         {"name": "cispo", "importance": "mask", "importance_floor": 3},
-        ".importance_floor = 3.0 keeps nothing below ",
+        ".importance_floor = 3.0: not below ",
     ),
-    ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
-    ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
-    ("grpo", " = 'grpo': write keys and values below it"),
+    ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0]: lower bound "),
+    ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1}: only a custom class reads args; "),
+    ("grpo", " = 'grpo': not a section; write keys and values below it"),
 )
 def test_a_mistake_names_its_field(algorithm, message):
     said = line_of(parse, {"learner": {"algorithm": algorithm}})
@@ -84,6 +84,6 @@ def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
     assert bounds([-1, 0.5]) == (-1.0, 0.5)
     said = line_of(bounds, [1, -1])
     assert said == (
-        "learner.algorithm.reward_clip = [1.0, -1.0] leaves all rewards equal; "
+        "learner.algorithm.reward_clip = [1.0, -1.0]: lower bound not below the upper; "
         "give the lower bound first"
     )

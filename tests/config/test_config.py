@@ -94,58 +94,55 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
     (
         {"learner": {"batch_size": 10, "steps_per_batch": 11}},
-        "learner.steps_per_batch = 11 is more than batch_size = 10 has samples for; "
-        "set learner.steps_per_batch to at most that",
+        "learner.steps_per_batch = 11: greater than batch_size = 10; lower learner.steps_per_batch",
     ),
     (
         {"learner": {"algorithm": {"name": "rft", "kl_reward": 0.1}}},
-        "learner.algorithm.kl_reward = 0.1 does nothing in rft, which imitates won turns "
-        "whatever they earned; set learner.algorithm.kl_loss instead",
+        "learner.algorithm.kl_reward = 0.1: has no effect in rft, which imitates won turns "
+        "regardless of reward; set learner.algorithm.kl_loss instead",
     ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {"sampling": {"top_p": 0.9}},
-        "sampling: unknown key 'top_p'; known: max_prompt_tokens, max_tokens, moves, temperature, "
-        "thoughts",
+        "sampling: unknown key 'top_p'; use one of max_prompt_tokens, max_tokens, moves, "
+        "temperature, thoughts",
     ),
     (
         {"eval": {"opponents": ["randm"]}},
-        "eval.opponents.0 = 'randm' is no opponent; did you mean 'random'?",
+        "eval.opponents.0 = 'randm': unknown opponent; did you mean 'random'?",
     ),
     (
         {"opponents": {"fixed": [{"kind": "randm"}]}},
-        "opponents.fixed.0.kind = 'randm' is no kind of opponent; did you mean 'random'?",
+        "opponents.fixed.0.kind = 'randm': unknown kind of opponent; did you mean 'random'?",
     ),
     (
         {"opponents": {"fixed": [{"kind": "python"}]}},
-        "opponents.fixed.0.target is missing; give it a value",
+        "opponents.fixed.0.target: missing; set it",
     ),
     (
         {"opponents": {"fixed": []}},
-        "opponents.draw.fixed = 0.15, but opponents.fixed is empty; "
+        "opponents.draw.fixed = 0.15: opponents.fixed is empty; "
         "list an opponent there or set opponents.draw.fixed to 0",
     ),
     (
         {"opponents": {"fixed": [{"kind": "random", "name": "main@0"}]}},
-        "opponents.fixed.0.name = 'main@0' has a meaning of its own; give it another name",
+        "opponents.fixed.0.name = 'main@0': reserved name; choose another",
     ),
     (
         {"opponents": {"draw": {"self": 0, "past": 0, "fixed": 0}}},
-        "opponents.draw = all zero; give self, past or fixed a share above 0",
+        "opponents.draw: all shares are 0; set self, past or fixed above 0",
     ),
     (
         {"games": [{"env": "A-v0"}, {"env": "A-v0"}]},
-        "games: two entries are called 'A-v0'; give one of them another name",
+        "games: duplicate name 'A-v0'; rename one of the entries",
     ),
     (
         {"buffer": {"capacity": 64}},
-        "buffer.capacity = 64 can never hold learner.batch_size = 128 samples; "
-        "set buffer.capacity to at least that",
+        "buffer.capacity = 64: less than learner.batch_size = 128; raise buffer.capacity",
     ),
     (
         {"actors": {"max_loras": 4, "max_cpu_loras": 2}},
-        "actors.max_cpu_loras = 2 is below actors.max_loras = 4; "
-        "set actors.max_cpu_loras to at least that",
+        "actors.max_cpu_loras = 2: less than actors.max_loras = 4; raise actors.max_cpu_loras",
     ),
 ]
 
@@ -157,8 +154,8 @@ def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: st
 
 @every_row(
     "overrides, message",
-    ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
-    ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
+    ({"games.3.env": "X"}, "'3': invalid list index; use 0 to 1"),
+    ({"seed.x": 1}, "seed.x: seed is a single value without fields; set seed"),
 )
 def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
     assert line_of(load, "default", overrides) == message
@@ -198,7 +195,7 @@ def test_a_target_names_the_field() -> None:
     assert load_target("pathlib:Path", "field") is Path
     for target, words in {
         "pathlib:Pth": "field = 'pathlib:Pth': pathlib has no Pth; did you mean 'Path'?",
-        "pathlib": "field = 'pathlib': write it as package.module:name",
+        "pathlib": "field = 'pathlib': not a target; write package.module:name",
     }.items():
         assert line_of(load_target, target, "field") == words
     with pytest.raises(

@@ -159,10 +159,10 @@ def test_events_make_room_where_thoughts_are_kept():
     "options, line",
     ({"tags": ["<think>"]}, "not two different tags"),
     ({"tags": ["<a>", "<a>"]}, "not two different tags"),
-    ({"tags": ["<a>", " "]}, "a tag has to be there"),
+    ({"tags": ["<a>", " "]}, "empty tag"),
     ({"ending": "Enough."}, "set budget"),
-    ({"budget": 16}, "leaves no token for the action out of max_tokens = 16"),
-    ({"keep": 2048}, "leaves no token for the position out of max_prompt_tokens = 2048"),
+    ({"budget": 16}, "leaves no tokens for the action, since max_tokens = 16"),
+    ({"keep": 2048}, "leaves no tokens for the position, since max_prompt_tokens = 2048"),
 )
 def test_mistakes_are_named(options, line):
     fields = {f"sampling.thoughts.{name}": value for name, value in options.items()}

@@ -60,7 +60,7 @@ def test_an_experts_share_needs_its_moves() -> None:
     rewards = [{"term": "outcome"}, {"term": "expert"}]
     said = line_of(parse, {"buffer": {"rewards": rewards}})
     assert said == (
-        "buffer.rewards.1.term = 'expert' asks how likely the expert makes each move, but "
+        "buffer.rewards.1.term = 'expert': needs the expert's probabilities, but "
         "sampling.moves = 'none'; set sampling.moves to expert"
     )
     assert parse({"buffer": {"rewards": rewards}, "sampling": {"moves": "expert"}})
@@ -181,4 +181,4 @@ async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: S
 
 
 def test_it_has_to_be_told_where_and_who() -> None:
-    refused(r"^judges.wise.args.url is missing", parse, {"judges": {"wise": {"kind": "teacher"}}})
+    refused(r"^judges.wise.args.url: missing", parse, {"judges": {"wise": {"kind": "teacher"}}})

@@ -84,7 +84,7 @@ MISTAKES = [
     ("metric: score", "base: metric = 'score': no metric; give one of metrics.jsonl, which begin"),
     ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs are not eva"),
     ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; give rungs below that"),
-    ("seeds: [1, true]", "seeds = true: give a number"),
+    ("seeds: [1, true]", "seeds = true: not a number; give a number"),
     ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep has a"),
     ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: seeds are given by seeds; leave it"),
     (

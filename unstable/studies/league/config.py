@@ -78,7 +78,7 @@ class MemberConfig(Section):
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
         if self.role != "exploiter":
-            self.refuse("against", f"is for exploiters, and this is a {self.role}; leave it out")
+            self.refuse("against", f"applies only to exploiters, not a {self.role}; leave it out")
         if self.restart is not None and self.role == "main" and self.restart != "never":
             raise ValueError(f"restart = {self.restart!r}: a main never does; leave it out")
         if self.draw is not None and self.draw.self + self.draw.past + self.draw.fixed <= 0:
