@@ -155,7 +155,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': gives [1.0] for 3 envs; return"),
         ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': gives [inf, inf, inf] "),
         ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
-        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
+        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: wrong signature"),
         ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
     ],
 )

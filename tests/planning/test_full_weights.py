@@ -65,11 +65,11 @@ def test_ranks_share_all_of_it_out() -> None:
 def test_as_many_past_versions_are_kept_as_fit() -> None:
     roomy, tight = planned(256), planned(20)
     assert roomy.pool_size == 32 > tight.pool_size >= 1
-    note = f"all weights are trained: a version is 0.54 GB, opponents.pool_size = {tight.pool_size}"
+    note = f"all weights are trained: 0.54 GB per version, opponents.pool_size = {tight.pool_size}"
     assert note in tight.notes
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     assert resolve(config, tight, "fresh").opponents.pool_size == tight.pool_size
-    refused("the processor: .* needs", planned, 4)
+    refused("the CPU: .* needs", planned, 4)
     lora = load("default", {"model.name": "smollm2-135m"})
     assert plan(lora, [machine()], NEEDS).pool_size == 32
 
@@ -78,7 +78,7 @@ def test_vllm_keeps_whole_versions_on_the_disk() -> None:
     """A card holds one version at a time, regardless of the pool's size."""
     found = planned(256, cards=1)
     assert found.engine == "vllm" and found.pool_size == 32
-    assert any("take turns" in note and "9.7 GB" in note for note in found.notes), found.notes
+    assert any("alternate" in note and "9.7 GB" in note for note in found.notes), found.notes
     (engine,) = (use for use in found.uses if "actor" in use.process)
     assert not any("slots" in part for part in engine.parts)
 
@@ -115,4 +115,4 @@ def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -
 def test_little_shared_memory_is_told() -> None:
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     notes = plan(config, [machine(shared_bytes=64_000_000)], NEEDS).notes
-    assert any("versions are sent through /dev/shm" in note for note in notes)
+    assert any("versions exceed /dev/shm" in note for note in notes)

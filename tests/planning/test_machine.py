@@ -156,11 +156,11 @@ def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, caps
     monkeypatch.setitem(sys.modules, "pynvml", failing)
     here = this_machine()
     assert here.usable_gpus == ()
-    assert "NVML cannot read the GPUs (GPU is lost)" in str(here.cuda_problem)
+    assert "NVML cannot query the GPUs (GPU is lost)" in str(here.cuda_problem)
     assert examine(load("default"), [here], lambda _: None) == 1
     printed = capsys.readouterr().out
     assert "no GPU" not in printed
-    assert "error    GPUs cannot be used: NVML cannot read the GPUs (GPU is lost)" in printed
+    assert "error    GPUs cannot be used: NVML cannot query the GPUs (GPU is lost)" in printed
     embedded = load("default", {"actors.engine": "embedded"})
     assert examine(embedded, [here], lambda _: None) == 0
     assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
@@ -179,7 +179,7 @@ def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monk
     here = this_machine()
     assert (here.nvml_error is None) == (chosen == "")
     if chosen is None:
-        assert "nvidia0 is there, but no driver or no nvidia-ml-py" in str(here.cuda_problem)
+        assert "nvidia0 exists, but the driver or nvidia-ml-py is missing" in str(here.cuda_problem)
 
 
 def test_cards_that_torch_cannot_use_come_with_a_remedy() -> None:
