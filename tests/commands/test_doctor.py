@@ -102,7 +102,7 @@ LACKS: dict[str, dict[str, Any]] = {
     },
     "no C compiler found, which vLLM needs to start; run: apt install gcc": {"compiler": False},
     "no Python.h found, which vLLM needs to start": {"headers": False},
-    "GPUs cannot be used: driver 535.1 runs CUDA 12.2, but": {
+    "GPUs cannot be used: driver 535.1 supports CUDA 12.2, but": {
         "driver": "535.1",
         "driver_cuda": "12.2",
     },

@@ -92,7 +92,7 @@ def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path
 
 def test_a_base_without_safetensors_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="has no model.safetensors, by which a zip names"):
+    with pytest.raises(ConfigError, match="has no model.safetensors, which a zip needs"):
         fingerprint(ModelConfig(name=str(tmp_path)))
 
 
@@ -111,13 +111,13 @@ WHOLE = [(name, b"{}") for name in MEMBERS]
 @pytest.mark.parametrize(
     "members, words",
     [
-        ([*WHOLE, ("../outside", b"")], "holds '../outside', and may hold"),
-        ([*WHOLE, ("/tmp/outside", b"")], "holds '/tmp/outside', and may hold"),
-        ([*WHOLE, ("folder/base.json", b"")], "holds 'folder/base.json', and may hold"),
-        ([*WHOLE, ("run.sh", b"")], "holds 'run.sh', and may hold"),
+        ([*WHOLE, ("../outside", b"")], "contains '../outside'; expected"),
+        ([*WHOLE, ("/tmp/outside", b"")], "contains '/tmp/outside'; expected"),
+        ([*WHOLE, ("folder/base.json", b"")], "contains 'folder/base.json'; expected"),
+        ([*WHOLE, ("run.sh", b"")], "contains 'run.sh'; expected"),
         (WHOLE[1:], "has no adapter_model.safetensors"),
-        ([*WHOLE, WHOLE[0]], "holds adapter_model.safetensors twice"),
-        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "would unpack to 3 MiB of 1"),
+        ([*WHOLE, WHOLE[0]], "contains adapter_model.safetensors twice"),
+        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "unpacks to 3 MiB, limit 1"),
     ],
     ids=["parent", "absolute", "folder", "other", "lacking", "twice", "bomb"],
 )
@@ -204,7 +204,7 @@ def test_a_start_says_its_games_and_needs_a_base(tmp_path, adapter, model):
     assert made_for(tmp_path / "lora") == ["TicTacToe-v0"]
     unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "other")
     (tmp_path / "other/base.json").unlink()
-    assert misfit(tmp_path / "other", model) == "it has no base.json that names its base"
+    assert misfit(tmp_path / "other", model) == "it has no base.json, which identifies its base"
 
 
 def test_a_run_starts_from_the_packages_zip(adapter, model, tmp_path, monkeypatch, capsys):
@@ -232,7 +232,9 @@ def test_a_read_only_checkout_starts_from_the_cache(adapter, model, tmp_path, mo
 def test_a_home_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
     (tmp_path / "home").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="cannot be made .*; set XDG_CACHE_HOME to a folder"):
+    with pytest.raises(
+        ConfigError, match="cannot be created .*XDG_CACHE_HOME to a writable folder"
+    ):
         cache_folder()
 
 

@@ -113,23 +113,23 @@ def test_a_damaged_file_is_a_line(file: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"GGUF", b"no gguf, but text", whole[:300], whole[:5000], whole[:-1]):
         file.write_bytes(content)
-        assert "is a damaged GGUF file (" in line_of(file)
+        assert "damaged GGUF file (" in line_of(file)
 
 
 def test_what_is_not_read_is_a_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_gguf(file, architecture="nobody")
-    assert "reads no GGUF of the architecture 'nobody'; give" in line_of(file)
+    assert "supports no GGUF of architecture 'nobody'; give" in line_of(file)
     write_gguf(file, words=[])
-    assert "has no tokenizer in it; give a GGUF file that has one" in line_of(file)
+    assert "contains no tokenizer; give a GGUF file with one" in line_of(file)
     write_gguf(file)
     write_gguf(file.with_name("other.gguf"))
-    assert "holds 2 GGUF files; name one of them, such as" in line_of(file.parent)
+    assert "contains 2 GGUF files; give one of them, such as" in line_of(file.parent)
     usage = type("Usage", (), {"free": 1_000_000})
     monkeypatch.setattr(gguf_files.shutil, "disk_usage", lambda _: usage)
-    assert "(it takes 0.2 GB, and 0.0 are free); make room there, or set XDG" in line_of(file)
+    assert "(needs 0.2 GB, but 0.0 GB are free); free disk space there, or set XDG" in line_of(file)
     text = file.with_name("notes.txt")
     text.touch()
-    assert "is a file, and no .gguf" in line_of(text)
+    assert "not a .gguf file" in line_of(text)
 
 
 def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

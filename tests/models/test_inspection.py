@@ -80,14 +80,14 @@ BAD_ANYWHERE = {
         *(("init_lora_weights", "pissa"), ("lora_alpha", "much"), ("lora_alpha", math.nan)),
     ]
 } | {
-    "not of its rank 8": {"r": 8},
+    "unlike its rank 8": {"r": 8},
     "its base is 'Other/Model-7B'": {"base_model_name_or_path": "Other/Model-7B"},
     "q_proj.lora_A.weight is not finite": other_values(math.nan),
     "q_proj.lora_A.weight is int32": other_type(torch.int32),
-    "which is no LoRA's": renamed,
+    "which is not a LoRA's": renamed,
     "q_proj is 31 x 32": narrower,
     "it lacks base_model.model.model.layers.0.self_attn.q_proj.lora_A": lambda t: t.pop(KEY),
-    "it holds no weights": lambda tensors: tensors.clear(),
+    "it has no weights": lambda tensors: tensors.clear(),
 }
 BAD_AS_A_START = {
     "its alpha is 64, not model.adapter.alpha = 8; set model.adapter.alpha to 64": {

@@ -164,5 +164,5 @@ def test_a_base_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
     own["quantization_config"] = {"quant_method": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(own))
     check_model(ModelConfig(name=str(tmp_path)))
-    with pytest.raises(ConfigError, match="model.quantize = '8bit': .* is quantized already; set"):
+    with pytest.raises(ConfigError, match="model.quantize = '8bit': .* is already quantized; set"):
         check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))

@@ -94,26 +94,26 @@ def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_pat
     assert ids == prompt(kept) and ids[0] == 2
 
 
-SHOWN = "does not show a user's message as it is"
+SHOWN = "changes or omits a user's message"
 CONTENT = "{% for m in messages %}{{ m.content }}"
 
 
 @every_row(
     "asked, line",
-    ("{% raise_exception %}", "is no template in Jinja"),
+    ("{% raise_exception %}", "invalid Jinja template"),
     ("{{ raise_exception('no') }}", "cannot be rendered (no"),
     ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
     ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
-    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
+    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (timed out"),
     ("{# no game #}hello", SHOWN),
     ("{{ messages[0].content | length }}", SHOWN),
     ("{{ messages[0].content[:5] }}", SHOWN),
     ("{{ messages[0].content | upper }}", SHOWN),
-    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
-    ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
-    ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
-    ({"messages": []}, "model.chat_template.messages: is set by unstable"),
-    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
+    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', not a token"),
+    ({"shrt": True}, "model.chat_template.shrt: unused by the tokenizer's chat template"),
+    ({"tokenize": True}, "model.chat_template.tokenize: set by unstable"),
+    ({"messages": []}, "model.chat_template.messages: set by unstable"),
+    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: set by unstable"),
 )
 def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
@@ -140,5 +140,5 @@ def test_a_token_without_a_row_in_the_embedding_is_a_line(tiny_folder, tmp_path)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|new|>"]})
     tokenizer.chat_template = "<|new|>" + tokenizer.chat_template
     tokenizer.save_pretrained(tmp_path / "model")
-    with pytest.raises(ConfigError, match=r"writes '<\|new\|>', token 132, .* has 132 rows; "):
+    with pytest.raises(ConfigError, match=r"uses '<\|new\|>', token 132, .* has 132 rows; "):
         check_model(ModelConfig(name=str(tmp_path / "model")))

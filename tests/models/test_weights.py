@@ -56,7 +56,7 @@ def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1_000_000})
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(ConfigError, match="take 0.5 GB, and 0.0 are free in .* set HF_HOME"):
+    with pytest.raises(ConfigError, match="need 0.5 GB, but 0.0 GB are free in .* set HF_HOME"):
         ready_weights(ModelConfig(name=NAME), lambda *_: None, child(tmp_path, "time.sleep(600)"))
 
 

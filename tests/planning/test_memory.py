@@ -83,7 +83,7 @@ def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
 def test_a_model_without_a_config_or_of_another_kind_is_one_line(tmp_path: Any) -> None:
     refused("model.name = .* cannot be read", read_shape, ModelConfig(name=str(tmp_path)))
     T5Config().save_pretrained(tmp_path)
-    refused("is no causal language model", read_shape, ModelConfig(name=str(tmp_path)))
+    refused("not a causal language model", read_shape, ModelConfig(name=str(tmp_path)))
 
 
 def test_a_model_of_few_fields_has_a_shape() -> None:

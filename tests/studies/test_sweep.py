@@ -119,7 +119,7 @@ def test_a_mistake_is_one_line_before_anything_starts(
         (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
         (["--resume", "folder", "--plan"], "--plan: --resume goes on with a sweep as it was b"),
         (["my.yaml", "--resume", "folder"], "FILE: --resume goes on with a sweep as it was"),
-        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
+        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a readable file"),
         (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
         (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
     ],
