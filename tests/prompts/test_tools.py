@@ -68,7 +68,7 @@ def test_a_template_that_puts_it_otherwise_or_refuses_it_is_not_gone_on_with():
     )
     assert strict.encode_after([*ASKED, CALLED, OUTPUTS[0]], 1, [ADD]) is None
     assert strict.encode([*ASKED, CALLED, OUTPUTS[0]], [ADD])
-    with pytest.raises(ValueError, match="refuses the chat: no calls"):
+    with pytest.raises(ValueError, match="rejects the chat: no calls"):
         strict.encode([*ASKED, OUTPUTS[0]], [ADD])
 
 

@@ -82,7 +82,7 @@ def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     (b'"action":"[4]",', b"", "turns.0.answer: object missing required field `action`"),
     (b'"scored":false', b'"scores":1', "turns.0.answer.sampled.segments.0: object contains"),
     (b"[-0.5,", b"[0.5,", "turns.0.answer.sampled.segments.1.logprobs: 0.5 is no"),
-    (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one a token"),
+    (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one per token"),
     (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 of 2 seats"),
     (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
 )

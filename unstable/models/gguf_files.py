@@ -48,7 +48,7 @@ def find_gguf(folder: Path) -> Path | None:
     files = sorted(path for path in folder.glob(f"*{SUFFIX}") if "mmproj" not in path.name)
     if len(files) > 1:
         raise ConfigError(
-            f"model.name = {shown(str(folder))}: contains {len(files)} GGUF files; give one of them, "
+            f"model.name = {shown(str(folder))}: has {len(files)} GGUF files; give one of them, "
             f"such as {files[0]}"
         )
     return files[0] if files else None
