@@ -92,7 +92,7 @@ def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path
 
 def test_a_base_without_safetensors_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="has no model.safetensors, which identifies"):
+    with pytest.raises(ConfigError, match="no model.safetensors, which identifies"):
         fingerprint(ModelConfig(name=str(tmp_path)))
 
 

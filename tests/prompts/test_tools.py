@@ -93,7 +93,7 @@ def test_no_key_of_a_calls_arguments_is_control(template):
 def test_a_tool_with_more_than_names_where_names_stand_is_refused(parameters):
     tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
     found, _ = made()
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="invalid name"):
         found.encode(ASKED, [tool])
 
 

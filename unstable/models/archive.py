@@ -83,7 +83,7 @@ def weight_files(model: ModelConfig) -> list[Path]:
         index = json.loads(_file(base, SAFE_WEIGHTS_INDEX_NAME).read_text(encoding="utf-8"))
     except OSError:
         raise ConfigError(
-            f"model.name = {model.name!r}: has no {SAFE_WEIGHTS_NAME}, which identifies a zip's base; "
+            f"model.name = {model.name!r}: no {SAFE_WEIGHTS_NAME}, which identifies a zip's base; "
             "save the model as safetensors, or leave sft.zip out"
         ) from None
     return [_file(base, name) for name in set(index["weight_map"].values())]
