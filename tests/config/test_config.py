@@ -20,7 +20,7 @@ from unstable.config.base import Section
 from unstable.config.plugins import load_target
 
 
-def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
+def test_port_alone_keeps_other_listen_fields() -> None:
     for order in (1, -1):
         options = [("listen", 8100), ("listen.token_env", "A_TOKEN")][::order]
         listen = load("default", dict(options)).listen
@@ -29,7 +29,7 @@ def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
         refused("less than or equal to 65535", load, "default", {field: port})
 
 
-def test_dump_reads_back_equal(tmp_path: Path) -> None:
+def test_dump_round_trips(tmp_path: Path) -> None:
     config = parse(
         {
             "games": [{"env": "Nim-v0", "args": {"piles": [1, 2]}}],
@@ -43,7 +43,7 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     assert load(str(file)) == config
 
 
-def test_a_section_of_a_command_is_read_by_that_command_alone(tmp_path: Path) -> None:
+def test_command_section_is_read_only_by_its_command(tmp_path: Path) -> None:
     config = load_as(SFTRun, "warm_start", {"sft.epochs": 9})
     assert (config.sft.epochs, config.sft.data[0].kind) == (9, "expert")
     file = tmp_path / "config.yaml"
@@ -59,14 +59,14 @@ def test_every_shipped_config_parses(name: str) -> None:
 
 
 @every_row("name", "tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc")
-def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
+def test_small_worlds_measure_exploitability_five_times(name: str) -> None:
     config = load(name)
     check_exact_games(config)
     assert config.eval.exploitability.every
     assert config.loop.steps // config.eval.exploitability.every >= 4, "beside that of the start"
 
 
-def test_overrides_reach_every_depth() -> None:
+def test_overrides_apply_at_every_depth() -> None:
     config = load(
         "default",
         {
@@ -148,7 +148,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @every_row("data, message", *WRONG)
-def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: str) -> None:
+def test_config_errors_are_one_line_with_remedy(data: dict[str, Any], message: str) -> None:
     assert line_of(parse, data) == message
 
 
@@ -157,12 +157,12 @@ def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: st
     ({"games.3.env": "X"}, "'3': invalid list index; use 0 to 1"),
     ({"seed.x": 1}, "seed.x: seed is a single value without fields; set seed"),
 )
-def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
+def test_invalid_override_paths_are_rejected(overrides: dict[str, Any], message: str) -> None:
     assert line_of(load, "default", overrides) == message
 
 
 @every_row("text", "- 1", "a: [", "3")
-def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
+def test_invalid_config_files_are_rejected(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
     refused("^--config = ", load, str(file))
@@ -176,7 +176,7 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     *("sampling.temperature", "opponents.draw.self", "eval.temperature", "seed"),
     *("guard.thresholds.score", "loop.max_time"),
 )
-def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
+def test_non_finite_numbers_are_rejected(path: str, text: str) -> None:
     base = {"learner.algorithm.reward_clip": [0.0, 1.0]}
     given = parse_options([f"--{path}={text}"], {})
     if path == "games.0.args.piles" and isinstance(given[path], str):
@@ -184,14 +184,14 @@ def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
     refused(f"^{re.escape(path)}.* = .*: input should be a", load, "default", {**base, **given})
 
 
-def test_loading_names_what_is_shipped_and_takes_ragged_batches() -> None:
+def test_load_suggests_shipped_names_and_takes_ragged_batches() -> None:
     """Batches are ragged anyway: they hold whole groups."""
     options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
     assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
     refused("did you mean 'default'", load, "defualt")
 
 
-def test_a_target_names_the_field() -> None:
+def test_target_errors_name_the_field() -> None:
     assert load_target("pathlib:Path", "field") is Path
     for target, words in {
         "pathlib:Pth": "field = 'pathlib:Pth': pathlib has no Pth; did you mean 'Path'?",
@@ -214,7 +214,7 @@ def sections_below(section: type[Section]) -> Iterator[type[Section]]:
         yield from sections_below(each)
 
 
-def test_every_value_is_documented() -> None:
+def test_every_field_is_documented() -> None:
     """A section needs no sentence of its own; every value in it does."""
     kinds = [*sections_below(Section)]
     silent = {name for kind in kinds for name, text in fields_of(kind) if not text}
@@ -230,7 +230,7 @@ def test_every_value_is_documented() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5), max_size=3))
-def test_any_junk_is_refused_in_one_line_or_accepted(data: dict[str, Any]) -> None:
+def test_arbitrary_input_parses_or_fails_in_one_line(data: dict[str, Any]) -> None:
     try:
         config = parse(data)
     except ConfigError as error:

@@ -153,7 +153,7 @@ CORE = {
 
 
 @pytest.mark.parametrize("kind", table("families", sorted(FAMILIES), CORE))
-async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: Path) -> None:
+async def test_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: Path) -> None:
     folder = save_family(kind, tmp_path / "model")
     adapter = random_adapter(make_family(kind), "main@1", seed=1, rank=LORA.rank)
     samples = make_samples()
@@ -170,7 +170,7 @@ async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path
         [("gemma3_text", False), ("qwen3", True)],
     ),
 )
-async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole, tmp_path):
+async def test_peft_and_transformers_reproduce_recorded_logprobs(kind, whole, tmp_path):
     """PEFT a LoRA's checkpoint, transformers a whole model's export."""
     folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
     if whole:
@@ -190,13 +190,13 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole
 
 
 @every_row("kind, attention", ("gemma2", "eager"), ("llama", "sdpa"))
-def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path: Path) -> None:
+def test_attention_soft_capping_is_applied(kind: str, attention: str, tmp_path: Path) -> None:
     """transformers' own sdpa would leave the cap out, without a word."""
     model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))
     assert model.config._attn_implementation == attention
 
 
-def test_the_page_names_each_family_with_its_path() -> None:
+def test_documented_families_match_support() -> None:
     page = PAGE.read_text(encoding="utf-8")
     lists = re.findall(r"^- \*\*(packed|padded), [^:]*:\*\*(.*?)(?=^- |\Z)", page, re.M | re.S)
     rows = [(kind, path) for path, text in lists for kind in re.findall(r"`(\w+)`", text)]

@@ -75,7 +75,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_folder_and_its_file_are_one_model(file, capsys):
+def test_gguf_file_and_its_folder_are_one_model(file, capsys):
     header = read_header([file])
     assert (header.architecture, header.adds_bos) == ("llama", True)
     check_model(ModelConfig(name=str(file)))
@@ -96,7 +96,7 @@ def test_a_folder_and_its_file_are_one_model(file, capsys):
     assert public_name(ModelConfig(name=str(file))) == "tiny.gguf"
 
 
-def test_another_file_of_that_name_is_another_model(file: Path) -> None:
+def test_changed_gguf_file_is_another_model(file: Path) -> None:
     before = model_path(ModelConfig(name=str(file)))
     file.write_bytes(file.read_bytes() + bytes(32))
     assert model_path(ModelConfig(name=str(file))) != before
@@ -109,14 +109,14 @@ def line_of(path: Path) -> str:
     return str(error.value)
 
 
-def test_a_damaged_file_is_a_line(file: Path) -> None:
+def test_damaged_gguf_is_one_line(file: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"GGUF", b"no gguf, but text", whole[:300], whole[:5000], whole[:-1]):
         file.write_bytes(content)
         assert "damaged GGUF file (" in line_of(file)
 
 
-def test_what_is_not_read_is_a_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_gguf_is_one_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_gguf(file, architecture="nobody")
     assert "supports no GGUF of architecture 'nobody'; give" in line_of(file)
     write_gguf(file, words=[])
@@ -132,7 +132,7 @@ def test_what_is_not_read_is_a_line(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert "not a .gguf file" in line_of(text)
 
 
-def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -142,7 +142,7 @@ def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch
     assert "which is not installed; if you accept Gemma's terms of use" in str(error.value)
 
 
-def test_gemmas_wheels_make_one_whole_file() -> None:
+def test_gemma_wheels_form_one_file() -> None:
     try:
         parts = find_weights(GEMMA3)
     except ConfigError as missing:

@@ -112,7 +112,7 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
 
 
 @every_row("name, spoil, line", *MISTAKES)
-def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
+def test_model_problems_are_one_line(name, spoil, line, tiny_folder, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     check_model(ModelConfig(name=str(folder)))
@@ -123,7 +123,7 @@ def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
     assert re.match(".*".join(map(re.escape, expected.split("..."))), said), said
 
 
-def test_added_tokens_beyond_the_embedding_are_no_mistake(tiny_folder, tmp_path):
+def test_added_tokens_beyond_the_embedding_are_accepted(tiny_folder, tmp_path):
     """Accept added tokens without an embedding row, such as Gemma's image token in text models."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
@@ -134,7 +134,7 @@ def test_added_tokens_beyond_the_embedding_are_no_mistake(tiny_folder, tmp_path)
     check_model(ModelConfig(name=str(folder)))
 
 
-def test_transformers_tables_are_read_as_they_are() -> None:
+def test_tables_match_transformers() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as METHODS
 
@@ -142,7 +142,7 @@ def test_transformers_tables_are_read_as_they_are() -> None:
     assert table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING").keys() == METHODS.keys()
 
 
-def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
+def test_json_problems_are_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     sets(quantization_config={"quant_method": "mine"})(folder)
@@ -156,7 +156,7 @@ def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: P
     assert done.stdout.split() == ["True", "False"]
 
 
-def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None:
+def test_model_line_describes_the_model(tiny_folder: Path, tmp_path: Path) -> None:
     line = model_line(ModelConfig(name=str(tiny_folder)), "float32")
     assert line.startswith(
         f"{tiny_folder}: llama, packed; 0 M parameters in float32; 2 layers of 32"

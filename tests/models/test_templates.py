@@ -51,7 +51,7 @@ def prompt(model: ModelConfig) -> list[int]:
     return ids
 
 
-def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
+def test_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     model = saved(tmp_path, base_tokenizer())
     tokenizer = load_tokenizer(model)
     assert tokenizer.decode(prompt(model)) == PLAIN
@@ -61,13 +61,13 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
 
 
 @every_row("template", None, "{{ bos_token }}{{ messages[-1].content }}", LAST)
-def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(template, tmp_path):
+def test_prompt_has_one_bos_if_the_tokenizer_adds_it(template, tmp_path):
     ids = prompt(saved(tmp_path / "with", base_tokenizer(bos=True, template=template)))
     assert ids[0] == 2 and ids.count(2) == 1
     assert 2 not in prompt(saved(tmp_path / "without", base_tokenizer()))
 
 
-def test_a_template_of_the_config_takes_the_place_of_the_tokenizers(tmp_path: Path) -> None:
+def test_configured_template_replaces_the_tokenizers(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(LAST)
     own = tiny_tokenizer()
@@ -79,7 +79,7 @@ def test_a_template_of_the_config_takes_the_place_of_the_tokenizers(tmp_path: Pa
         assert load_tokenizer(model).decode(prompt(model)) == text
 
 
-def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_path: Path) -> None:
+def test_run_and_export_keep_the_template(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(LAST)
     model = saved(tmp_path / "base", base_tokenizer(bos=True), chat_template=str(file))
@@ -115,14 +115,14 @@ CONTENT = "{% for m in messages %}{{ m.content }}"
     ({"messages": []}, "model.chat_template.messages: set by unstable"),
     ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: set by unstable"),
 )
-def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
+def test_unusable_template_is_one_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
     refused(re.escape(line), load_tokenizer, saved(tmp_path, tokenizer, chat_template=asked))
 
 
-def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
+def test_engines_stop_at_the_templates_end_of_answer(tmp_path: Path) -> None:
     """Base models name the end of a text alone, and their chat template ends answers otherwise."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
@@ -133,7 +133,7 @@ def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
 
 
-def test_a_token_without_a_row_in_the_embedding_is_a_line(tiny_folder, tmp_path):
+def test_token_without_embedding_row_is_one_line(tiny_folder, tmp_path):
     """Fine-tuners add tokens and forget to resize the embedding."""
     shutil.copytree(tiny_folder, tmp_path / "model")
     tokenizer = tiny_tokenizer()

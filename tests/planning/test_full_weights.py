@@ -30,7 +30,7 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
 
 
 @every_row("dtype", "float32", "bfloat16")
-def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
+def test_learner_memory_estimate_matches_tensors(tmp_path: Path, dtype: str) -> None:
     """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")
@@ -51,7 +51,7 @@ def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     assert held >= (16 + 4 + 4 + 2 * bool(computed)) * each
 
 
-def test_ranks_share_all_of_it_out() -> None:
+def test_ranks_shard_weights_and_optimizer() -> None:
     whole = learner_memory(SMOL, "none", "bfloat16", on_gpu=True)
     part = learner_memory(SMOL, "none", "bfloat16", on_gpu=True, ranks=4, sharded=True)
     assert part.fixed["masters and optimizer"] < 0.35 * whole.fixed["masters and optimizer"]
@@ -62,7 +62,7 @@ def test_ranks_share_all_of_it_out() -> None:
     assert four - three == 4 * SMOL.parameters
 
 
-def test_as_many_past_versions_are_kept_as_fit() -> None:
+def test_pool_shrinks_to_fit_memory() -> None:
     roomy, tight = planned(256), planned(20)
     assert roomy.pool_size == 32 > tight.pool_size >= 1
     note = f"all weights are trained: 0.54 GB per version, opponents.pool_size = {tight.pool_size}"
@@ -74,7 +74,7 @@ def test_as_many_past_versions_are_kept_as_fit() -> None:
     assert plan(lora, [machine()], NEEDS).pool_size == 32
 
 
-def test_vllm_keeps_whole_versions_on_the_disk() -> None:
+def test_vllm_keeps_whole_versions_on_disk() -> None:
     """A card holds one version at a time, regardless of the pool's size."""
     found = planned(256, cards=1)
     assert found.engine == "vllm" and found.pool_size == 32
@@ -83,7 +83,7 @@ def test_vllm_keeps_whole_versions_on_the_disk() -> None:
     assert not any("slots" in part for part in engine.parts)
 
 
-def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
+def test_vllm_on_cpu_rejects_full_training_of_experts(tmp_path: Path) -> None:
     save_family("qwen3_moe", tmp_path)
     chosen = {"model.name": str(tmp_path), "model.adapter": "none", "actors.engine": "vllm"}
     config = load("default", chosen)
@@ -93,7 +93,7 @@ def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
 
 
 @every_row("whole", False, True)
-def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
+def test_vllm_rejects_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
     """Nor the other way round; the embedded engine does."""
     folder = tmp_path / "rival"
     folder.mkdir()
@@ -112,7 +112,7 @@ def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -
         planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
 
 
-def test_little_shared_memory_is_told() -> None:
+def test_small_shared_memory_is_noted() -> None:
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     notes = plan(config, [machine(shared_bytes=64_000_000)], NEEDS).notes
     assert any("versions exceed /dev/shm" in note for note in notes)

@@ -15,7 +15,7 @@ from unstable.planning import machine as machine_module
 from unstable.planning.machine import this_machine
 
 
-def test_this_machine_has_what_its_system_says() -> None:
+def test_this_machine_matches_the_system() -> None:
     here = this_machine()
     assert 1 <= here.cores <= (psutil.cpu_count() or 1)
     assert 0 < here.free_bytes <= here.memory_bytes <= psutil.virtual_memory().total
@@ -32,7 +32,7 @@ def test_this_machine_has_what_its_system_says() -> None:
     ("60", 61, 0, (60, 0)),
     ("1000", 20, 0, (100, 70)),
 )
-def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, monkeypatch):
+def test_container_memory_limit_applies(limit, used, cached, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     memory = SimpleNamespace(total=100, available=70)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
@@ -53,7 +53,7 @@ def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, mon
     ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
     ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
 )
-def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatch):
+def test_container_cpu_quota_applies(files, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     monkeypatch.setattr(machine_module.os, "sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "cpu").mkdir()
@@ -62,7 +62,7 @@ def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatc
     assert machine_module._cores() == expected
 
 
-def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
+def test_package_versions_match_importable_ones(tmp_path, monkeypatch):
     for path, name, metadata in (
         ("first", "some_thing-2.0", "Name: Some.Thing\nVersion: 2.0\n"),
         ("first", "broken-1.0", None),
@@ -85,7 +85,7 @@ def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
     ("0,7,1", ["0"]),  # CUDA stops at what is no card
     ("GPU-ab,1", ["GPU-ab", "1"]),
 )
-def test_cards_are_those_that_cuda_would_show(chosen, expected, monkeypatch):
+def test_visible_gpus_match_cuda(chosen, expected, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -130,7 +130,7 @@ def nvml(**fails: Exception) -> ModuleType:
     return module
 
 
-def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     here = this_machine()
@@ -142,7 +142,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_row("error", NoDriverError(), NoLibraryError())
-def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
+def test_missing_driver_means_no_gpu(error, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
     here = this_machine()
@@ -150,7 +150,7 @@ def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("asked", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
-def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, capsys):
+def test_failing_gpus_are_reported(asked, monkeypatch, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     failing = nvml(**{asked: NVMLError("GPU is lost")})
     monkeypatch.setitem(sys.modules, "pynvml", failing)
@@ -167,7 +167,7 @@ def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, caps
 
 
 @every_row("chosen", None, "")
-def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monkeypatch):
+def test_gpu_without_nvml_is_reported(chosen, tmp_path, monkeypatch):
     """Without nvidia-ml-py, a card that is present is a problem unless the user hides all cards."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
@@ -182,7 +182,7 @@ def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monk
         assert "nvidia0 exists, but the driver or nvidia-ml-py is missing" in str(here.cuda_problem)
 
 
-def test_cards_that_torch_cannot_use_come_with_a_remedy() -> None:
+def test_unusable_gpus_have_a_remedy() -> None:
     assert machine(cards=2).cuda_problem is None
     assert len(machine(cards=2).usable_gpus) == 2
     built = machine(cards=2, torch_cuda=None)

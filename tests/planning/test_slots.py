@@ -52,11 +52,11 @@ def waiting_share(
 
 
 @every_row("slots, least, most", (8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0))
-def test_a_slot_a_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
+def test_slot_per_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
     assert least <= waiting_share(slots) <= most
 
 
-def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiting() -> None:
+def test_default_pool_slots_leave_few_requests_waiting() -> None:
     assert waiting_share(LEAST_SLOTS) > 0.05 >= waiting_share(versions_in_play(load("default")))
 
 
@@ -67,7 +67,7 @@ def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiti
         + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")]
     ),
 )
-def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> None:
+def test_24_gb_plans_leave_few_requests_waiting(model: str, quantize: str) -> None:
     options = {"model.name": model, "model.quantize": quantize}
     chosen = plan(load("qwen3_24gb", options), [machine_named("4x24gb")], NEEDS)
     games, slots = chosen.games_in_flight, chosen.max_loras
@@ -77,7 +77,7 @@ def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> 
         assert waiting_share(fewer, number=games) > 0.05
 
 
-def test_how_many_versions_games_ask_for() -> None:
+def test_number_of_requested_versions() -> None:
     """Count 32 * (1 - (31 / 32)^n) versions for n past turns, the two newest and one evaluated."""
     config = load("default", {"opponents.draw": {"self": 0.6, "past": 0.4, "fixed": 0.0}})
     assert versions_at_once(config, 0) == 6  # all that are still learned from
