@@ -196,10 +196,7 @@ async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: 
 
 WRONG = [
     ({"model": "m", "template": "{first}"}, r"args.template: unknown \{first\}; use one of env"),
-    (
-        {"model": "m", "mode": "pairwise", "template": "{first}"},
-        r"args.template: missing \{second\}",
-    ),
+    ({"model": "m", "mode": "pairwise", "template": "{first}"}, r"args.template: missing \{sec"),
     ({}, r"args.engine and model: give exactly one"),
     ({"model": "m", "engine": "base"}, r"args.engine and model: give exactly one"),
     ({"model": "m", "scale": [1, 1]}, r"args.scale = \[1.0, 1.0\]: minimum not below"),

@@ -137,7 +137,7 @@ def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str
 WRONG = [
     (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': whoever reaches .* --token_env"),
     (["run", "--host", "::"], r"^--host = '::': whoever reaches"),
-    (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': is not set; export"),
+    (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': not set; export"),
     (["run", "--token_env", "sk-12345"], r"^--token_env: not the name of an environment variable"),
     (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': its value is not one word"),
     (["run", "--versions", "0,x"], r"^--versions = '0,x': give a version's number, such as 12, or"),

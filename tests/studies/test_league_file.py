@@ -50,11 +50,7 @@ MISTAKES = [
     (MAIN, "main: {fields: {seed: 1}}", "members.main.fields.seed: seeds follow from the league's"),
     (MAIN, "main: {fields: {opponents.draw.self: 1}}", "members.main.fields.opponents.draw.self: "),
     (MAIN, "main: {restart: each}", "members.main.restart = 'each': a main never does; leave it"),
-    (
-        MAIN,
-        "main: {against: [b]}, b: {}",
-        "members.main.against = ['b']: applies only",
-    ),
+    (MAIN, "main: {against: [b]}, b: {}", "members.main.against = ['b']: applies only to"),
     (MAIN, "main: {draw: {self: 0, past: 0, fixed: 0}}", "members.main.draw = all zero; give"),
     (MAIN, "main: {draw: {self: 0, past: 0}}", "members: in generation 1 nobody has anyone to m"),
     (MAIN, "e: {role: exploiter}", "members.e.role = 'exploiter', but no member is a main; name"),

@@ -34,9 +34,7 @@ def test_own_process_is_running() -> None:
 
 
 @pytest.mark.parametrize("pidfd", [True, False])
-def test_process_receives_signal(
-    pidfd: bool, child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_gets_signal(pidfd: bool, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     if not pidfd:
 
         def forbidden(_: int) -> int:
@@ -50,13 +48,13 @@ def test_process_receives_signal(
 
 
 @pytest.mark.parametrize("change", [{"started": 1}, {"space": "another host's"}])
-def test_process_with_reused_pid_is_not_signaled(change: dict[str, object], child: Child) -> None:
+def test_process_with_reused_pid_gets_no_signal(change: dict[str, object], child: Child) -> None:
     who = known(child)._replace(**change)  # type: ignore[arg-type]
     assert not who.is_running and not who.send(signal.SIGKILL)
     assert child.poll() is None and known(child).is_running
 
 
-def test_pid_reused_during_send_is_not_signaled(child, monkeypatch):
+def test_pid_reused_during_send_gets_no_signal(child, monkeypatch):
     """Between the look and the handle."""
     who = known(child)
     ticks = iter([who.started, who.started + 1])
