@@ -1,4 +1,4 @@
-"""The algorithms' sections: one a built-in, each mistake in one line, options that name another."""
+"""Sections of the algorithms: built-in ones, errors, and options that change the algorithm."""
 
 import json
 import re

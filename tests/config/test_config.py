@@ -1,4 +1,4 @@
-"""The config declares, documents, validates and is dumped; each mistake is one line."""
+"""Configs are declared, documented, validated and dumped; each error is one line."""
 
 import re
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_command_section_is_read_only_by_its_command(tmp_path: Path) -> None:
     assert (config.sft.epochs, config.sft.data[0].kind) == (9, "expert")
     file = tmp_path / "config.yaml"
     file.write_text(dump(config))
-    assert load(str(file)) == config  # as what reads a run's folder has it
+    assert load(str(file)) == config  # as for readers of a run's folder
     trained = load_as(RunConfig, str(file))
     assert type(trained) is RunConfig and trained.learner == config.learner
 
@@ -63,7 +63,7 @@ def test_small_worlds_measure_exploitability_five_times(name: str) -> None:
     config = load(name)
     check_exact_games(config)
     assert config.eval.exploitability.every
-    assert config.loop.steps // config.eval.exploitability.every >= 4, "beside that of the start"
+    assert config.loop.steps // config.eval.exploitability.every >= 4, "plus one at the start"
 
 
 def test_overrides_apply_at_every_depth() -> None:
@@ -180,12 +180,12 @@ def test_non_finite_numbers_are_rejected(path: str, text: str) -> None:
     base = {"learner.algorithm.reward_clip": [0.0, 1.0]}
     given = parse_options([f"--{path}={text}"], {})
     if path == "games.0.args.piles" and isinstance(given[path], str):
-        return  # text, of which a game may make what it likes
+        return  # text, which a game may accept
     refused(f"^{re.escape(path)}.* = .*: input should be a", load, "default", {**base, **given})
 
 
 def test_load_suggests_shipped_names_and_takes_ragged_batches() -> None:
-    """Batches are ragged anyway: they hold whole groups."""
+    """Batches may be ragged, since they hold whole groups."""
     options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
     assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
     refused("did you mean 'default'", load, "defualt")

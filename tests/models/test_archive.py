@@ -237,7 +237,7 @@ def test_unwritable_cache_error_names_the_variable(tmp_path, monkeypatch):
 
 
 def test_concurrent_starts_unpack_once(adapter, model, tmp_path):
-    """The second waits for the first, and then finds the folder there."""
+    """The second waits for the first and then uses its folder."""
     path, folder = packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora"
     code = "import sys; from pathlib import Path; from unstable.models.archive import unpack_newer"
     code += "; print(flush=True); unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"

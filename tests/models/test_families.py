@@ -1,4 +1,4 @@
-"""Every family of causal models: engine and learner say what the model's own forward says."""
+"""Every family of causal models: engine and learner match the model's own forward pass."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 def plain(folder: Path, adapter: Adapter | None) -> torch.nn.Module:
-    """The model as transformers and PEFT have it, with the adapter trainable."""
+    """The model as loaded by transformers and PEFT, with a trainable adapter."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
@@ -85,7 +85,7 @@ def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) ->
 
 
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:
-    """Flat; experts that no token was sent to have none."""
+    """Return the flat gradient; zeros for experts without tokens."""
     return torch.zeros_like(parameter).ravel() if parameter.grad is None else parameter.grad.ravel()
 
 
@@ -171,7 +171,7 @@ async def test_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: 
     ),
 )
 async def test_peft_and_transformers_reproduce_recorded_logprobs(kind, whole, tmp_path):
-    """PEFT a LoRA's checkpoint, transformers a whole model's export."""
+    """PEFT loads a LoRA's checkpoint, transformers a whole model's export."""
     folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
     if whole:
         version = read_adapter(folder.checkpoint(1), "main@1")
@@ -191,7 +191,7 @@ async def test_peft_and_transformers_reproduce_recorded_logprobs(kind, whole, tm
 
 @every_row("kind, attention", ("gemma2", "eager"), ("llama", "sdpa"))
 def test_attention_soft_capping_is_applied(kind: str, attention: str, tmp_path: Path) -> None:
-    """transformers' own sdpa would leave the cap out, without a word."""
+    """transformers' sdpa would silently ignore the cap."""
     model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))
     assert model.config._attn_implementation == attention
 

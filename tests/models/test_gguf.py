@@ -1,4 +1,4 @@
-"""GGUF files become folders, once; and what is wrong with one is a line before anything is read."""
+"""GGUF files are unpacked once; a problem of one is a one-line error before it is read."""
 
 import importlib.metadata
 from pathlib import Path
@@ -22,7 +22,7 @@ WORDS = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "â
 
 
 def write_gguf(path: Path, *, architecture: str = "llama", words: list[str] = WORDS) -> None:
-    """A random Llama whose tokenizer begins with BOS."""
+    """A random Llama whose tokenizer prepends BOS."""
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_name("tiny")
     writer.add_context_length(128)
@@ -34,7 +34,7 @@ def write_gguf(path: Path, *, architecture: str = "llama", words: list[str] = WO
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(HIDDEN // HEADS)
     if words:
-        kinds = [2, 3, 3, *[6] * 256, 1, 1, 1]  # of llama.cpp: unknown, control, byte, normal
+        kinds = [2, 3, 3, *[6] * 256, 1, 1, 1]  # llama.cpp: unknown, control, byte, normal
         writer.add_tokenizer_model("llama")
         writer.add_token_list(words)
         writer.add_token_scores([0.0] * len(words))
@@ -82,7 +82,7 @@ def test_gguf_file_and_its_folder_are_one_model(file, capsys):
     check_model(ModelConfig(name=str(file.parent)))
     folder = model_path(ModelConfig(name=str(file.parent)))
     assert folder == model_path(ModelConfig(name=str(file)))
-    assert capsys.readouterr().err.count("unpacking") == 1  # once
+    assert capsys.readouterr().err.count("unpacking") == 1
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert sum(each.numel() for each in model.parameters()) == header.elements
     assert getattr(model.config, "quantization_config", None) is None

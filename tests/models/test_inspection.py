@@ -120,7 +120,7 @@ def test_fitting_lora_is_accepted_everywhere(model, folder):
     check(as_start(model, folder))
     check(as_opponent(model, folder))
     assert as_zip(model, folder) is None
-    wide = folder.with_name("wide")  # an opponent's LoRA need not be like the one that is trained
+    wide = folder.with_name("wide")  # an opponent's LoRA may differ from the trained one
     wide.mkdir()
     write_adapter(random_adapter(tiny_model(), "wide", seed=0, rank=8), wide)
     check(as_opponent(model, wide))
@@ -136,7 +136,7 @@ def test_unfitting_lora_is_one_line_before_loading(words, how, model, folder, mo
         check(as_start(model, folder))
     line = str(caught.value)
     assert line.startswith(f"model.init = '{folder}': ") and words in line and "\n" not in line
-    assert ";" in line or "convert it" in line  # what to do
+    assert ";" in line or "convert it" in line  # remedy
     assert words in (as_zip(model, folder) or "")
     if words in BAD_ANYWHERE:
         with pytest.raises(ConfigError) as caught:
@@ -148,7 +148,7 @@ def test_unfitting_lora_is_one_line_before_loading(words, how, model, folder, mo
 
 
 def test_opponents_are_checked_before_loading(model, folder, tmp_path, monkeypatch):
-    """The opponents of a run whose file was spoilt since then."""
+    """A damaged adapter of a finished run's opponent."""
     run = tmp_path / "run"
     (run / "checkpoints" / "000001").mkdir(parents=True)
     config = as_opponent(model, folder)
@@ -158,7 +158,7 @@ def test_opponents_are_checked_before_loading(model, folder, tmp_path, monkeypat
     monkeypatch.setattr("unstable.models.base.load_model", None)
     with pytest.raises(ConfigError, match="is not finite") as caught:
         evaluate(run, None, {})
-    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is not met
+    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is excluded
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00.", DEEP])

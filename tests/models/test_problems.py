@@ -1,4 +1,4 @@
-"""A mistake about a model is one line with a remedy, found in files that nobody has loaded."""
+"""Problems of a model are one line with a remedy, found in its files before loading."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from unstable.models.describe import model_line
 from unstable.models.problems import table
 
 Spoil = Callable[[Path], object]
-"""Makes a mistake in a model's folder."""
+"""Function that breaks a model's folder."""
 
 
 def sets(**fields: Any) -> Spoil:
-    """Other fields in its config.json; None takes one out."""
+    """Set fields in its config.json; None removes one."""
 
     def spoil(folder: Path) -> None:
         path = folder / "config.json"

@@ -33,7 +33,7 @@ KINDS = [
     )
     for kind, needed in QUANTIZE_LIBRARIES.items()
 ]
-HIDDEN = 64  # as many inputs as a block of 4-bit weights has
+HIDDEN = 64  # block size of 4-bit weights
 IDS = [5, 9, 17, 33, 2, 80, 41, 7]
 
 
@@ -41,7 +41,7 @@ IDS = [5, 9, 17, 33, 2, 80, 41, 7]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     model = tiny_model(hidden=HIDDEN)
-    for weight in model.parameters():  # so that what is rounded away would show
+    for weight in model.parameters():  # so that rounding is visible
         torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.2)
     model.save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
@@ -141,7 +141,7 @@ async def test_engine_and_learner_logprobs_match(folder: Path, kind: str) -> Non
 
 def test_merge_uses_the_unquantized_base(folder: Path, tmp_path: Path) -> None:
     adapter = random_adapter(tiny_model(hidden=HIDDEN), "main@1", seed=0)
-    for kind in ("none", "4bit"):  # no library is asked
+    for kind in ("none", "4bit"):  # needs no library
         out = tmp_path / kind
         out.mkdir()
         write_merged(ModelConfig(name=str(folder), dtype="float32", quantize=kind), adapter, out)

@@ -73,7 +73,7 @@ def test_configured_template_replaces_the_tokenizers(tmp_path: Path) -> None:
     own = tiny_tokenizer()
     own.chat_template = "{% if short %}!{% endif %}" + own.chat_template
     arguments = saved(tmp_path / "own", own, chat_template={"short": False})
-    assert prompt(arguments)[0] == 1  # <|system|>, as its own template has it
+    assert prompt(arguments)[0] == 1  # <|system|> of its own template
     for asked, text in {"plain": PLAIN, str(file): "<Be good.\n\n1 or 2?"}.items():
         model = saved(tmp_path / "own", own, chat_template=asked)
         assert load_tokenizer(model).decode(prompt(model)) == text
@@ -123,7 +123,7 @@ def test_unusable_template_is_one_line(asked, line, tmp_path, monkeypatch):
 
 
 def test_engines_stop_at_the_templates_end_of_answer(tmp_path: Path) -> None:
-    """Base models name the end of a text alone, and their chat template ends answers otherwise."""
+    """A base model names only its end of text; its chat template ends answers differently."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
     model = saved(tmp_path, tokenizer)

@@ -1,4 +1,4 @@
-"""A hub's weights come once, in a process of their own, with progress and a line for what fails."""
+"""The hub's weights are downloaded once, in a child process, with progress and one-line errors."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ for number in range(3):
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the hub is on this machine, and looks are short."""
+    """No cached weights, and short polling intervals."""
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     monkeypatch.setattr(weights, "_EVERY_S", 0.01)
 

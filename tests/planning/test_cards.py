@@ -44,7 +44,7 @@ def test_configured_counts_stay_and_ranks_shard_large_bases() -> None:
     config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-8B"})
     chosen = planned("8xh100", "Qwen/Qwen3-8B")
     assert resolve(config, chosen, "fresh").learner.num == len(chosen.learners)
-    # Of the numbers of ranks, those that do not fit are not chosen.
+    # Numbers of ranks that do not fit are not chosen.
     chosen = planned("4x24gb", "Qwen/Qwen3-8B", **{"learner.parallel": "fsdp"})
     assert len(chosen.learners) >= 2
 
@@ -99,5 +99,5 @@ def test_documented_plans_match(row: tuple[str, ...]) -> None:
 
 
 def test_documented_plans_are_complete() -> None:
-    """And the two largest with a base in 8 and in 4 bits, where cards are small."""
+    """The two largest models also with 8 and 4 bits, on small GPUs."""
     assert len(ROWS) == 12 + 4

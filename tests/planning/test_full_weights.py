@@ -31,7 +31,7 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
 
 @every_row("dtype", "float32", "bfloat16")
 def test_learner_memory_estimate_matches_tensors(tmp_path: Path, dtype: str) -> None:
-    """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
+    """Masters, gradients and moments; copies for undoing a step and for saving are temporary."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")
     learner = make_learner(model, ema=0.9, algorithm={"name": "reinforce", "kl_loss": 0.1})
@@ -41,7 +41,7 @@ def test_learner_memory_estimate_matches_tensors(tmp_path: Path, dtype: str) -> 
     computed = [] if dtype == "float32" else [*learner.policy.model.parameters()]
     assert learner.reference is not None and learner.average is not None
     copies = [*learner.reference.parameters, *learner.average.parameters]
-    tensors = [*masters, *masters, *moments, *computed, *copies]  # a gradient is as large
+    tensors = [*masters, *masters, *moments, *computed, *copies]  # masters and gradients
     held = sum(each.numel() * each.element_size() for each in tensors)
     shape = read_shape(model)
     estimate = learner_memory(shape, "none", dtype, on_gpu=True, others=1, average=True)
@@ -75,7 +75,7 @@ def test_pool_shrinks_to_fit_memory() -> None:
 
 
 def test_vllm_keeps_whole_versions_on_disk() -> None:
-    """A card holds one version at a time, regardless of the pool's size."""
+    """A GPU holds one version at a time, for any size of the pool."""
     found = planned(256, cards=1)
     assert found.engine == "vllm" and found.pool_size == 32
     assert any("alternate" in note and "9.7 GB" in note for note in found.notes), found.notes
@@ -94,7 +94,7 @@ def test_vllm_on_cpu_rejects_full_training_of_experts(tmp_path: Path) -> None:
 
 @every_row("whole", False, True)
 def test_vllm_rejects_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
-    """Nor the other way round; the embedded engine does."""
+    """And whole models beside LoRAs; only the embedded engine mixes them."""
     folder = tmp_path / "rival"
     folder.mkdir()
     (folder / ("adapter_config.json" if whole else "model.safetensors")).write_text('{"r": 8}')

@@ -28,7 +28,7 @@ def test_this_machine_matches_the_system() -> None:
     (None, 0, 0, (100, 70)),
     ("max", 50, 0, (100, 70)),
     ("60", 20, 0, (60, 40)),
-    ("60", 50, 45, (60, 55)),  # files that were read are dropped at need
+    ("60", 50, 45, (60, 55)),  # the page cache is freed on demand
     ("60", 61, 0, (60, 0)),
     ("1000", 20, 0, (100, 70)),
 )
@@ -82,7 +82,7 @@ def test_package_versions_match_importable_ones(tmp_path, monkeypatch):
     ("", []),
     ("-1", []),
     ("2, 0", ["2", "0"]),
-    ("0,7,1", ["0"]),  # CUDA stops at what is no card
+    ("0,7,1", ["0"]),  # CUDA stops at the first invalid entry
     ("GPU-ab,1", ["GPU-ab", "1"]),
 )
 def test_visible_gpus_match_cuda(chosen, expected, monkeypatch):
@@ -97,11 +97,11 @@ class NVMLError(Exception):
 
 
 class NoDriverError(NVMLError):
-    """There is nothing to ask."""
+    """No driver is loaded."""
 
 
 class NoLibraryError(NVMLError):
-    """There is nothing to ask with."""
+    """NVML's library is missing."""
 
 
 def nvml(**fails: Exception) -> ModuleType:
@@ -168,7 +168,7 @@ def test_failing_gpus_are_reported(asked, monkeypatch, capsys):
 
 @every_row("chosen", None, "")
 def test_gpu_without_nvml_is_reported(chosen, tmp_path, monkeypatch):
-    """Without nvidia-ml-py, a card that is present is a problem unless the user hides all cards."""
+    """Without nvidia-ml-py, an existing GPU is a problem unless the user hides all GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)

@@ -87,7 +87,7 @@ def test_missing_config_or_wrong_kind_is_one_line(tmp_path: Any) -> None:
 
 
 def test_unusual_configs_have_a_shape() -> None:
-    shape = shape_of(GPT2Config(n_layer=1))  # Conv1D, and no key heads of its own
+    shape = shape_of(GPT2Config(n_layer=1))  # Conv1D layers, no separate key heads
     assert (shape.layers, shape.hidden, shape.intermediate) == (1, 768, 3072)
     assert (shape.queries, shape.keys, shape.max_length) == (768, 768, 1024)
     assert [(each.inputs, each.outputs) for each in shape.linears][:2] == [(768, 2304), (768, 768)]
@@ -98,7 +98,7 @@ def test_unusual_configs_have_a_shape() -> None:
         "rope_scaling": {"type": "longrope", "long_factor": [1.0] * 8, "short_factor": [1.0] * 8},
     }
     long = Phi3Config(**fields)
-    assert shape_of(long).max_length == 256  # beyond it a sequence changes others of its batch
+    assert shape_of(long).max_length == 256  # longer sequences would change others in their batch
     mamba = shape_of(MambaConfig(num_hidden_layers=1, hidden_size=64))
     assert (mamba.layers, mamba.queries, mamba.keys) == (1, 0, 0)
     assert mamba.max_length > 100_000
@@ -142,7 +142,7 @@ def test_activation_estimate_matches_a_real_pass(kind, dtype):
     precision = getattr(torch, dtype)
     layer = (kept_bytes(many, precision, pack) - kept_bytes(few, precision, pack)) / 2
     estimate = tokens * activation_bytes(shape_of(few), LORA, dtype, on_gpu=False)
-    if dtype == "bfloat16":  # copies of the masters, of two bytes in each of two layers
+    if dtype == "bfloat16":  # bfloat16 copies of the masters, two layers
         estimate += shape_of(few).lora_parameters(LORA)
     assert estimate == pytest.approx(layer, rel=0.02)
 
@@ -173,9 +173,9 @@ def taken(dtype, exact_kl):
             hidden[:n], Head(head), targets[:n], temperatures[:n], rows, entropy=True, aims=of
         )
 
-    score(N)  # threads and kernels
+    score(N)  # warms up threads and kernels
     before = resident("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+    open("/proc/self/clear_refs", "w").write("5")  # resets the peak
     score(N)
     return (resident("VmHWM") - before) / (256 * V)
 
@@ -187,7 +187,7 @@ for exact_kl in (False, True):
 
 def test_logits_estimate_matches_measured_memory() -> None:
     """Peak resident memory of a process that scores three chunks of rows, fp32 and bf16."""
-    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is no longer resident
+    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed memory is no longer resident
     command = [sys.executable, "-c", LOGITS]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run(command, env=os.environ | given_back, **options)
@@ -204,7 +204,7 @@ def test_tensor_parallel_splits_half_of_each_lora() -> None:
         options: dict[str, Any] = {"max_rank": 16, "max_loras": 1, "max_requests": 1}
         options["tensor_parallel"] = tensor_parallel
         memory = vllm_memory(QWEN_SHAPE, "bfloat16", **options)
-        return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
+        return memory.fixed["1 LoRA slots"] / (2 * 16)  # parameters per rank
 
     hidden, queries, keys, inner = 2048, 2048, 1024, 6144
     ends = 2 * (151_936 + hidden)
@@ -241,7 +241,7 @@ def test_memory_saving_options_lower_the_estimate() -> None:
 
 
 def test_embedding_and_output_layer_are_whole_on_each_rank() -> None:
-    """Embedding and output layer are gathered for a whole pass; of the layers two are."""
+    """Embedding and output layer are gathered for a whole pass, plus two layers at a time."""
     shape = read_shape(ModelConfig(name="Qwen/Qwen3-8B"))
     few, many = (
         learner_memory(shape, LORA, "bfloat16", on_gpu=True, ranks=ranks, sharded=True)

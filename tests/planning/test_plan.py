@@ -34,7 +34,7 @@ def planned(here: Machine, options: dict[str, Any]) -> Plan:
 
 
 def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
-    """Processes on these cards of this machine."""
+    """Processes on these GPUs of this machine."""
     return tuple(Placement(LOOPBACK, ids) for ids in cards)
 
 
@@ -69,7 +69,7 @@ def test_cpu_plan_scales_with_cores_and_memory() -> None:
 
 
 def test_tiny_model_learns_on_the_cpu() -> None:
-    """Launching kernels takes longer than its arithmetic."""
+    """Launching GPU kernels would take longer than the arithmetic."""
     chosen = plan(load("tiny"), [machine(1)], NEEDS)
     assert chosen.actors == at(()) * len(chosen.actors) and chosen.learners == at(())
     large = SMALL | {"model.dtype": "float32"}
@@ -91,7 +91,7 @@ def test_32b_model_with_8k_answers_on_eight_80_gb_gpus() -> None:
     assert chosen.gradient_checkpointing
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= 8192 + 4096
     engine, learner = chosen.uses
-    # A quarter of the base; whole are two of 64 layers, and the root: embedding and output layer.
+    # A quarter of the base; two of 64 layers and the root (embedding, output layer) are whole.
     base, root = 2 * 32_762_123_264, 2 * 2 * 151_936 * 5120
     assert learner.parts["weights"] == pytest.approx(base / 4 + (base - root) / 32 + root, rel=1e-3)
     assert sum(learner.parts.values()) <= learner.limit_bytes < 80e9
@@ -122,7 +122,7 @@ def test_engines_and_ranks_may_span_gpus() -> None:
     (24, {"loop.mode": "async"}, ("split", "async")),
     (24, {"actors.share_gpu": "sleep"}, ("sleep", "sync")),
     (24, {"actors.share_gpu": "split", "loop.mode": "sync"}, ("split", "sync")),
-    # A split would leave the engine a cache for a few games only.
+    # A split would leave the engine a cache for only a few games.
     (16, {}, ("sleep", "sync")),
     (80, {}, ("split", "async")),
 )
@@ -152,16 +152,16 @@ def test_checkpointing_is_on_only_for_small_micro_batches() -> None:
 
 @every_row(
     "here, options, threads",
-    (machine(cores=1), {}, 1),  # by turns: all cores
+    (machine(cores=1), {}, 1),  # alternating: all cores
     (machine(), {"loop.mode": "sync"}, 8),
-    (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
+    (machine(), {"loop.mode": "async"}, 4),  # concurrent: four actors take a core each
     (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
     (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
-    (machine(4), {"learner.num": 1}, 5),  # three actors feed GPUs, and take a core each
+    (machine(4), {"learner.num": 1}, 5),  # three actors on GPUs take a core each
     (machine(4), {"loop.mode": "sync"}, 8),
     (machine(1), {"actors.share_gpu": "sleep"}, 8),
     (machine(1), {"actors.share_gpu": "split"}, 7),
-    (machine(4), {"learner.num": 2}, 6),  # for both ranks together,
+    (machine(4), {"learner.num": 2}, 6),  # both ranks together
 )
 def test_learner_gets_the_threads_left_by_actors(here, options, threads):
     assert planned(here, SMALL | options).learner_threads == threads
@@ -193,7 +193,7 @@ def lora(folder: Path, rank: int) -> dict[str, Any]:
 
 def test_lora_slots_cover_all_possible_opponents(tmp_path: Path) -> None:
     short = planned(machine(2), LARGE | {"opponents.pool_size": 2})
-    assert (short.max_loras, short.max_cpu_loras) == (4, 6)  # one is evaluated, one waits for it
+    assert (short.max_loras, short.max_cpu_loras) == (4, 6)  # one evaluated, one queued
     unjudged = planned(machine(2), LARGE | {"opponents.pool_size": 2, "eval.every": 0})
     assert (unjudged.max_loras, unjudged.max_cpu_loras) == (3, 4)
     checkpoint = lora(tmp_path, rank=16)
@@ -206,12 +206,12 @@ def test_lora_slots_cover_all_possible_opponents(tmp_path: Path) -> None:
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
-    assert (long.max_loras, long.max_cpu_loras) == (26, 36)  # games hardly ask for all 34
+    assert (long.max_loras, long.max_cpu_loras) == (26, 36)  # games rarely request all 34
     alone = {"opponents.draw.past": 0.0, "opponents.draw.self": 1.0, "opponents.draw.fixed": 0.0}
     only_late = planned(machine(2), LARGE | alone)
-    assert only_late.max_loras == 6  # current, four that are still learned from, one evaluated
+    assert only_late.max_loras == 6  # current, four stale, one evaluated
     guarded = planned(machine(2), LARGE | alone | {"guard.action": ["opponents"]})
-    assert guarded.max_loras == 30  # the guard's draws have more against past versions
+    assert guarded.max_loras == 30  # the guard's draws have more past versions
     few_games = planned(machine(2, 8.2), LARGE)
     assert (few_games.games_in_flight, few_games.max_loras) == (15, 6)
     assert 6 < planned(machine(2, 14.0), LARGE).max_loras < 26
@@ -227,7 +227,7 @@ def test_lora_slots_fit_the_largest_lora(tmp_path: Path) -> None:
 
 
 def old(cards: int) -> Machine:
-    """Cards from before Ampere."""
+    """A machine with GPUs older than Ampere."""
     here = machine(cards)
     return replace(here, gpus=tuple(replace(gpu, bfloat16=False) for gpu in here.gpus))
 
@@ -416,7 +416,7 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
     for use, processes in zip(chosen.uses, (chosen.actors, chosen.learners), strict=True):
         for id in (id for place in processes for id in place.gpus):
             used = sum(use.parts.values())
-            # Of two that take turns, only one is there.
+            # Alternating processes never use the GPU together.
             by_card[id] = max(by_card[id], used) if chosen.share == "sleep" else by_card[id] + used
     assert all(0 < used < 24e9 for used in by_card.values())
     return config, chosen

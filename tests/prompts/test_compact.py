@@ -72,7 +72,7 @@ def test_kuhn_position_shows_only_own_card(actions, rest):
 
 def test_fold_changes_the_lead():
     game = after(GAMES["Kuhn"], "[bet]", "[fold]")
-    lead = {1: "+2", 0: "-2"}  # player 1 opens the first round, and bets
+    lead = {1: "+2", 0: "-2"}  # player 1 opens the first round and bets
     assert game.observe().position.split()[2].removesuffix(":") == lead[game.seat]
 
 
@@ -103,7 +103,7 @@ def test_guesses_are_shown_with_their_hints():
 
 @every_row("name", *GAMES)
 def test_every_legal_move_round_trips_as_answer(name):
-    """Over random games: what `write_answer` writes is read back and accepted by the env."""
+    """In random games, the env accepts the answers of `write_answer`, read back."""
     config, chance = GAMES[name], random.Random(3)
     prompts = PromptBuilder(tiny_tokenizer(), prompt_style(config), {}, 4096)
     for seed in range(3):

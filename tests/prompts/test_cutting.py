@@ -40,7 +40,7 @@ def test_cutting_clears_half_of_the_room(sizes, room, less):
     if count == 0:
         return
     assert sum(sizes) > has
-    assert left + max(1, room // 2) + max(sizes) > has  # no more goes than a step above what has to
+    assert left + max(1, room // 2) + max(sizes) > has  # cuts at most a step more than needed
 
 
 def test_newest_items_stay_if_all_would_be_cut():

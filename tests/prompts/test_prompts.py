@@ -165,7 +165,7 @@ def test_ids_equal_the_chat_templates(data, tokenizer):
 
 
 def templated(user: str):
-    """A tokenizer whose template puts user texts so."""
+    """A tokenizer whose template renders user texts by `user`."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'user' %}<|user|>" + user + "<|end|>"
@@ -192,7 +192,7 @@ LOOKING = [
 def test_ids_equal_for_templates_that_transform_text(tokenizer, boards):
     for style in STYLES.values():
         built = PromptBuilder(tokenizer, style, {}, 100_000)
-        for board in [*boards, *boards]:  # the second time they are known
+        for board in [*boards, *boards]:  # cached the second time
             seen = observation(board=board, position=board)
             assert built.build(seen).ids == chat_ids(tokenizer, style, seen)
             assert built.build(seen).text == style.render(seen)
@@ -262,7 +262,7 @@ def test_oldest_events_are_omitted_until_prompt_fits(events, spare):
     assert len(prompt.ids) + prompt.cut_tokens == len(whole.ids)
     kept = [events[k:] for k in range(len(events) + 1) if build_length(events[k:]) <= limit]
     assert prompt.ids in [builder().build(observation(events=each)).ids for each in kept]
-    if prompt.cut_tokens and kept[0]:  # no more is cleared at once than half of the room
+    if prompt.cut_tokens and kept[0]:  # a cut clears at most half of the room
         room = limit - len(builder().build(observation(events=[], board="")).ids)
         left = len(prompt.ids) - len(bare.ids)
         assert left + max(map(len, events)) + 2 >= room // 2 - len("The board.\n\n")
@@ -271,7 +271,7 @@ def test_oldest_events_are_omitted_until_prompt_fits(events, spare):
 @QUIET
 @given(st.lists(st.integers(1, 30), min_size=5, max_size=60), st.integers(150, 400))
 def test_prompt_prefix_is_stable_between_cuts(sizes, room):
-    """Each event is cut off at most once in a while: half of the room lies between two steps."""
+    """Cuts are rare: half of the room is filled between two of them."""
     texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
     bare = builder().build(observation(events=[], board=""))
     prompts = builder(max_prompt_tokens=len(bare.ids) + len("The board.\n\n") + room)
@@ -318,7 +318,7 @@ def test_custom_styles_are_loaded():
     "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
 )
 def test_unsupported_system_text_precedes_user_text(refusal: str) -> None:
-    """Gemma's first templates and Mistral's refuse a system message, and others leave it out."""
+    """Gemma's and Mistral's first templates reject a system message; others omit it."""
     tokenizer = tiny_tokenizer()
     usual = PromptBuilder(tokenizer, STYLES["think"], {}, 2048)
     system, user = usual.style.messages("The board.")

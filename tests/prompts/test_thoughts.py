@@ -29,7 +29,7 @@ def builder(tokenizer: TokenizersBackend, style: str = "answer", **thoughts) -> 
     return PromptBuilder(tokenizer, STYLES[style], {}, 4096, ThoughtsConfig(**thoughts))
 
 
-PLAIN = tiny_tokenizer()  # tags are text like all the rest
+PLAIN = tiny_tokenizer()  # tags are plain text
 ADDED = tokenizer_with(THINK, special=False)
 SPECIAL = tokenizer_with(LATE, special=True)
 
@@ -94,7 +94,7 @@ def test_special_token_tags_are_read_and_private():
     assert text == "[THINK]I take [0], no[/THINK]\\boxed{[4]}"
     assert action == ("[4]", True)
     assert thought == len("I take [0], no") + 2
-    assert own.read_answer(ids[:8]).action.text == ""  # still in a thought
+    assert own.read_answer(ids[:8]).action.text == ""  # an unfinished thought
     assert own.is_thinking(ids[:8]) and not own.is_thinking(ids)
 
 
@@ -122,8 +122,8 @@ def test_kept_thoughts_appear_in_the_prompt():
     shown = PLAIN.decode(prompt.ids)
     part = "Your earlier thoughts, oldest first:\n\ncorner\n\nnow <|end|> the centre\n\nAnswer"
     assert f"The board.\n\n{part}" in shown
-    assert "[3]" not in shown and "[4]" not in shown  # the actions are events
-    assert prompt.ids.count(0) == dropped.ids.count(0)  # their text has no control token
+    assert "[3]" not in shown and "[4]" not in shown  # actions are not thoughts
+    assert prompt.ids.count(0) == dropped.ids.count(0)  # control tokens in thoughts are escaped
     assert prompt.text == dropped.text and prompt.cut_tokens == 0
     assert kept.build(observation()) == dropped
 

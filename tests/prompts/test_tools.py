@@ -1,4 +1,4 @@
-"""Tools in chats: templates that know them and others, and what comes after a call."""
+"""Tools in chats: templates with and without support, and continuations after a call."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ KNOWS = (
     "<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{{ '<think></think>' if not thinks }}{% endif %}"
 )
-"""In the manner of templates that know tools: outputs in a row are one message of the user's."""
+"""Template with tools: consecutive tool outputs are one user message."""
 ADD = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}}}},
@@ -43,7 +43,7 @@ def made(template: str | None = KNOWS, **arguments: Any) -> tuple[ChatTemplate, 
 @every_row("thinks", True, False)
 @every_row("template", KNOWS, None)
 def test_tool_outputs_extend_the_sampled_ids(template, thinks):
-    """Ids after a call equal the chat's from the answer's end on; a tool's text ends nothing."""
+    """Ids after a call equal the chat's from the answer's end on; a tool's text adds no tokens."""
     found, tokenizer = made(template, thinks=thinks)
     after = found.encode_after([*ASKED, CALLED, *OUTPUTS], 1, [ADD])
     assert after is not None and after[0] == found.stop_token_id

@@ -55,7 +55,7 @@ def test_process_with_reused_pid_gets_no_signal(change: dict[str, object], child
 
 
 def test_pid_reused_during_send_gets_no_signal(child, monkeypatch):
-    """Between the look and the handle."""
+    """Between the check and the opening of the handle."""
     who = known(child)
     ticks = iter([who.started, who.started + 1])
     monkeypatch.setattr(processes, "started", lambda _: next(ticks))
@@ -66,5 +66,5 @@ def test_pid_reused_during_send_gets_no_signal(child, monkeypatch):
 def test_zombie_process_is_not_running(child: Child) -> None:
     who = known(child)
     child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, still
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # still a zombie
     assert started(child.pid) is None and not who.is_running

@@ -66,7 +66,7 @@ def test_players_compare_by_value() -> None:
     ((1, -1), None, ["win", "loss"]),
     ((0, 0), None, ["draw", "draw"]),
     ((-1, 0), 0, ["loss", "win"]),
-    ((0, 0), 0, ["loss", "win"]),  # a forfeit that is worth nothing is a loss all the same
+    ((0, 0), 0, ["loss", "win"]),  # a forfeit is a loss even with outcome 0
     ((0, -1, 0), 1, ["win", "loss", "win"]),
     ((1, 1, -1, -1), None, ["win", "win", "loss", "loss"]),  # teams
     ((1, 0, -1), None, ["win", "loss", "loss"]),
