@@ -45,7 +45,7 @@ class GameConfig(Section):
     teams: tuple[tuple[NonNegativeInt, ...], ...] = ()
     """teams of seats, such as [[0, 1], [2, 3]]; default: the game's, else none"""
     seating: str | None = None
-    """module:function(env) -> env number of each seat if resets deal roles; default: the game's"""
+    """module:function(env) -> player number of each seat, if resets deal roles; default: game's"""
     weight: PositiveFloat = 1.0
     """relative share of training games among the entries"""
     events: Literal["auto", "all", "none"] = "auto"

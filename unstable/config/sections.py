@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstable.config.base import (
     ONE_IS_A_LIST,
@@ -259,7 +260,7 @@ def address_problem(text: str) -> str | None:
     host, _, port = text.rpartition(":")
     if "://" in text:
         return (
-            "Ray client addresses are unsupported; start the run on a node of the cluster and "
+            "unsupported Ray client address; start the run on a node of the cluster and "
             "write HOST:PORT, the address that ray start --head printed"
         )
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -283,7 +284,7 @@ class ClusterConfig(Section):
     @classmethod
     def _named(cls, value: str) -> str:
         if value not in ("local", "auto") and (problem := address_problem(value)):
-            raise ValueError(f"address = {value!r}: {problem}")
+            raise PydanticCustomError("address", "{problem}", {"problem": problem})
         return value
 
     @model_validator(mode="after")
