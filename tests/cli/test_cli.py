@@ -291,7 +291,7 @@ def test_custom_game_and_bot_from_yaml_may_block_actors(
 
 MISTAKES = [
     ("--games.0.env TicTacTo-v0", ["games.0.env = 'TicTacTo-v0'", "'TicTacToe-v0'"]),
-    ("--learner.steps_per_batch 17", ["learner.steps_per_batch = 17", "set"]),
+    ("--learner.steps_per_batch 17", ["learner.steps_per_batch = 17", "lower learner"]),
     ("--run_dir .", ["tracking.run_dir = '.'", "exists"]),
     ("--run_dir /proc/none/run", ["tracking.run_dir = '/proc/none/run'", "give a writable"]),
     ("--model ./nowhere", ["model.name = './nowhere'", "no such folder"]),

@@ -142,7 +142,7 @@ def test_module_calling_exit_is_reported_in_one_line(tmp_path: Path) -> None:
     done = in_process(tmp_path, "train", "--config", "x.yaml")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: games.0.env = 'mine:Game': importing mine raises SystemExit 7; mend it there\n"
+        "error: games.0.env = 'mine:Game': importing mine raises SystemExit 7; fix the error\n"
     )
     left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert left == {"mine.py", "x.yaml"}

@@ -242,14 +242,14 @@ JUDGES = {
 
 @every_row(
     "best_of, problem",
-    ({"answers": 2}, "nothing says which is the best"),
-    ({"judge": JUDGE}, "has nothing to choose from"),
-    ({"answers": 2, "judge": "nobody"}, "is no reward term"),
+    ({"answers": 2}, "answers = 2: no judge to choose the best"),
+    ({"judge": JUDGE}, ": only one answer"),
+    ({"answers": 2, "judge": "nobody"}, "unknown reward term"),
     ({"answers": 2, "judge": "length"}, "has to value one turn"),
     ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
     ({"answers": 2, "judge": "seats"}, "has to value one turn"),
     ({"answers": 2, "judge": "pairs"}, "'pairs' judges turns, but judges.pairs.args.mode"),
-    ({"answers": 2, "judge": "llm"}, "is no reward term"),
+    ({"answers": 2, "judge": "llm"}, "unknown reward term"),
 )
 def test_invalid_best_of_settings_are_rejected(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
@@ -259,7 +259,7 @@ def test_invalid_best_of_settings_are_rejected(best_of: Any, problem: str) -> No
 
 
 def test_votes_and_best_of_conflict() -> None:
-    with pytest.raises(ConfigError, match="both choose what is played"):
+    with pytest.raises(ConfigError, match="conflicts with best_of.answers = 2"):
         parse({"eval": {"votes": 3, "best_of": {"answers": 2, "judge": JUDGE}}})
 
 

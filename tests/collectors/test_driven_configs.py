@@ -9,7 +9,7 @@ OFF = {"eval.exploitability.every": 0}
 KUHN = "driver:examples.drivers.kuhn:Kuhn"
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({}, "games.0.env = 'driver', but listen.port = 0"),
-    ({"listen.port": 1, "listen.token_env": "NO_SUCH_VARIABLE"}, "is not set; export the"),
+    ({"listen.port": 1, "listen.token_env": "NO_SUCH_VARIABLE"}, "not set; export the"),
     ({"listen.port": 1, "sampling.moves": "legal"}, "sampling.moves = legal: unsupported"),
     ({"listen.port": 1, "openings.share": 0.5}, "openings.share = 0.5: unsupported by g"),
     ({"listen.port": 1, "games.0.legal_moves": "a:b"}, "games.0.legal_moves = 'a:b': a game"),

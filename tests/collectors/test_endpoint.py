@@ -105,7 +105,7 @@ async def test_extra_parameters_are_sent(server: Server) -> None:
     assert body.keys() == {"model", "messages", "reasoning_effort", "max_completion_tokens"}
     assert (body["reasoning_effort"], body["max_completion_tokens"]) == ("low", 900)
     entry = {"kind": "openai", "model": "m", "extra": {"messages": []}}
-    with pytest.raises(ConfigError, match=r"extra\.messages: is not free to choose here; leave"):
+    with pytest.raises(ConfigError, match=r"extra\.messages: set by unstable; leave"):
         parse({"opponents": {"fixed": [entry]}})
 
 

@@ -148,7 +148,7 @@ def test_ensemble_does_not_change_other_draws() -> None:
 @every_row(
     "changes, problem",
     ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
-    ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
+    ({"learner": {"algorithm": {"name": "ppo"}}}, "needs answers sampled by the policy"),
 )
 def test_biased_exploration_is_rejected(changes: Any, problem: str) -> None:
     refused(problem, parse, config(**changes))

@@ -136,7 +136,7 @@ def test_evaluation_has_no_openings() -> None:
     "openings, message",
     (
         {"moves": [4, 1]},
-        "openings.moves = [4, 1] has more at least than at most; set openings.moves to [1, 4]",
+        "openings.moves = [4, 1]: minimum above maximum; set openings.moves to [1, 4]",
     ),
     ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
     ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),

@@ -87,7 +87,7 @@ def test_error_names_the_opponents_config_field() -> None:
 @every_row("name", "main@3", "rival@0", "a@b", "@")
 def test_opponent_names_like_versions_are_rejected(name: str) -> None:
     entry: dict[str, Any] = {"kind": "random", "name": name}
-    with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):
+    with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .*: reserved name; "):
         parse({"opponents": {"fixed": [entry]}})
     remote = {"kind": "openai", "model": "m@2"}  # openai:m@2 is not a version
     assert parse({"opponents": {"fixed": [remote]}}).opponents.fixed[0].key == "openai:m@2"

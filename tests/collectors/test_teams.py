@@ -74,8 +74,8 @@ def team_game(
 def test_teams_that_do_not_partition_seats_are_rejected(teams: list[list[int]]) -> None:
     said = line_of(config, games=[GAME | {"teams": teams}])
     assert said == (
-        f"games.0.teams = {teams}: each seat from 0 to 3 must be in one team, once; "
-        "set teams, or seats to their number"
+        f"games.0.teams = {teams}: each seat from 0 to 3 must be in exactly one team; "
+        "correct teams, or seats"
     )
 
 

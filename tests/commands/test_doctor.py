@@ -55,7 +55,7 @@ def test_machine_without_a_gpu_runs_the_default(capsys: pytest.CaptureFixture[st
     assert examine(load("default"), [machine()], check) == 0
     printed = capsys.readouterr().out
     assert "no GPU" in printed
-    assert "on the processor, embedded engine" in printed
+    assert "on the CPU, embedded engine" in printed
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ LACKS: dict[str, dict[str, Any]] = {
     "vLLM is not installed; run: pip install": {
         "packages": {name: version for name, version in VERSIONS.items() if name != "vllm"}
     },
-    "no C compiler, which vLLM needs as it starts; run: apt install gcc": {"compiler": False},
-    "no Python.h, which vLLM needs as it starts": {"headers": False},
-    "GPUs cannot be used: driver 535.1 runs CUDA 12.2, but": {
+    "no C compiler found, which vLLM needs to start; run: apt install gcc": {"compiler": False},
+    "no Python.h found, which vLLM needs to start": {"headers": False},
+    "GPUs cannot be used: driver 535.1 supports CUDA 12.2, but": {
         "driver": "535.1",
         "driver_cuda": "12.2",
     },
@@ -119,7 +119,7 @@ def test_unusable_gpu_is_an_error(line: str, capsys: pytest.CaptureFixture[str])
     assert f"error    {line}" in printed and "actors.engine to embedded" in printed
     embedded = load("default", {"actors.engine": "embedded"})
     assert examine(embedded, [here], lambda _: None) == 0
-    assert "on the processor, embedded engine" in capsys.readouterr().out
+    assert "on the CPU, embedded engine" in capsys.readouterr().out
 
 
 def test_small_shm_is_a_note_exclusive_gpu_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_small_shm_is_a_note_exclusive_gpu_an_error(capsys: pytest.CaptureFixtur
     gpus = tuple(replace(gpu, mode="exclusive") for gpu in machine(2).gpus)
     assert examine(load("default"), [machine(2, gpus=gpus)], lambda _: None) == 0
     assert examine(load("default"), [machine(1, gpus=gpus[:1])], lambda _: None) == 1
-    assert "GPU 0: the compute mode is exclusive" in capsys.readouterr().out
+    assert "GPU 0: compute mode is exclusive" in capsys.readouterr().out
     gpus = tuple(replace(gpu, mode="prohibited") for gpu in gpus)
     assert examine(load("default"), [machine(2, gpus=gpus)], lambda _: None) == 1
     assert "GPU 0's compute mode is prohibited" in capsys.readouterr().out
@@ -141,10 +141,8 @@ def test_gpu_without_bfloat16_is_noted(qwen: RunConfig, capsys: pytest.CaptureFi
     old = replace(new, gpus=tuple(replace(gpu, bfloat16=False) for gpu in new.gpus))
     assert examine(qwen, [old], check) == 0
     printed = capsys.readouterr().out
-    assert "on the processor, embedded engine, float32" in printed
-    assert (
-        "note     actors play on the processor: vLLM computes LoRA on a GPU in bfloat16" in printed
-    )
+    assert "on the CPU, embedded engine, float32" in printed
+    assert "note     actors play on the CPU: vLLM computes LoRA on a GPU in bfloat16" in printed
     actors = qwen.actors.model_copy(update={"engine": "vllm"})
     assert examine(qwen.model_copy(update={"actors": actors}), [old], check) == 1
     assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out

@@ -130,7 +130,7 @@ def test_adapter_on_tied_embedding_cannot_be_merged(config: RunConfig, adapter: 
     layer = "base_model.model.lm_head.lora_{}.weight"
     tensors = {layer.format("A"): torch.ones(4, 32), layer.format("B"): torch.ones(132, 4)}
     odd = Adapter(name="odd", weights=save(tensors), config=adapter.config)
-    refused("--merged: lm_head is the embedding too", add_adapter, model, odd)
+    refused("--merged: lm_head is tied to the embedding", add_adapter, model, odd)
 
 
 def test_export_omits_learner_state(exported: Path, merged: Path, folder: RunFolder) -> None:
@@ -321,8 +321,8 @@ def test_push_makes_one_commit_of_the_folder(
 def test_nothing_is_written_if_push_is_impossible(
     folder: RunFolder, tmp_path: Path, hub_client: Callable[..., None]
 ) -> None:
-    no_name = "no name of a repository; give OWNER/NAME"
-    unreached = "the hub cannot be reached ([Errno 111] Connection refused)"
+    no_name = "invalid repository name; give OWNER/NAME"
+    unreached = "the hub is unreachable ([Errno 111] Connection refused)"
     rows: list[tuple[str, dict[str, Any], str, str]] = [
         ("player", {}, "", f"--push = 'player': {no_name}"),
         ("a b/c", {}, "", f"--push = 'a b/c': {no_name}"),

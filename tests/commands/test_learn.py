@@ -241,7 +241,7 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
     [
         (
             {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
-            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none' leaves it uncor",
+            "learner.algorithm.name = 'ppo' on recorded games: importance = 'none': recorded gam",
         ),
         ({"learner.algorithm.name": "grpo"}, "in these games each group has only one; choose a"),
         (
@@ -249,7 +249,7 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             "learn.winners = true: rloo compares the trajectories of a group, but winners have",
         ),
         ({"learn.versions": [5, 9]}, "learn: the filters leave no training data ("),
-        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3] holds none; give the first one"),
+        ({"learn.versions": [5, 3]}, "learn.versions = [5, 3]: first version above the last; "),
         ({"learn.opponents": ["past", "expert"]}, "learn.opponents.1 = 'expert': not in these"),
         (
             {"learn.judged": {"file": "judged/kind.jsonl", "term": "kind", "least": 0.5}},

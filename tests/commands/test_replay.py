@@ -289,7 +289,7 @@ def test_damaged_adapter_is_one_line_in_every_command(
     """Before a model is loaded; `replay` goes on without it."""
     path = copied.checkpoint(1) / file
     path.write_bytes(path.read_bytes()[:100])
-    line = rf"^run/checkpoints/000001: its {file} (is no JSON|cannot be read)"
+    line = rf"^run/checkpoints/000001: its {file} (is invalid JSON|cannot be read)"
     for command in ("eval", "exploit", "export"):
         refused(line, run, [command, "run@1"])
     assert run(["replay", "run", "0", *TRAIN]) == 0

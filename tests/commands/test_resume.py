@@ -463,7 +463,7 @@ def test_state_without_a_part_is_invalid(whole: RunFolder) -> None:
 def test_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
     folder = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
     folder.state(4).write_text('{"format": 3, "ratings": {}}')
-    refused("format = 3 is not the one that this release of unst", find_point, folder, "--resume")
+    refused("format = 3: unsupported; this release of unstable re", find_point, folder, "--resume")
     folder.state(4).write_text("[]")
     assert find_point(folder, "--resume").version == 3
 

@@ -232,7 +232,7 @@ def test_run_name_is_the_folder_name(here: Path) -> None:
     assert make_folder(config).root == Path("outputs/first try-2")
     assert make_tracker(here / "x", config).view.name == "first try"
     for name in ("a/b", "../x", "", ".hidden", "x" * 81):
-        refused("tracking.name = .*use letters, digits", make_config, tracking={"name": name})
+        refused("tracking.name = .*use 1 to 80 letters", make_config, tracking={"name": name})
     assert make_config(tracking={"tags": "kl"}).tracking.tags == ["kl"]
 
 

@@ -1,4 +1,4 @@
-"""The algorithms' sections: one a built-in, each mistake in one line, options that name another."""
+"""Sections of the algorithms: built-in ones, errors, and options that change the algorithm."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from unstable.learners.algorithms import BUILT_IN, named_algorithm
 DOCS = Path(__file__).parent.parent.parent / "docs" / "algorithms.md"
 
 
-def test_a_floor_that_nothing_reads_is_not_compared():
+def test_importance_floor_is_ignored_without_mask():
     algorithm = {"name": "grpo", "importance": "none", "importance_cap": 0.4}
     assert parse({"learner": {"algorithm": algorithm}}).learner.algorithm.importance_cap == 0.4
 
 
-def test_every_algorithm_of_the_config_is_built_and_described():
+def test_every_algorithm_is_implemented_and_documented():
     assert sorted([*BUILT_IN, *registered("algorithms")]) == sorted(ALGORITHMS)
     assert all(named_algorithm(name) for name in ALGORITHMS)
     text = DOCS.read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_every_algorithm_of_the_config_is_built_and_described():
         assert config.learner.algorithm.name == name
 
 
-def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
+def test_changing_algorithm_drops_specific_fields(tmp_path):
     chosen = {"learner.algorithm.clip_high": 0.28, "learner.algorithm.name": "grpo"}
     config = load("default", chosen)
     assert config.learner.algorithm.clip_high == 0.28
@@ -39,14 +39,14 @@ def test_naming_another_algorithm_leaves_the_keys_of_the_first_behind(tmp_path):
     assert back.learner == LearnerConfig()
 
 
-def test_naming_another_algorithm_leaves_behind_what_does_nothing_in_it():
+def test_changing_algorithm_drops_fields_without_effect():
     """A run of `tiny` sets old_logprobs, and rft has no old policy."""
     assert load("tiny").learner.algorithm.old_logprobs == "engine"
     for name in ("rft", "a2c", "reinforce", "dpo"):
         assert load("tiny", {"learner.algorithm.name": name}).learner.algorithm.name == name
 
 
-def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
+def test_changing_algorithm_keeps_shared_fields(tmp_path):
     shared = {"kl_reward": 0.1, "kl_loss": 0.2, "importance_cap": 3.0, "reward_clip": [-1.0, 0.5]}
     file = tmp_path / "config.yaml"
     algorithm = {"name": "grpo", "clip_high": 0.28, "target": "mine:Mine"}
@@ -58,24 +58,24 @@ def test_naming_another_algorithm_keeps_what_all_have(tmp_path):
 
 @every_row(
     "algorithm, message",
-    ({"name": "grpoo"}, ".name = 'grpoo' is no algorithm or module:Class; did you mean 'grpo'?"),
+    ({"name": "grpoo"}, ".name = 'grpoo': unknown algorithm; did you mean 'grpo'?"),
     ({"name": "grpo", "decays": 0.5}, ": unknown key 'decays'; did you mean 'decay'?"),
     ({"name": "rloo", "clip_low": -1}, ".clip_low = -1: input should be greater than 0"),
     (
         {"name": "cispo", "importance": "mask", "importance_floor": 3},
-        ".importance_floor = 3.0 keeps nothing below ",
+        ".importance_floor = 3.0: not below ",
     ),
-    ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0] leaves all "),
-    ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1} is for a class of your own; "),
-    ("grpo", " = 'grpo': write keys and values below it"),
+    ({"name": "mine:Mine", "reward_clip": [0, 0]}, ".reward_clip = [0.0, 0.0]: lower bound "),
+    ({"name": "grpo", "args": {"a": 1}}, ".args = {'a': 1}: only a custom class reads args; "),
+    ("grpo", " = 'grpo': not a section; write keys and values below it"),
 )
-def test_a_mistake_names_its_field(algorithm, message):
+def test_algorithm_errors_name_the_field(algorithm, message):
     said = line_of(parse, {"learner": {"algorithm": algorithm}})
     assert said.startswith("learner.algorithm" + message)
 
 
 @every_row("name", *ALGORITHMS)
-def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
+def test_reward_clip_requires_ordered_bounds(name):
     def bounds(reward_clip):
         algorithm = {"name": name, "reward_clip": reward_clip}
         return parse({"learner": {"algorithm": algorithm}}).learner.algorithm.reward_clip
@@ -84,6 +84,6 @@ def test_every_algorithm_bounds_rewards_the_lower_bound_first(name):
     assert bounds([-1, 0.5]) == (-1.0, 0.5)
     said = line_of(bounds, [1, -1])
     assert said == (
-        "learner.algorithm.reward_clip = [1.0, -1.0] leaves all rewards equal; "
+        "learner.algorithm.reward_clip = [1.0, -1.0]: lower bound not below the upper; "
         "give the lower bound first"
     )

@@ -1,4 +1,4 @@
-"""The config declares, documents, validates and is dumped; each mistake is one line."""
+"""Configs are declared, documented, validated and dumped; each error is one line."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from unstable.config.base import Section
 from unstable.config.plugins import load_target
 
 
-def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
+def test_port_alone_keeps_other_listen_fields() -> None:
     for order in (1, -1):
         options = [("listen", 8100), ("listen.token_env", "A_TOKEN")][::order]
         listen = load("default", dict(options)).listen
@@ -29,7 +29,7 @@ def test_a_port_alone_leaves_the_other_fields_of_the_section() -> None:
         refused("less than or equal to 65535", load, "default", {field: port})
 
 
-def test_dump_reads_back_equal(tmp_path: Path) -> None:
+def test_dump_round_trips(tmp_path: Path) -> None:
     config = parse(
         {
             "games": [{"env": "Nim-v0", "args": {"piles": [1, 2]}}],
@@ -43,12 +43,12 @@ def test_dump_reads_back_equal(tmp_path: Path) -> None:
     assert load(str(file)) == config
 
 
-def test_a_section_of_a_command_is_read_by_that_command_alone(tmp_path: Path) -> None:
+def test_command_section_is_read_only_by_its_command(tmp_path: Path) -> None:
     config = load_as(SFTRun, "warm_start", {"sft.epochs": 9})
     assert (config.sft.epochs, config.sft.data[0].kind) == (9, "expert")
     file = tmp_path / "config.yaml"
     file.write_text(dump(config))
-    assert load(str(file)) == config  # as what reads a run's folder has it
+    assert load(str(file)) == config  # as for readers of a run's folder
     trained = load_as(RunConfig, str(file))
     assert type(trained) is RunConfig and trained.learner == config.learner
 
@@ -59,14 +59,14 @@ def test_every_shipped_config_parses(name: str) -> None:
 
 
 @every_row("name", "tiny", "tiny_nim", "tiny_kuhn", "tiny_leduc")
-def test_the_small_worlds_measure_exploitability_at_least_five_times(name: str) -> None:
+def test_small_worlds_measure_exploitability_five_times(name: str) -> None:
     config = load(name)
     check_exact_games(config)
     assert config.eval.exploitability.every
-    assert config.loop.steps // config.eval.exploitability.every >= 4, "beside that of the start"
+    assert config.loop.steps // config.eval.exploitability.every >= 4, "plus one at the start"
 
 
-def test_overrides_reach_every_depth() -> None:
+def test_overrides_apply_at_every_depth() -> None:
     config = load(
         "default",
         {
@@ -94,78 +94,75 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learner": {"epoch": 1}}, "learner: unknown key 'epoch'; did you mean 'epochs'?"),
     (
         {"learner": {"batch_size": 10, "steps_per_batch": 11}},
-        "learner.steps_per_batch = 11 is more than batch_size = 10 has samples for; "
-        "set learner.steps_per_batch to at most that",
+        "learner.steps_per_batch = 11: greater than batch_size = 10; lower learner.steps_per_batch",
     ),
     (
         {"learner": {"algorithm": {"name": "rft", "kl_reward": 0.1}}},
-        "learner.algorithm.kl_reward = 0.1 does nothing in rft, which imitates won turns "
-        "whatever they earned; set learner.algorithm.kl_loss instead",
+        "learner.algorithm.kl_reward = 0.1: has no effect in rft, which imitates won turns "
+        "regardless of reward; set learner.algorithm.kl_loss instead",
     ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {"sampling": {"top_p": 0.9}},
-        "sampling: unknown key 'top_p'; known: max_prompt_tokens, max_tokens, moves, temperature, "
-        "thoughts",
+        "sampling: unknown key 'top_p'; use one of max_prompt_tokens, max_tokens, moves, "
+        "temperature, thoughts",
     ),
     (
         {"eval": {"opponents": ["randm"]}},
-        "eval.opponents.0 = 'randm' is no opponent; did you mean 'random'?",
+        "eval.opponents.0 = 'randm': unknown opponent; did you mean 'random'?",
     ),
     (
         {"opponents": {"fixed": [{"kind": "randm"}]}},
-        "opponents.fixed.0.kind = 'randm' is no kind of opponent; did you mean 'random'?",
+        "opponents.fixed.0.kind = 'randm': unknown kind of opponent; did you mean 'random'?",
     ),
     (
         {"opponents": {"fixed": [{"kind": "python"}]}},
-        "opponents.fixed.0.target is missing; give it a value",
+        "opponents.fixed.0.target: missing; set it",
     ),
     (
         {"opponents": {"fixed": []}},
-        "opponents.draw.fixed = 0.15, but opponents.fixed is empty; "
+        "opponents.draw.fixed = 0.15: opponents.fixed is empty; "
         "list an opponent there or set opponents.draw.fixed to 0",
     ),
     (
         {"opponents": {"fixed": [{"kind": "random", "name": "main@0"}]}},
-        "opponents.fixed.0.name = 'main@0' has a meaning of its own; give it another name",
+        "opponents.fixed.0.name = 'main@0': reserved name; choose another",
     ),
     (
         {"opponents": {"draw": {"self": 0, "past": 0, "fixed": 0}}},
-        "opponents.draw = all zero; give self, past or fixed a share above 0",
+        "opponents.draw: all shares are 0; set self, past or fixed above 0",
     ),
     (
         {"games": [{"env": "A-v0"}, {"env": "A-v0"}]},
-        "games: two entries are called 'A-v0'; give one of them another name",
+        "games: duplicate name 'A-v0'; rename one of the entries",
     ),
     (
         {"buffer": {"capacity": 64}},
-        "buffer.capacity = 64 can never hold learner.batch_size = 128 samples; "
-        "set buffer.capacity to at least that",
+        "buffer.capacity = 64: less than learner.batch_size = 128; raise buffer.capacity",
     ),
     (
         {"actors": {"max_loras": 4, "max_cpu_loras": 2}},
-        "actors.max_cpu_loras = 2 is below actors.max_loras = 4; "
-        "set actors.max_cpu_loras to at least that",
+        "actors.max_cpu_loras = 2: less than actors.max_loras = 4; raise actors.max_cpu_loras",
     ),
 ]
 
 
 @every_row("data, message", *WRONG)
-def test_a_mistake_is_one_line_with_its_remedy(data: dict[str, Any], message: str) -> None:
+def test_config_errors_are_one_line_with_remedy(data: dict[str, Any], message: str) -> None:
     assert line_of(parse, data) == message
 
 
 @every_row(
     "overrides, message",
-    ({"games.3.env": "X"}, "'3' is no index of a list of 1 entries"),
-    ({"seed.x": 1}, "seed.x: seed is a single value; nothing lies below it"),
+    ({"games.3.env": "X"}, "'3': invalid list index; use 0 to 1"),
+    ({"seed.x": 1}, "seed.x: seed is a single value without fields; set seed"),
 )
-def test_a_path_that_leads_nowhere(overrides: dict[str, Any], message: str) -> None:
+def test_invalid_override_paths_are_rejected(overrides: dict[str, Any], message: str) -> None:
     assert line_of(load, "default", overrides) == message
 
 
 @every_row("text", "- 1", "a: [", "3")
-def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
+def test_invalid_config_files_are_rejected(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
     refused("^--config = ", load, str(file))
@@ -179,26 +176,26 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str) -> None:
     *("sampling.temperature", "opponents.draw.self", "eval.temperature", "seed"),
     *("guard.thresholds.score", "loop.max_time"),
 )
-def test_no_value_that_is_not_finite_enters(path: str, text: str) -> None:
+def test_non_finite_numbers_are_rejected(path: str, text: str) -> None:
     base = {"learner.algorithm.reward_clip": [0.0, 1.0]}
     given = parse_options([f"--{path}={text}"], {})
     if path == "games.0.args.piles" and isinstance(given[path], str):
-        return  # text, of which a game may make what it likes
+        return  # text, which a game may accept
     refused(f"^{re.escape(path)}.* = .*: input should be a", load, "default", {**base, **given})
 
 
-def test_loading_names_what_is_shipped_and_takes_ragged_batches() -> None:
-    """Batches are ragged anyway: they hold whole groups."""
+def test_load_suggests_shipped_names_and_takes_ragged_batches() -> None:
+    """Batches may be ragged, since they hold whole groups."""
     options = {"learner.batch_size": 100, "learner.micro_batch_size": 16}
     assert load("default", {**options, "learner.steps_per_batch": 3}).learner.batch_size == 100
     refused("did you mean 'default'", load, "defualt")
 
 
-def test_a_target_names_the_field() -> None:
+def test_target_errors_name_the_field() -> None:
     assert load_target("pathlib:Path", "field") is Path
     for target, words in {
         "pathlib:Pth": "field = 'pathlib:Pth': pathlib has no Pth; did you mean 'Path'?",
-        "pathlib": "field = 'pathlib': write it as package.module:name",
+        "pathlib": "field = 'pathlib': not a target; write package.module:name",
     }.items():
         assert line_of(load_target, target, "field") == words
     with pytest.raises(
@@ -217,7 +214,7 @@ def sections_below(section: type[Section]) -> Iterator[type[Section]]:
         yield from sections_below(each)
 
 
-def test_every_value_is_documented() -> None:
+def test_every_field_is_documented() -> None:
     """A section needs no sentence of its own; every value in it does."""
     kinds = [*sections_below(Section)]
     silent = {name for kind in kinds for name, text in fields_of(kind) if not text}
@@ -233,7 +230,7 @@ def test_every_value_is_documented() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=5), max_size=3))
-def test_any_junk_is_refused_in_one_line_or_accepted(data: dict[str, Any]) -> None:
+def test_arbitrary_input_parses_or_fails_in_one_line(data: dict[str, Any]) -> None:
     try:
         config = parse(data)
     except ConfigError as error:

@@ -151,12 +151,12 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "rule, args, said",
     [
-        ("spred", {}, "curriculum.rule = 'spred' is no rule or module:function; did you mean"),
+        ("spred", {}, "curriculum.rule = 'spred': unknown rule or module:function; did you mean"),
         ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': returned [1.0] for 3 envs; "),
         ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': returned [inf, inf, "),
         ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
-        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
-        ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
+        ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: wrong signature"),
+        ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; use"),
     ],
 )
 def test_invalid_rule_is_reported_in_one_line(rule: str, args: dict[str, Any], said: str) -> None:

@@ -315,7 +315,7 @@ def test_pfsp_mixes_rock_paper_scissors_while_self_play_cycles() -> None:
 
 @every_row(
     "past, problem",
-    ("pfps", "opponents.past.0.rule = 'pfps' is no rule or module:function; did you mean 'pf"),
+    ("pfps", "opponents.past.0.rule = 'pfps': unknown rule or module:function; did you mean 'pf"),
     ({"rule": "pfsp", "args": {"k": 1}}, "opponents.past.0.rule = 'pfsp' with args = {'k': 1}"),
     ({"rule": "pfsp", "args": {"form": "odd"}}, "opponents.past.0.rule = 'pfsp' with args = {"),
     ({"rule": "pfsp", "args": {"exponent": "x"}}, "opponents.past.0.rule = 'pfsp' with args"),

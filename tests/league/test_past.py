@@ -150,5 +150,5 @@ def _played(spec: GameSpec, own: PlayerId, lost: bool) -> GameResult:
 def test_opponent_name_past_is_reserved() -> None:
     assert parse({"eval": {"opponents": "past"}}).eval.opponents == ["past"]
     assert BASE.name != PAST
-    with pytest.raises(ConfigError, match="has a meaning of its own"):
+    with pytest.raises(ConfigError, match=": reserved name; choose another"):
         parse({"opponents": {"fixed": [{"kind": "random", "name": "past"}]}})

@@ -237,7 +237,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     before = trained(other)
     said = line_of(other.load, tmp_path / "000001")
     file = tmp_path / "000001" / STATE_FILE
-    assert said.startswith(f"{file}: format = 3 is not the one")
+    assert said.startswith(f"{file}: format = 3: unsupported")
 
     assert other.version == 0 and torch.equal(trained(other), before)
 

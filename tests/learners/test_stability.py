@@ -369,7 +369,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner
     ({"name": "grpo", "reference": {"every": 3}}, "reference.every = 3", f"{A}.kl_reward above 0"),
     (
         {"name": "grpo", "kl_loss": 1, "reference": {"every": 3, "ema": 0.5}},
-        "reference.every = 3 and ema = 0.5",
+        "reference.every = 3: conflicts with ema = 0.5",
         "leave one of them out",
     ),
     ({"name": "grpo", "decay": {"rule": "power"}}, "decay.rule = 'power'", f"set {A}.kl_loss, "),
@@ -389,7 +389,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner
     ({"name": "distill", "kl_loss": 0.1}, "kl_loss = 0.1", f"{A}.teacher.adapter, or leave it out"),
     ({"name": "distill", "kl_reward": 0.1}, "kl_reward = 0.1", f"set {A}.kl_loss instead"),
     *(
-        ({"name": name} | setting, f"{field} = {value} does nothing in {name}", words)
+        ({"name": name} | setting, f"{field} = {value}: has no effect in {name}", words)
         for name in PREFERENCES
         for setting, words in (
             ({"kl_reward": 0.1}, " set "),

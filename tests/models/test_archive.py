@@ -52,7 +52,7 @@ def packed(adapter: Adapter, path: Path, model: ModelConfig, card: str = "# how"
     return path
 
 
-def test_a_zip_gives_back_what_was_packed(adapter, model, tmp_path):
+def test_zip_round_trips(adapter, model, tmp_path):
     unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora")
     again = read_adapter(tmp_path / "lora", "again")
     before, after = load(adapter.weights), load(again.weights)
@@ -64,7 +64,7 @@ def test_a_zip_gives_back_what_was_packed(adapter, model, tmp_path):
     assert misfit(tmp_path / "lora", model) is None
 
 
-def test_the_same_adapter_gives_the_same_bytes_at_any_time(adapter, model, tmp_path, monkeypatch):
+def test_zip_bytes_are_deterministic(adapter, model, tmp_path, monkeypatch):
     one = packed(adapter, tmp_path / "one.zip", model).read_bytes()
     monkeypatch.setattr("time.time", lambda: 2e9)
     assert packed(adapter, tmp_path / "two.zip", model).read_bytes() == one
@@ -72,7 +72,7 @@ def test_the_same_adapter_gives_the_same_bytes_at_any_time(adapter, model, tmp_p
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path):
+def test_fingerprint_is_independent_of_files(tiny_folder, tmp_path):
     def of(folder: Path) -> str:
         return fingerprint(ModelConfig(name=str(folder)))
 
@@ -90,9 +90,9 @@ def test_a_fingerprint_is_of_the_weights_in_whatever_files(tiny_folder, tmp_path
     assert of(changed) != of(tiny_folder)
 
 
-def test_a_base_without_safetensors_is_refused(tmp_path):
+def test_base_without_safetensors_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="has no model.safetensors, by which a zip names"):
+    with pytest.raises(ConfigError, match="no model.safetensors, which identifies"):
         fingerprint(ModelConfig(name=str(tmp_path)))
 
 
@@ -111,18 +111,18 @@ WHOLE = [(name, b"{}") for name in MEMBERS]
 @pytest.mark.parametrize(
     "members, words",
     [
-        ([*WHOLE, ("../outside", b"")], "holds '../outside', and may hold"),
-        ([*WHOLE, ("/tmp/outside", b"")], "holds '/tmp/outside', and may hold"),
-        ([*WHOLE, ("folder/base.json", b"")], "holds 'folder/base.json', and may hold"),
-        ([*WHOLE, ("run.sh", b"")], "holds 'run.sh', and may hold"),
+        ([*WHOLE, ("../outside", b"")], "contains '../outside'; expected"),
+        ([*WHOLE, ("/tmp/outside", b"")], "contains '/tmp/outside'; expected"),
+        ([*WHOLE, ("folder/base.json", b"")], "contains 'folder/base.json'; expected"),
+        ([*WHOLE, ("run.sh", b"")], "contains 'run.sh'; expected"),
         (WHOLE[1:], "has no adapter_model.safetensors"),
-        ([*WHOLE, WHOLE[0]], "holds adapter_model.safetensors twice"),
-        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "would unpack to 3 MiB of 1"),
+        ([*WHOLE, WHOLE[0]], "contains adapter_model.safetensors twice"),
+        ([*WHOLE[:3], ("README.md", bytes(3 * 2**20))], "unpacks to 3 MiB, limit 1"),
     ],
     ids=["parent", "absolute", "folder", "other", "lacking", "twice", "bomb"],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_hostile_zip_is_refused_in_one_line(members, words, tmp_path, monkeypatch):
+def test_hostile_zip_is_rejected_in_one_line(members, words, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
     refused(write(tmp_path / "a.zip", members), words, tmp_path)
 
@@ -137,7 +137,7 @@ def refused(path: Path, words: str, tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"inside", "a.zip"}
 
 
-def test_links_false_sizes_and_other_files_are_refused(tmp_path):
+def test_links_false_sizes_and_other_files_are_rejected(tmp_path):
     path = write(tmp_path / "a.zip", WHOLE, mode=stat.S_IFLNK | 0o777)
     refused(path, "its adapter_model.safetensors is a link", tmp_path)
     path = write(tmp_path / "a.zip", [*WHOLE[:3], ("README.md", bytes(1000))])
@@ -148,7 +148,7 @@ def test_links_false_sizes_and_other_files_are_refused(tmp_path):
     refused(path, "cannot be unpacked (File is not a zip file)", tmp_path)
 
 
-def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_path):
+def test_zip_is_unpacked_again_only_if_newer(adapter, model, tmp_path):
     folder = tmp_path / "lora"
     unpack_newer(tmp_path / "a.zip", folder)
     assert not folder.exists()
@@ -176,7 +176,7 @@ def test_a_zip_is_unpacked_once_and_again_when_it_is_newer(adapter, model, tmp_p
         ),
     ],
 )
-def test_a_wrong_base_is_told(changes, words, adapter, model, tmp_path, monkeypatch, capsys):
+def test_mismatched_base_is_reported(changes, words, adapter, model, tmp_path, monkeypatch, capsys):
     base = describe_base(model, ["TicTacToe-v0"]) | changes
     pack_adapter(adapter, tmp_path / "lora_ckpt.zip", base=base, card="")
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
@@ -191,7 +191,7 @@ def test_a_wrong_base_is_told(changes, words, adapter, model, tmp_path, monkeypa
     ("games", "is_used"),
     [(["TicTacToe-v0"], True), (["Nim-v0", "TicTacToe-v0"], True), (["Nim-v0"], False)],
 )
-def test_a_start_is_of_its_games(games, is_used, adapter, model, tmp_path, monkeypatch):
+def test_start_is_used_only_for_its_games(games, is_used, adapter, model, tmp_path, monkeypatch):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
     config = parse({"model": model.model_dump(), "games": [{"env": env} for env in games]})
@@ -199,15 +199,15 @@ def test_a_start_is_of_its_games(games, is_used, adapter, model, tmp_path, monke
     assert prepare(config).config.model.init == start
 
 
-def test_a_start_says_its_games_and_needs_a_base(tmp_path, adapter, model):
+def test_start_states_its_games_and_base(tmp_path, adapter, model):
     unpack(preparing.LORA_FOLDER.with_suffix(".zip"), tmp_path / "lora")
     assert made_for(tmp_path / "lora") == ["TicTacToe-v0"]
     unpack(packed(adapter, tmp_path / "a.zip", model), tmp_path / "other")
     (tmp_path / "other/base.json").unlink()
-    assert misfit(tmp_path / "other", model) == "it has no base.json that names its base"
+    assert misfit(tmp_path / "other", model) == "it has no base.json, which identifies its base"
 
 
-def test_a_run_starts_from_the_packages_zip(adapter, model, tmp_path, monkeypatch, capsys):
+def test_run_starts_from_the_shipped_zip(adapter, model, tmp_path, monkeypatch, capsys):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     folder = tmp_path / "lora_ckpt"
     monkeypatch.setattr(preparing, "LORA_FOLDER", folder)
@@ -219,7 +219,7 @@ def test_a_run_starts_from_the_packages_zip(adapter, model, tmp_path, monkeypatc
     assert capsys.readouterr().err == ""
 
 
-def test_a_read_only_checkout_starts_from_the_cache(adapter, model, tmp_path, monkeypatch):
+def test_read_only_checkout_unpacks_into_the_cache(adapter, model, tmp_path, monkeypatch):
     packed(adapter, tmp_path / "lora_ckpt.zip", model)
     monkeypatch.setattr(preparing, "LORA_FOLDER", tmp_path / "lora_ckpt")
     monkeypatch.setattr(preparing.os, "access", lambda path, _: Path(path) != tmp_path)
@@ -229,15 +229,15 @@ def test_a_read_only_checkout_starts_from_the_cache(adapter, model, tmp_path, mo
     assert read_adapter(folder, "start").weights and not (tmp_path / "lora_ckpt").exists()
 
 
-def test_a_home_that_cannot_be_made_says_what_to_set(tmp_path, monkeypatch):
+def test_unwritable_cache_error_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "home").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="cannot be made .*; set XDG_CACHE_HOME to a folder"):
+    with pytest.raises(ConfigError, match="cannot be created .*CACHE_HOME to a writable folder"):
         cache_folder()
 
 
-def test_two_first_starts_unpack_once(adapter, model, tmp_path):
-    """The second waits for the first, and then finds the folder there."""
+def test_concurrent_starts_unpack_once(adapter, model, tmp_path):
+    """The second waits for the first and then uses its folder."""
     path, folder = packed(adapter, tmp_path / "a.zip", model), tmp_path / "lora"
     code = "import sys; from pathlib import Path; from unstable.models.archive import unpack_newer"
     code += "; print(flush=True); unpack_newer(Path(sys.argv[1]), Path(sys.argv[2]))"

@@ -18,7 +18,7 @@ from unstable.models.cache_size import CacheSize, cache_size
 HIDDEN, LAYERS, HEADS = 32, 2, 4
 
 
-def test_attention_holds_keys_and_convolutions_their_reach() -> None:
+def test_cache_size_of_attention_and_convolutions() -> None:
     config = GPT2Config(n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS, vocab_size=50)
     assert cache_size(config) == CacheSize(token=2 * LAYERS * HIDDEN, request=0)
     sizes: dict[str, Any] = {"num_attention_heads": HEADS, "num_key_value_heads": 2}
@@ -29,7 +29,7 @@ def test_attention_holds_keys_and_convolutions_their_reach() -> None:
 
 
 @every_row("length", 3, 30)
-def test_a_state_space_model_holds_states_alone(length: int) -> None:
+def test_cache_size_of_state_space_models(length: int) -> None:
     sizes: dict[str, Any]
     sizes = {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "vocab_size": 50}
     config = Mamba2Config(hidden_size=HIDDEN, num_hidden_layers=LAYERS, **sizes)
@@ -40,6 +40,6 @@ def test_a_state_space_model_holds_states_alone(length: int) -> None:
     assert cache_size(config) == CacheSize(token=0, request=held)
 
 
-def test_a_model_with_a_cache_of_its_own_kind_is_served_without() -> None:
+def test_unknown_cache_kind_has_size_zero() -> None:
     config = RwkvConfig(hidden_size=HIDDEN, num_hidden_layers=LAYERS, vocab_size=50)
     assert cache_size(config) == CacheSize(token=0, request=0)

@@ -1,4 +1,4 @@
-"""Every family of causal models: engine and learner say what the model's own forward says."""
+"""Every family of causal models: engine and learner match the model's own forward pass."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 def plain(folder: Path, adapter: Adapter | None) -> torch.nn.Module:
-    """The model as transformers and PEFT have it, with the adapter trainable."""
+    """The model as loaded by transformers and PEFT, with a trainable adapter."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
@@ -85,7 +85,7 @@ def check_learner(folder: Path, adapter: Adapter, samples: list[TokenSample]) ->
 
 
 def _gradient(parameter: torch.nn.Parameter) -> Tensor:
-    """Flat; experts that no token was sent to have none."""
+    """Return the flat gradient; zeros for experts without tokens."""
     return torch.zeros_like(parameter).ravel() if parameter.grad is None else parameter.grad.ravel()
 
 
@@ -153,7 +153,7 @@ CORE = {
 
 
 @pytest.mark.parametrize("kind", table("families", sorted(FAMILIES), CORE))
-async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: Path) -> None:
+async def test_family_is_served_scored_and_trained_exactly(kind: str, tmp_path: Path) -> None:
     folder = save_family(kind, tmp_path / "model")
     adapter = random_adapter(make_family(kind), "main@1", seed=1, rank=LORA.rank)
     samples = make_samples()
@@ -170,8 +170,8 @@ async def test_a_family_is_served_scored_and_trained_exactly(kind: str, tmp_path
         [("gemma3_text", False), ("qwen3", True)],
     ),
 )
-async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole, tmp_path):
-    """PEFT a LoRA's checkpoint, transformers a whole model's export."""
+async def test_peft_and_transformers_reproduce_recorded_logprobs(kind, whole, tmp_path):
+    """PEFT loads a LoRA's checkpoint, transformers a whole model's export."""
     folder = await run_of(kind, tmp_path, **({"adapter": "none"} if whole else {}))
     if whole:
         version = read_adapter(folder.checkpoint(1), "main@1")
@@ -190,13 +190,13 @@ async def test_others_load_a_version_that_says_what_the_run_recorded(kind, whole
 
 
 @every_row("kind, attention", ("gemma2", "eager"), ("llama", "sdpa"))
-def test_scores_that_a_model_caps_are_capped(kind: str, attention: str, tmp_path: Path) -> None:
-    """transformers' own sdpa would leave the cap out, without a word."""
+def test_attention_soft_capping_is_applied(kind: str, attention: str, tmp_path: Path) -> None:
+    """transformers' sdpa would silently ignore the cap."""
     model = load_model(ModelConfig(name=str(save_family(kind, tmp_path)), dtype="float32"))
     assert model.config._attn_implementation == attention
 
 
-def test_the_page_names_each_family_with_its_path() -> None:
+def test_documented_families_match_support() -> None:
     page = PAGE.read_text(encoding="utf-8")
     lists = re.findall(r"^- \*\*(packed|padded), [^:]*:\*\*(.*?)(?=^- |\Z)", page, re.M | re.S)
     rows = [(kind, path) for path, text in lists for kind in re.findall(r"`(\w+)`", text)]

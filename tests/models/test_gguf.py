@@ -1,4 +1,4 @@
-"""GGUF files become folders, once; and what is wrong with one is a line before anything is read."""
+"""GGUF files are unpacked once; a problem of one is a one-line error before it is read."""
 
 import importlib.metadata
 from pathlib import Path
@@ -22,7 +22,7 @@ WORDS = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "â
 
 
 def write_gguf(path: Path, *, architecture: str = "llama", words: list[str] = WORDS) -> None:
-    """A random Llama whose tokenizer begins with BOS."""
+    """A random Llama whose tokenizer prepends BOS."""
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_name("tiny")
     writer.add_context_length(128)
@@ -34,7 +34,7 @@ def write_gguf(path: Path, *, architecture: str = "llama", words: list[str] = WO
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(HIDDEN // HEADS)
     if words:
-        kinds = [2, 3, 3, *[6] * 256, 1, 1, 1]  # of llama.cpp: unknown, control, byte, normal
+        kinds = [2, 3, 3, *[6] * 256, 1, 1, 1]  # llama.cpp: unknown, control, byte, normal
         writer.add_tokenizer_model("llama")
         writer.add_token_list(words)
         writer.add_token_scores([0.0] * len(words))
@@ -75,14 +75,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_folder_and_its_file_are_one_model(file, capsys):
+def test_gguf_file_and_its_folder_are_one_model(file, capsys):
     header = read_header([file])
     assert (header.architecture, header.adds_bos) == ("llama", True)
     check_model(ModelConfig(name=str(file)))
     check_model(ModelConfig(name=str(file.parent)))
     folder = model_path(ModelConfig(name=str(file.parent)))
     assert folder == model_path(ModelConfig(name=str(file)))
-    assert capsys.readouterr().err.count("unpacking") == 1  # once
+    assert capsys.readouterr().err.count("unpacking") == 1
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert sum(each.numel() for each in model.parameters()) == header.elements
     assert getattr(model.config, "quantization_config", None) is None
@@ -96,7 +96,7 @@ def test_a_folder_and_its_file_are_one_model(file, capsys):
     assert public_name(ModelConfig(name=str(file))) == "tiny.gguf"
 
 
-def test_another_file_of_that_name_is_another_model(file: Path) -> None:
+def test_changed_gguf_file_is_another_model(file: Path) -> None:
     before = model_path(ModelConfig(name=str(file)))
     file.write_bytes(file.read_bytes() + bytes(32))
     assert model_path(ModelConfig(name=str(file))) != before
@@ -109,30 +109,30 @@ def line_of(path: Path) -> str:
     return str(error.value)
 
 
-def test_a_damaged_file_is_a_line(file: Path) -> None:
+def test_damaged_gguf_is_one_line(file: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"GGUF", b"no gguf, but text", whole[:300], whole[:5000], whole[:-1]):
         file.write_bytes(content)
-        assert "is a damaged GGUF file (" in line_of(file)
+        assert "damaged GGUF file (" in line_of(file)
 
 
-def test_what_is_not_read_is_a_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_gguf_is_one_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_gguf(file, architecture="nobody")
-    assert "reads no GGUF of the architecture 'nobody'; give" in line_of(file)
+    assert "supports no GGUF of architecture 'nobody'; give" in line_of(file)
     write_gguf(file, words=[])
-    assert "has no tokenizer in it; give a GGUF file that has one" in line_of(file)
+    assert "contains no tokenizer; give a GGUF file with one" in line_of(file)
     write_gguf(file)
     write_gguf(file.with_name("other.gguf"))
-    assert "holds 2 GGUF files; name one of them, such as" in line_of(file.parent)
+    assert "has 2 GGUF files; give one of them, such as" in line_of(file.parent)
     usage = type("Usage", (), {"free": 1_000_000})
     monkeypatch.setattr(gguf_files.shutil, "disk_usage", lambda _: usage)
-    assert "(it takes 0.2 GB, and 0.0 are free); make room there, or set XDG" in line_of(file)
+    assert "(needs 0.2 GB, but 0.0 GB are free); free disk space there, or set XDG" in line_of(file)
     text = file.with_name("notes.txt")
     text.touch()
-    assert "is a file, and no .gguf" in line_of(text)
+    assert "not a .gguf file" in line_of(text)
 
 
-def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -142,7 +142,7 @@ def test_a_wheel_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch
     assert "which is not installed; if you accept Gemma's terms of use" in str(error.value)
 
 
-def test_gemmas_wheels_make_one_whole_file() -> None:
+def test_gemma_wheels_form_one_file() -> None:
     try:
         parts = find_weights(GEMMA3)
     except ConfigError as missing:

@@ -80,14 +80,14 @@ BAD_ANYWHERE = {
         *(("init_lora_weights", "pissa"), ("lora_alpha", "much"), ("lora_alpha", math.nan)),
     ]
 } | {
-    "not of its rank 8": {"r": 8},
+    "unlike its rank 8": {"r": 8},
     "its base is 'Other/Model-7B'": {"base_model_name_or_path": "Other/Model-7B"},
     "q_proj.lora_A.weight is not finite": other_values(math.nan),
     "q_proj.lora_A.weight is int32": other_type(torch.int32),
-    "which is no LoRA's": renamed,
+    "which is not a LoRA's": renamed,
     "q_proj is 31 x 32": narrower,
     "it lacks base_model.model.model.layers.0.self_attn.q_proj.lora_A": lambda t: t.pop(KEY),
-    "it holds no weights": lambda tensors: tensors.clear(),
+    "it has no weights": lambda tensors: tensors.clear(),
 }
 BAD_AS_A_START = {
     "its alpha is 64, not model.adapter.alpha = 8; set model.adapter.alpha to 64": {
@@ -116,11 +116,11 @@ def as_zip(model: ModelConfig, folder: Path) -> str | None:
     return misfit(folder, model)
 
 
-def test_what_fits_is_accepted_everywhere(model, folder):
+def test_fitting_lora_is_accepted_everywhere(model, folder):
     check(as_start(model, folder))
     check(as_opponent(model, folder))
     assert as_zip(model, folder) is None
-    wide = folder.with_name("wide")  # an opponent's LoRA need not be like the one that is trained
+    wide = folder.with_name("wide")  # an opponent's LoRA may differ from the trained one
     wide.mkdir()
     write_adapter(random_adapter(tiny_model(), "wide", seed=0, rank=8), wide)
     check(as_opponent(model, wide))
@@ -129,14 +129,14 @@ def test_what_fits_is_accepted_everywhere(model, folder):
 
 
 @pytest.mark.parametrize(("words", "how"), (BAD_ANYWHERE | BAD_AS_A_START).items())
-def test_what_does_not_fit_is_one_line_before_a_model_loads(words, how, model, folder, monkeypatch):
+def test_unfitting_lora_is_one_line_before_loading(words, how, model, folder, monkeypatch):
     spoil(folder, how)
     monkeypatch.setattr("unstable.models.base.load_model", None)
     with pytest.raises(ConfigError) as caught:
         check(as_start(model, folder))
     line = str(caught.value)
     assert line.startswith(f"model.init = '{folder}': ") and words in line and "\n" not in line
-    assert ";" in line or "convert it" in line  # what to do
+    assert ";" in line or "convert it" in line  # remedy
     assert words in (as_zip(model, folder) or "")
     if words in BAD_ANYWHERE:
         with pytest.raises(ConfigError) as caught:
@@ -147,8 +147,8 @@ def test_what_does_not_fit_is_one_line_before_a_model_loads(words, how, model, f
         check(as_opponent(model, folder))
 
 
-def test_opponents_are_read_before_a_model_loads(model, folder, tmp_path, monkeypatch):
-    """The opponents of a run whose file was spoilt since then."""
+def test_opponents_are_checked_before_loading(model, folder, tmp_path, monkeypatch):
+    """A damaged adapter of a finished run's opponent."""
     run = tmp_path / "run"
     (run / "checkpoints" / "000001").mkdir(parents=True)
     config = as_opponent(model, folder)
@@ -158,7 +158,7 @@ def test_opponents_are_read_before_a_model_loads(model, folder, tmp_path, monkey
     monkeypatch.setattr("unstable.models.base.load_model", None)
     with pytest.raises(ConfigError, match="is not finite") as caught:
         evaluate(run, None, {})
-    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is not met
+    assert str(caught.value).startswith("opponents.fixed.0.path = ")  # random is excluded
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff\xfe", b"\x80\x02}q\x00.", DEEP])
@@ -173,7 +173,7 @@ def test_broken_files_are_one_line(content, file, model, folder):
         refused(file, check, config)
 
 
-def test_half_of_the_weights_is_one_line(model, folder):
+def test_truncated_weights_are_one_line(model, folder):
     (folder / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes()[:-4])
     refused("cannot be read .*; save it again$", check, as_start(model, folder))
 
@@ -181,7 +181,7 @@ def test_half_of_the_weights_is_one_line(model, folder):
 @pytest.mark.parametrize(
     "content", ["no JSON", "{}", "[]", "[" * 100_000, '{"name": 3, "adapter": 4}']
 )
-def test_a_broken_base_json_is_a_misfit(content, model, folder):
+def test_broken_base_json_is_a_misfit(content, model, folder):
     (folder / BASE_FILE).write_text(content)
     assert "base.json" in (misfit(folder, model) or "")
     whole = describe_base(model, ["TicTacToe-v0"]) | {"adapter": 4}
@@ -189,12 +189,12 @@ def test_a_broken_base_json_is_a_misfit(content, model, folder):
     assert "its LoRA has 4" in (misfit(folder, model) or "")
 
 
-def test_the_shipped_start_fits_the_default_model(tmp_path):
+def test_shipped_start_fits_the_default_model(tmp_path):
     unpack(ROOT / "lora_ckpt.zip", tmp_path / "lora")
     check_start(tmp_path / "lora", ModelConfig(), "model.init")
 
 
-def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkeypatch, capsys):
+def test_published_adapter_loads_with_documented_commands(tmp_path, monkeypatch, capsys):
     """The line of docs/export.md, for the tiny model: it gives the name in the adapter a folder."""
     documented = 'ln -s "$(unstable model smollm2-135m)" smollm2-135m'
     assert documented in (ROOT / "docs/export.md").read_text(encoding="utf-8")
@@ -209,6 +209,6 @@ def test_a_published_adapter_loads_by_peft_as_the_documents_say(tmp_path, monkey
     assert loaded.peft_config["default"].r == 4
 
 
-def test_a_base_that_is_not_there_has_no_folder():
+def test_model_command_rejects_missing_models():
     refused(r"^model.name = './nowhere': no such folder", cli.run, ["model", "./nowhere"])
     refused("^Missing argument 'NAME'; see unstable model --help", cli.run, ["model"])

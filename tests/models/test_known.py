@@ -23,11 +23,11 @@ PARAMETERS = {
 
 
 @every_row("name", *KNOWN)
-def test_a_known_model_has_as_many_parameters_as_its_page_says(name: str) -> None:
+def test_known_model_has_documented_parameters(name: str) -> None:
     assert read_shape(ModelConfig(name=name)).parameters == PARAMETERS[name]
 
 
-def test_a_known_model_is_what_its_own_config_says() -> None:
+def test_known_model_matches_its_config() -> None:
     assert read_shape(ModelConfig(name="Qwen/Qwen3-1.7B")) == read_shape(
         ModelConfig(name=str(QWEN))
     )

@@ -1,4 +1,4 @@
-"""A mistake about a model is one line with a remedy, found in files that nobody has loaded."""
+"""Problems of a model are one line with a remedy, found in its files before loading."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from unstable.models.describe import model_line
 from unstable.models.problems import table
 
 Spoil = Callable[[Path], object]
-"""Makes a mistake in a model's folder."""
+"""Function that breaks a model's folder."""
 
 
 def sets(**fields: Any) -> Spoil:
-    """Other fields in its config.json; None takes one out."""
+    """Set fields in its config.json; None removes one."""
 
     def spoil(folder: Path) -> None:
         path = folder / "config.json"
@@ -60,35 +60,31 @@ VISION = {"vision_config": {"hidden_size": 8}, "model_type": "gemma3"}
 REMOTE = {"model_type": "my_model", "auto_map": {"AutoConfig": "code.Config"}}
 MISTAKES: list[tuple[str, Spoil, str]] = [
     ("no config", lambda f: (f / "config.json").unlink(), "has no config.json; give the folder"),
-    ("no json", lambda f: (f / "config.json").write_text("{"), "its config.json is no JSON (..."),
-    ("no object", lambda f: (f / "config.json").write_text("[]"), "its config.json is no JSON obj"),
+    ("no json", lambda f: (f / "config.json").write_text("{"), "its config.json is invalid ..."),
+    ("no object", lambda f: (f / "config.json").write_text("[]"), "...json is not a JSON object"),
     ("no type", sets(model_type=None), "its config.json has no model_type; give"),
-    ("unknown type", sets(model_type="no_such"), "for its model_type 'no_such' transformers"),
-    ("remote code", sets(**REMOTE), "needs code that comes with it (auto_map, model_type 'my_mod"),
-    ("encoder", sets(model_type="bert", architectures=["BertForMaskedLM"]), "...no head for text"),
-    ("classifier", sets(architectures=["LlamaForSequenceClassification"]), "...no head for text"),
-    ("two stacks", sets(model_type="t5", is_encoder_decoder=True), "...says is_encoder_decoder"),
-    (
-        "pictures alone",
-        sets(model_type="vit", architectures=None),
-        "for its model_type 'vit' trans",
-    ),
-    ("pictures too", sets(**VISION), "for its model_type 'gemma3' with vision_config"),
-    ("dtype", sets(dtype="float7"), "its config.json says dtype = 'float7', which is none; write"),
+    ("unknown type", sets(model_type="no_such"), "its model_type 'no_such' is not a causal"),
+    ("remote code", sets(**REMOTE), "needs its own code (auto_map, model_type 'my_mod"),
+    ("encoder", sets(model_type="bert", architectures=["BertForMaskedLM"]), "...without a head"),
+    ("classifier", sets(architectures=["LlamaForSequenceClassification"]), "...without a head"),
+    ("two stacks", sets(model_type="t5", is_encoder_decoder=True), "...an encoder-decoder"),
+    ("pictures alone", sets(model_type="vit", architectures=None), "its model_type 'vit' is not a"),
+    ("pictures too", sets(**VISION), "its model_type 'gemma3' with vision_config is"),
+    ("dtype", sets(dtype="float7"), "its config.json says dtype = 'float7', an unknown dtype;"),
     (
         "quantized",
         sets(quantization_config={"quant_method": "mine"}),
         "...quantization_config.quant_method = 'mine', which transformers does not know; give",
     ),
-    ("no tokenizer", without_tokenizer, "the folder has no tokenizer; put the model's tokenizer"),
-    ("a small embedding", sets(vocab_size=100), "...ids up to 131, and the embedding 100 rows"),
-    ("cut weights", cut_weights, "its model.safetensors is damaged (it has "),
+    ("no tokenizer", without_tokenizer, "the folder has no tokenizer; add the model's tokenizer"),
+    ("a small embedding", sets(vocab_size=100), "...ids up to 131, but the embedding 100 rows"),
+    ("cut weights", cut_weights, "its model.safetensors is damaged (...bytes"),
     (
         "no header",
         lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 40),
-        "its model.safetensors is damaged (its header is cut off); get it again",
+        "its model.safetensors is damaged (truncated header); download it again",
     ),
-    ("a shard", names_a_shard, "its model-1.safetensors is missing; put it there"),
+    ("a shard", names_a_shard, "its model-1.safetensors is missing; add it"),
     (
         "a layer without weights",
         sets(num_hidden_layers=3),
@@ -99,9 +95,9 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
         "names of a compiled model",
         lambda f: renamed(f, "_orig_mod."),
         "its files lack the tensor lm_head.weight and 20 more, which its config.json describes, "
-        "and hold _orig_mod.lm_head.weight; save",
+        "and contain _orig_mod.lm_head.weight; save",
     ),
-    ("a width", sets(intermediate_size=100), "...down_proj.weight as [32, 64], and its config"),
+    ("a width", sets(intermediate_size=100), "...down_proj.weight as [32, 64], but its config"),
     ("heads", sets(num_attention_heads=5), "its config cannot be read (...number of attention"),
     ("no heads", sets(num_attention_heads=0), "its config cannot be read (integer modulo by zero"),
     ("negative", sets(hidden_size=-64), "transformers cannot build the model that its config.json"),
@@ -110,13 +106,13 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
     (
         "no weights",
         lambda f: (f / "model.safetensors").unlink(),
-        "the folder has no weights; put the model's *.safetensors there",
+        "the folder has no weights; add the model's *.safetensors",
     ),
 ]
 
 
 @every_row("name, spoil, line", *MISTAKES)
-def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
+def test_model_problems_are_one_line(name, spoil, line, tiny_folder, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     check_model(ModelConfig(name=str(folder)))
@@ -127,7 +123,7 @@ def test_a_mistake_is_one_line(name, spoil, line, tiny_folder, tmp_path):
     assert re.match(".*".join(map(re.escape, expected.split("..."))), said), said
 
 
-def test_added_tokens_beyond_the_embedding_are_no_mistake(tiny_folder, tmp_path):
+def test_added_tokens_beyond_the_embedding_are_accepted(tiny_folder, tmp_path):
     """Accept added tokens without an embedding row, such as Gemma's image token in text models."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
@@ -138,7 +134,7 @@ def test_added_tokens_beyond_the_embedding_are_no_mistake(tiny_folder, tmp_path)
     check_model(ModelConfig(name=str(folder)))
 
 
-def test_transformers_tables_are_read_as_they_are() -> None:
+def test_tables_match_transformers() -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
     from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as METHODS
 
@@ -146,7 +142,7 @@ def test_transformers_tables_are_read_as_they_are() -> None:
     assert table("quantizers/auto.py", "AUTO_QUANTIZATION_CONFIG_MAPPING").keys() == METHODS.keys()
 
 
-def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
+def test_json_problems_are_found_without_torch(tiny_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
     sets(quantization_config={"quant_method": "mine"})(folder)
@@ -160,7 +156,7 @@ def test_a_mistake_in_json_is_found_without_torch(tiny_folder: Path, tmp_path: P
     assert done.stdout.split() == ["True", "False"]
 
 
-def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None:
+def test_model_line_describes_the_model(tiny_folder: Path, tmp_path: Path) -> None:
     line = model_line(ModelConfig(name=str(tiny_folder)), "float32")
     assert line.startswith(
         f"{tiny_folder}: llama, packed; 0 M parameters in float32; 2 layers of 32"
@@ -174,7 +170,7 @@ def test_the_line_says_what_is_loaded(tiny_folder: Path, tmp_path: Path) -> None
     dated.unlink()
     sets(num_hidden_layers=1)(bare)
     line = model_line(ModelConfig(name=str(bare)), "x")
-    assert "; 9 tensors of its files are not used, such as model.layers.1.input_layernorm" in line
-    assert "has no chat template, the plain one" in line
+    assert "; 9 unused tensors in its files, such as model.layers.1.input_layernorm" in line
+    assert "has no chat template, so prompts use the plain one" in line
 
     assert "gemma3_text" in model_line(ModelConfig(name="gemma3-270m"), "bfloat16")

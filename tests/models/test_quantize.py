@@ -33,7 +33,7 @@ KINDS = [
     )
     for kind, needed in QUANTIZE_LIBRARIES.items()
 ]
-HIDDEN = 64  # as many inputs as a block of 4-bit weights has
+HIDDEN = 64  # block size of 4-bit weights
 IDS = [5, 9, 17, 33, 2, 80, 41, 7]
 
 
@@ -41,7 +41,7 @@ IDS = [5, 9, 17, 33, 2, 80, 41, 7]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     model = tiny_model(hidden=HIDDEN)
-    for weight in model.parameters():  # so that what is rounded away would show
+    for weight in model.parameters():  # so that rounding is visible
         torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.2)
     model.save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
@@ -76,7 +76,7 @@ def gradients(policy: Policy) -> list[torch.Tensor | None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("checkpointing", ["off", "on"])
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
-def test_gradients_are_those_of_the_dense_weights(folder, kind, targets, checkpointing):
+def test_gradients_match_dense_weights(folder, kind, targets, checkpointing):
     learner = LearnerConfig(gradient_checkpointing=checkpointing)
     policy = policy_of(folder, kind, targets, learner)
     plain = policy_of(folder, "none", targets, learner)
@@ -92,7 +92,7 @@ def test_gradients_are_those_of_the_dense_weights(folder, kind, targets, checkpo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_dense_weight_is_kept_for_the_backward_pass(folder: Path, kind: str) -> None:
+def test_backward_pass_keeps_no_dense_weights(folder: Path, kind: str) -> None:
     policy = policy_of(folder, kind, ["q_proj"], LearnerConfig())
     kept: set[tuple[int, ...]] = set()
 
@@ -107,7 +107,7 @@ def test_no_dense_weight_is_kept_for_the_backward_pass(folder: Path, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_weight_takes_the_bytes_that_are_planned(kind: str, tmp_path: Path) -> None:
+def test_quantized_weights_take_the_planned_bytes(kind: str, tmp_path: Path) -> None:
     """Layers so wide that output scales are small, as in real models, take the planned bytes."""
     tiny_model(hidden=512).save_pretrained(tmp_path)
     model = load_model(ModelConfig(name=str(tmp_path), dtype="bfloat16", quantize=kind))
@@ -125,7 +125,7 @@ def test_a_weight_takes_the_bytes_that_are_planned(kind: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_embedded_engine_serves_what_the_learner_scores(folder: Path, kind: str) -> None:
+async def test_engine_and_learner_logprobs_match(folder: Path, kind: str) -> None:
     policy = policy_of(folder, kind, "all-linear", LearnerConfig())
     adapter = policy.trained.export("main@1")
     config = ModelConfig(name=str(folder), dtype="float32", quantize=kind)
@@ -139,9 +139,9 @@ async def test_the_embedded_engine_serves_what_the_learner_scores(folder: Path, 
     torch.testing.assert_close(scored, torch.tensor(answer.logprobs), atol=1e-4, rtol=0)
 
 
-def test_a_version_is_merged_into_the_base_as_it_was(folder: Path, tmp_path: Path) -> None:
+def test_merge_uses_the_unquantized_base(folder: Path, tmp_path: Path) -> None:
     adapter = random_adapter(tiny_model(hidden=HIDDEN), "main@1", seed=0)
-    for kind in ("none", "4bit"):  # no library is asked
+    for kind in ("none", "4bit"):  # needs no library
         out = tmp_path / kind
         out.mkdir()
         write_merged(ModelConfig(name=str(folder), dtype="float32", quantize=kind), adapter, out)
@@ -151,12 +151,12 @@ def test_a_version_is_merged_into_the_base_as_it_was(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("field", "value"), [("parallel", "fsdp"), ("compile", True)])
-def test_what_quantized_layers_do_not_do_is_refused(field: str, value: str | bool) -> None:
-    with pytest.raises(ConfigError, match=f"{field} = {str(value).lower()}, but model.quantize"):
+def test_fsdp_and_compile_reject_quantization(field: str, value: str | bool) -> None:
+    with pytest.raises(ConfigError, match=f"{field} = {str(value).lower()}: conflicts with model"):
         parse({"model": {"quantize": "8bit"}, "learner": {field: value}})
 
 
-def test_a_base_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
+def test_already_quantized_base_is_rejected(tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))
@@ -164,5 +164,5 @@ def test_a_base_that_is_quantized_already_is_refused(tmp_path: Path) -> None:
     own["quantization_config"] = {"quant_method": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(own))
     check_model(ModelConfig(name=str(tmp_path)))
-    with pytest.raises(ConfigError, match="model.quantize = '8bit': .* is quantized already; set"):
+    with pytest.raises(ConfigError, match="model.quantize = '8bit': .* is already quantized; set"):
         check_model(ModelConfig(name=str(tmp_path), quantize="8bit"))

@@ -51,7 +51,7 @@ def prompt(model: ModelConfig) -> list[int]:
     return ids
 
 
-def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
+def test_base_model_gets_the_plain_template(tmp_path: Path) -> None:
     model = saved(tmp_path, base_tokenizer())
     tokenizer = load_tokenizer(model)
     assert tokenizer.decode(prompt(model)) == PLAIN
@@ -61,25 +61,25 @@ def test_a_base_model_gets_the_plain_template(tmp_path: Path) -> None:
 
 
 @every_row("template", None, "{{ bos_token }}{{ messages[-1].content }}", LAST)
-def test_a_prompt_begins_with_one_bos_where_the_tokenizer_begins_so(template, tmp_path):
+def test_prompt_has_one_bos_if_the_tokenizer_adds_it(template, tmp_path):
     ids = prompt(saved(tmp_path / "with", base_tokenizer(bos=True, template=template)))
     assert ids[0] == 2 and ids.count(2) == 1
     assert 2 not in prompt(saved(tmp_path / "without", base_tokenizer()))
 
 
-def test_a_template_of_the_config_takes_the_place_of_the_tokenizers(tmp_path: Path) -> None:
+def test_configured_template_replaces_the_tokenizers(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(LAST)
     own = tiny_tokenizer()
     own.chat_template = "{% if short %}!{% endif %}" + own.chat_template
     arguments = saved(tmp_path / "own", own, chat_template={"short": False})
-    assert prompt(arguments)[0] == 1  # <|system|>, as its own template has it
+    assert prompt(arguments)[0] == 1  # <|system|> of its own template
     for asked, text in {"plain": PLAIN, str(file): "<Be good.\n\n1 or 2?"}.items():
         model = saved(tmp_path / "own", own, chat_template=asked)
         assert load_tokenizer(model).decode(prompt(model)) == text
 
 
-def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_path: Path) -> None:
+def test_run_and_export_keep_the_template(tmp_path: Path) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(LAST)
     model = saved(tmp_path / "base", base_tokenizer(bos=True), chat_template=str(file))
@@ -94,36 +94,36 @@ def test_a_run_keeps_the_text_of_the_file_and_an_export_has_the_template(tmp_pat
     assert ids == prompt(kept) and ids[0] == 2
 
 
-SHOWN = "does not show a user's message as it is"
+SHOWN = "changes or omits a user's message"
 CONTENT = "{% for m in messages %}{{ m.content }}"
 
 
 @every_row(
     "asked, line",
-    ("{% raise_exception %}", "is no template in Jinja"),
+    ("{% raise_exception %}", "invalid Jinja template"),
     ("{{ raise_exception('no') }}", "cannot be rendered (no"),
     ("{{ 1 / 0 }}", "cannot be rendered (division by zero)"),
     ("{{ 10 ** messages }}", "cannot be rendered (unsupported operand"),
-    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (not done in"),
+    ("{% for a in range(90000) %}" * 2 + "{% endfor %}" * 2, "cannot be rendered (timed out"),
     ("{# no game #}hello", SHOWN),
     ("{{ messages[0].content | length }}", SHOWN),
     ("{{ messages[0].content[:5] }}", SHOWN),
     ("{{ messages[0].content | upper }}", SHOWN),
-    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', which is no token"),
-    ({"shrt": True}, "model.chat_template.shrt: the tokenizer's chat template does not read"),
-    ({"tokenize": True}, "model.chat_template.tokenize: is set by unstable"),
-    ({"messages": []}, "model.chat_template.messages: is set by unstable"),
-    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: is set by unstable"),
+    (CONTENT + "<|im_end|>{% endfor %}", "ends an answer with '<|im_end|>', not a token"),
+    ({"shrt": True}, "model.chat_template.shrt: unused by the tokenizer's chat template"),
+    ({"tokenize": True}, "model.chat_template.tokenize: set by unstable"),
+    ({"messages": []}, "model.chat_template.messages: set by unstable"),
+    ({"chat_template": "{{ 1 }}"}, "model.chat_template.chat_template: set by unstable"),
 )
-def test_a_template_that_cannot_be_used_is_a_line(asked, line, tmp_path, monkeypatch):
+def test_unusable_template_is_one_line(asked, line, tmp_path, monkeypatch):
     monkeypatch.setattr("unstable.models.templates.PATIENCE_S", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% if short %}!{% endif %}" + tokenizer.chat_template
     refused(re.escape(line), load_tokenizer, saved(tmp_path, tokenizer, chat_template=asked))
 
 
-def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
-    """Base models name the end of a text alone, and their chat template ends answers otherwise."""
+def test_engines_stop_at_the_templates_end_of_answer(tmp_path: Path) -> None:
+    """A base model names only its end of text; its chat template ends answers differently."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|system|>")
     model = saved(tmp_path, tokenizer)
@@ -133,12 +133,12 @@ def test_engines_stop_where_the_template_ends_an_answer(tmp_path: Path) -> None:
     assert built.encode_answer("[1]")[-1] == built.template.stop_token_id == 1
 
 
-def test_a_token_without_a_row_in_the_embedding_is_a_line(tiny_folder, tmp_path):
+def test_token_without_embedding_row_is_one_line(tiny_folder, tmp_path):
     """Fine-tuners add tokens and forget to resize the embedding."""
     shutil.copytree(tiny_folder, tmp_path / "model")
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|new|>"]})
     tokenizer.chat_template = "<|new|>" + tokenizer.chat_template
     tokenizer.save_pretrained(tmp_path / "model")
-    with pytest.raises(ConfigError, match=r"writes '<\|new\|>', token 132, .* has 132 rows; "):
+    with pytest.raises(ConfigError, match=r"uses '<\|new\|>', token 132, .* has 132 rows; "):
         check_model(ModelConfig(name=str(tmp_path / "model")))

@@ -1,4 +1,4 @@
-"""A hub's weights come once, in a process of their own, with progress and a line for what fails."""
+"""The hub's weights are downloaded once, in a child process, with progress and one-line errors."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ for number in range(3):
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the hub is on this machine, and looks are short."""
+    """No cached weights, and short polling intervals."""
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     monkeypatch.setattr(weights, "_EVERY_S", 0.01)
 
@@ -36,7 +36,7 @@ def child(tmp_path: Path, then: str = "") -> list[str]:
     return [sys.executable, "-c", CHILD.format(cache=str(tmp_path / "models--x"), then=then)]
 
 
-def test_what_is_downloaded_is_told(tmp_path: Path) -> None:
+def test_download_reports_progress(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     ready_weights(ModelConfig(name=NAME), lambda *what: told.append(what), child(tmp_path))
     assert {name for name, *_ in told} == {f"downloading {NAME} (MB)"}
@@ -44,7 +44,7 @@ def test_what_is_downloaded_is_told(tmp_path: Path) -> None:
     assert done == sorted(done) and {total for *_, total in told} == {3}
 
 
-def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
+def test_download_failure_is_one_line(tmp_path: Path) -> None:
     command = child(tmp_path, "sys.exit('401 Client Error: it is gated')")
     error = line_of(ready_weights, ModelConfig(name=NAME), lambda *_: None, command)
     said = (
@@ -53,14 +53,14 @@ def test_what_fails_there_is_a_line(tmp_path: Path) -> None:
     assert error.startswith(said)
 
 
-def test_a_disk_that_is_too_small_is_a_line_before_anything_comes(tmp_path, monkeypatch):
+def test_full_disk_is_one_line_before_the_download(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1_000_000})
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(ConfigError, match="take 0.5 GB, and 0.0 are free in .* set HF_HOME"):
+    with pytest.raises(ConfigError, match="need 0.5 GB, but 0.0 GB are free in .* set HF_HOME"):
         ready_weights(ModelConfig(name=NAME), lambda *_: None, child(tmp_path, "time.sleep(600)"))
 
 
-def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
+def test_interrupt_ends_the_download(tmp_path: Path) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -76,7 +76,7 @@ def test_an_interrupt_ends_the_download(tmp_path: Path) -> None:
     (["pytorch_model.bin"], True),
     (["config.json"], False),
 )
-def test_weights_that_are_there_are_not_asked_for(there, cached, tmp_path, monkeypatch):
+def test_cached_weights_are_not_downloaded(there, cached, tmp_path, monkeypatch):
     for name in there:
         shards = {"one": "a.safetensors", "two": "b.safetensors"}
         (tmp_path / name).write_text(json.dumps({"weight_map": shards}))
@@ -91,6 +91,6 @@ def test_weights_that_are_there_are_not_asked_for(there, cached, tmp_path, monke
         ready_weights(ModelConfig(name=NAME), lambda *_: None, ["/nowhere"])
 
 
-def test_a_folder_and_a_shipped_model_need_no_hub(tiny_folder: Path) -> None:
+def test_local_models_need_no_hub(tiny_folder: Path) -> None:
     for name in (str(tiny_folder), "tiny"):
         ready_weights(ModelConfig(name=name), lambda *_: None, ["/nowhere"])

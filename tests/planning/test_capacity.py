@@ -33,7 +33,7 @@ def at(nodes: int, gpus: int, **options: Any) -> Capacity:
     return found
 
 
-def test_more_cards_do_more_until_the_driver_bounds_them() -> None:
+def test_capacity_grows_with_gpus_until_the_driver_limits() -> None:
     assert at(1, 1).updates_h < at(1, 2).updates_h < at(1, 8).updates_h
     wide = {"learner.batch_size": 8192}
     assert at(1, 8, **wide).games_s < at(4, 8, **wide).games_s
@@ -44,7 +44,7 @@ def test_more_cards_do_more_until_the_driver_bounds_them() -> None:
     assert at(1, 2).driver < 0.1
 
 
-def test_an_adapter_goes_to_each_node_once_and_nothing_is_known_of_processors() -> None:
+def test_adapter_is_sent_once_per_node_and_cpus_have_no_capacity() -> None:
     one, four = at(1, 8), at(4, 8)
     assert one.publish_bytes == four.publish_bytes
     assert one.publish_s == 0
@@ -54,7 +54,7 @@ def test_an_adapter_goes_to_each_node_once_and_nothing_is_known_of_processors() 
     assert capacity(config, plan(config, machines, NEEDS), machines) is None
 
 
-def test_it_prints_the_plan_and_what_it_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_plan_and_capacity(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--machine", "8xh100", "--nodes", "4", "--model.name", str(QWEN)])
     said = capsys.readouterr().out
     for words in ("4 nodes, 512 cores", "vllm engine", "capacity", "updates/h, bound by"):
@@ -70,7 +70,7 @@ def test_it_prints_the_plan_and_what_it_comes_to(capsys: pytest.CaptureFixture[s
     ("4x24gb", ["a card of 24 GB"] * 4, 32),
     ("1xl4", ["NVIDIA L4"], 8),
 )
-def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores: int) -> None:
+def test_machine_name_determines_its_gpus(name: str, cards: list[str], cores: int) -> None:
     there = machine_named(name)
     assert [gpu.name for gpu in there.usable_gpus] == cards
     assert [gpu.id for gpu in there.gpus] == [str(index) for index in range(len(cards))]
@@ -79,11 +79,11 @@ def test_a_machine_has_the_cards_of_its_name(name: str, cards: list[str], cores:
 
 
 @every_row("name", "8xh10", "h200x8", "0xh100", "0gb", "", "two cards", "-1")
-def test_what_is_no_machine_is_refused(name: str) -> None:
+def test_invalid_machine_names_are_rejected(name: str) -> None:
     refused("--machine = ", machine_named, name)
 
 
-def test_engines_answer_more_turns_than_are_trained() -> None:
+def test_played_turns_include_untrained_seats() -> None:
     """Engines also answer past versions' seats, and one seat of evaluations against a program."""
     one, none = {"learner.batch_size": 100, "opponents.fixed": []}, {"eval.every": 0}
     only = {"self": 1.0, "past": 0.0, "fixed": 0.0}
@@ -96,7 +96,7 @@ def test_engines_answer_more_turns_than_are_trained() -> None:
     assert len(judged.games) == 1 and played_turns(judged) == 100 + 16 * 8 / 2 / 4
 
 
-def test_a_card_is_known_by_its_name_or_else_by_its_memory() -> None:
+def test_gpu_is_matched_by_name_or_memory() -> None:
     assert card_like("NVIDIA H100 80GB HBM3", 85 * 10**9) is CARDS["h100"]
     assert card_like("NVIDIA A100-SXM4-80GB", 85 * 10**9) is CARDS["a100"]
     assert card_like("NVIDIA L40S", 48 * 10**9) is CARDS["l40s"]

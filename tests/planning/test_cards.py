@@ -31,12 +31,12 @@ def planned(there: str, model: str, request_tokens: Any = None, **options: Any) 
     ("2xh100", 1, 1),
     ("h200", 1, 1),
 )
-def test_about_half_of_the_cards_learn(there: str, actors: int, learners: int) -> None:
+def test_about_half_of_the_gpus_learn(there: str, actors: int, learners: int) -> None:
     chosen = planned(there, "Qwen/Qwen3-8B")
     assert (len(chosen.actors), len(chosen.learners)) == (actors, learners)
 
 
-def test_numbers_that_are_given_stay_and_ranks_share_a_large_base() -> None:
+def test_configured_counts_stay_and_ranks_shard_large_bases() -> None:
     given = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 7, "learner.num": 1})
     assert (len(given.actors), len(given.learners)) == (7, 1)
     rest = planned("8xh100", "Qwen/Qwen3-8B", **{"actors.num": 6})
@@ -44,12 +44,12 @@ def test_numbers_that_are_given_stay_and_ranks_share_a_large_base() -> None:
     config = load("qwen3_24gb", {"model.name": "Qwen/Qwen3-8B"})
     chosen = planned("8xh100", "Qwen/Qwen3-8B")
     assert resolve(config, chosen, "fresh").learner.num == len(chosen.learners)
-    # Of the numbers of ranks, those that do not fit are not chosen.
+    # Numbers of ranks that do not fit are not chosen.
     chosen = planned("4x24gb", "Qwen/Qwen3-8B", **{"learner.parallel": "fsdp"})
     assert len(chosen.learners) >= 2
 
 
-def test_a_plan_of_measured_lengths_has_as_many_games_as_the_cache_holds() -> None:
+def test_measured_lengths_set_games_in_flight() -> None:
     usual, long, huge = (planned("4x24gb", QWEN, request_tokens=n) for n in (None, 900, 1e6))
     cached = int(re.findall(r"([\d,]+) cached tokens", usual.text())[0].replace(",", ""))
     assert usual.games_in_flight == cached // 512
@@ -57,7 +57,7 @@ def test_a_plan_of_measured_lengths_has_as_many_games_as_the_cache_holds() -> No
     assert planned("4x24gb", QWEN, request_tokens=100).games_in_flight == VLLM_GAMES
 
 
-def test_a_card_has_several_engines_of_a_small_model() -> None:
+def test_gpu_runs_several_engines_of_a_small_model() -> None:
     several = planned("h200", "smollm2-135m")
     assert (len(several.actors), several.engines_per_gpu) == (4, 4)
     assert {each.gpus for each in several.actors} == {("0",)}
@@ -87,7 +87,7 @@ ROWS = re.findall(
 
 
 @every_row("row", *ROWS)
-def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
+def test_documented_plans_match(row: tuple[str, ...]) -> None:
     there, model, given, actors, learner = row
     chosen = planned(there, model, **parse_options(given.split(), {}))
     shared = "" if chosen.share == "off" else ", shared"
@@ -98,6 +98,6 @@ def test_the_page_says_what_is_planned(row: tuple[str, ...]) -> None:
     assert learner == f"{len(chosen.learners)}, {gigabytes:.1f} GB{checkpointing}"
 
 
-def test_the_page_has_three_machines_and_four_models() -> None:
-    """And the two largest with a base in 8 and in 4 bits, where cards are small."""
+def test_documented_plans_are_complete() -> None:
+    """The two largest models also with 8 and 4 bits, on small GPUs."""
     assert len(ROWS) == 12 + 4

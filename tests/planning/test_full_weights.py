@@ -30,8 +30,8 @@ def planned(gigabytes: int, cards: int = 0, **options: object) -> Plan:
 
 
 @every_row("dtype", "float32", "bfloat16")
-def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
-    """Masters, gradients and moments; what a step is undone by and a snapshot come for a moment."""
+def test_learner_memory_estimate_matches_tensors(tmp_path: Path, dtype: str) -> None:
+    """Masters, gradients and moments; copies for undoing a step and for saving are temporary."""
     tiny_model(vocab=VOCAB).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), dtype=dtype, adapter="none")
     learner = make_learner(model, ema=0.9, algorithm={"name": "reinforce", "kl_loss": 0.1})
@@ -41,7 +41,7 @@ def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     computed = [] if dtype == "float32" else [*learner.policy.model.parameters()]
     assert learner.reference is not None and learner.average is not None
     copies = [*learner.reference.parameters, *learner.average.parameters]
-    tensors = [*masters, *masters, *moments, *computed, *copies]  # a gradient is as large
+    tensors = [*masters, *masters, *moments, *computed, *copies]  # masters and gradients
     held = sum(each.numel() * each.element_size() for each in tensors)
     shape = read_shape(model)
     estimate = learner_memory(shape, "none", dtype, on_gpu=True, others=1, average=True)
@@ -51,7 +51,7 @@ def test_what_is_counted_is_there(tmp_path: Path, dtype: str) -> None:
     assert held >= (16 + 4 + 4 + 2 * bool(computed)) * each
 
 
-def test_ranks_share_all_of_it_out() -> None:
+def test_ranks_shard_weights_and_optimizer() -> None:
     whole = learner_memory(SMOL, "none", "bfloat16", on_gpu=True)
     part = learner_memory(SMOL, "none", "bfloat16", on_gpu=True, ranks=4, sharded=True)
     assert part.fixed["masters and optimizer"] < 0.35 * whole.fixed["masters and optimizer"]
@@ -62,28 +62,28 @@ def test_ranks_share_all_of_it_out() -> None:
     assert four - three == 4 * SMOL.parameters
 
 
-def test_as_many_past_versions_are_kept_as_fit() -> None:
+def test_pool_shrinks_to_fit_memory() -> None:
     roomy, tight = planned(256), planned(20)
     assert roomy.pool_size == 32 > tight.pool_size >= 1
-    note = f"all weights are trained: a version is 0.54 GB, opponents.pool_size = {tight.pool_size}"
+    note = f"all weights are trained: 0.54 GB per version, opponents.pool_size = {tight.pool_size}"
     assert note in tight.notes
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     assert resolve(config, tight, "fresh").opponents.pool_size == tight.pool_size
-    refused("the processor: .* needs", planned, 4)
+    refused("the CPU: .* needs", planned, 4)
     lora = load("default", {"model.name": "smollm2-135m"})
     assert plan(lora, [machine()], NEEDS).pool_size == 32
 
 
-def test_vllm_keeps_whole_versions_on_the_disk() -> None:
-    """A card holds one version at a time, regardless of the pool's size."""
+def test_vllm_keeps_whole_versions_on_disk() -> None:
+    """A GPU holds one version at a time, for any size of the pool."""
     found = planned(256, cards=1)
     assert found.engine == "vllm" and found.pool_size == 32
-    assert any("take turns" in note and "9.7 GB" in note for note in found.notes), found.notes
+    assert any("alternate" in note and "9.7 GB" in note for note in found.notes), found.notes
     (engine,) = (use for use in found.uses if "actor" in use.process)
     assert not any("slots" in part for part in engine.parts)
 
 
-def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
+def test_vllm_on_cpu_rejects_full_training_of_experts(tmp_path: Path) -> None:
     save_family("qwen3_moe", tmp_path)
     chosen = {"model.name": str(tmp_path), "model.adapter": "none", "actors.engine": "vllm"}
     config = load("default", chosen)
@@ -93,8 +93,8 @@ def test_vllm_on_a_processor_exchanges_no_experts(tmp_path: Path) -> None:
 
 
 @every_row("whole", False, True)
-def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
-    """Nor the other way round; the embedded engine does."""
+def test_vllm_rejects_loras_beside_whole_models(whole: bool, tmp_path: Path) -> None:
+    """And whole models beside LoRAs; only the embedded engine mixes them."""
     folder = tmp_path / "rival"
     folder.mkdir()
     (folder / ("adapter_config.json" if whole else "model.safetensors")).write_text('{"r": 8}')
@@ -112,7 +112,7 @@ def test_vllm_serves_no_loras_beside_whole_models(whole: bool, tmp_path: Path) -
         planned(256, cards=1, **changes, **{"actors.engine": "vllm"})
 
 
-def test_little_shared_memory_is_told() -> None:
+def test_small_shared_memory_is_noted() -> None:
     config = load("default", {"model.name": "smollm2-135m", "model.adapter": "none"})
     notes = plan(config, [machine(shared_bytes=64_000_000)], NEEDS).notes
-    assert any("versions are sent through /dev/shm" in note for note in notes)
+    assert any("versions exceed /dev/shm" in note for note in notes)

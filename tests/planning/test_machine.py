@@ -15,7 +15,7 @@ from unstable.planning import machine as machine_module
 from unstable.planning.machine import this_machine
 
 
-def test_this_machine_has_what_its_system_says() -> None:
+def test_this_machine_matches_the_system() -> None:
     here = this_machine()
     assert 1 <= here.cores <= (psutil.cpu_count() or 1)
     assert 0 < here.free_bytes <= here.memory_bytes <= psutil.virtual_memory().total
@@ -28,11 +28,11 @@ def test_this_machine_has_what_its_system_says() -> None:
     (None, 0, 0, (100, 70)),
     ("max", 50, 0, (100, 70)),
     ("60", 20, 0, (60, 40)),
-    ("60", 50, 45, (60, 55)),  # files that were read are dropped at need
+    ("60", 50, 45, (60, 55)),  # the page cache is freed on demand
     ("60", 61, 0, (60, 0)),
     ("1000", 20, 0, (100, 70)),
 )
-def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, monkeypatch):
+def test_container_memory_limit_applies(limit, used, cached, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     memory = SimpleNamespace(total=100, available=70)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
@@ -53,7 +53,7 @@ def test_a_containers_memory_counts(limit, used, cached, expected, tmp_path, mon
     ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
     ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
 )
-def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatch):
+def test_container_cpu_quota_applies(files, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_CGROUP", tmp_path)
     monkeypatch.setattr(machine_module.os, "sched_getaffinity", lambda _: set(range(8)))
     (tmp_path / "cpu").mkdir()
@@ -62,7 +62,7 @@ def test_a_containers_quota_of_time_counts(files, expected, tmp_path, monkeypatc
     assert machine_module._cores() == expected
 
 
-def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
+def test_package_versions_match_importable_ones(tmp_path, monkeypatch):
     for path, name, metadata in (
         ("first", "some_thing-2.0", "Name: Some.Thing\nVersion: 2.0\n"),
         ("first", "broken-1.0", None),
@@ -82,10 +82,10 @@ def test_packages_are_those_that_python_imports(tmp_path, monkeypatch):
     ("", []),
     ("-1", []),
     ("2, 0", ["2", "0"]),
-    ("0,7,1", ["0"]),  # CUDA stops at what is no card
+    ("0,7,1", ["0"]),  # CUDA stops at the first invalid entry
     ("GPU-ab,1", ["GPU-ab", "1"]),
 )
-def test_cards_are_those_that_cuda_would_show(chosen, expected, monkeypatch):
+def test_visible_gpus_match_cuda(chosen, expected, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -97,11 +97,11 @@ class NVMLError(Exception):
 
 
 class NoDriverError(NVMLError):
-    """There is nothing to ask."""
+    """No driver is loaded."""
 
 
 class NoLibraryError(NVMLError):
-    """There is nothing to ask with."""
+    """NVML's library is missing."""
 
 
 def nvml(**fails: Exception) -> ModuleType:
@@ -130,7 +130,7 @@ def nvml(**fails: Exception) -> ModuleType:
     return module
 
 
-def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     here = this_machine()
@@ -142,7 +142,7 @@ def test_cards_are_read_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_row("error", NoDriverError(), NoLibraryError())
-def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
+def test_missing_driver_means_no_gpu(error, tmp_path, monkeypatch):
     monkeypatch.setattr(machine_module, "_DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=error))
     here = this_machine()
@@ -150,25 +150,25 @@ def test_without_a_driver_there_is_no_card(error, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("asked", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
-def test_cards_that_do_not_answer_are_no_silent_absence(asked, monkeypatch, capsys):
+def test_failing_gpus_are_reported(asked, monkeypatch, capsys):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     failing = nvml(**{asked: NVMLError("GPU is lost")})
     monkeypatch.setitem(sys.modules, "pynvml", failing)
     here = this_machine()
     assert here.usable_gpus == ()
-    assert "NVML cannot read the GPUs (GPU is lost)" in str(here.cuda_problem)
+    assert "NVML cannot query the GPUs (GPU is lost)" in str(here.cuda_problem)
     assert examine(load("default"), [here], lambda _: None) == 1
     printed = capsys.readouterr().out
     assert "no GPU" not in printed
-    assert "error    GPUs cannot be used: NVML cannot read the GPUs (GPU is lost)" in printed
+    assert "error    GPUs cannot be used: NVML cannot query the GPUs (GPU is lost)" in printed
     embedded = load("default", {"actors.engine": "embedded"})
     assert examine(embedded, [here], lambda _: None) == 0
     assert "note     GPUs are not used: NVML cannot" in capsys.readouterr().out
 
 
 @every_row("chosen", None, "")
-def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monkeypatch):
-    """Without nvidia-ml-py, a card that is present is a problem unless the user hides all cards."""
+def test_gpu_without_nvml_is_reported(chosen, tmp_path, monkeypatch):
+    """Without nvidia-ml-py, an existing GPU is a problem unless the user hides all GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -179,10 +179,10 @@ def test_a_card_that_nothing_can_ask_is_no_silent_absence(chosen, tmp_path, monk
     here = this_machine()
     assert (here.nvml_error is None) == (chosen == "")
     if chosen is None:
-        assert "nvidia0 is there, but no driver or no nvidia-ml-py" in str(here.cuda_problem)
+        assert "nvidia0 exists, but the driver or nvidia-ml-py is missing" in str(here.cuda_problem)
 
 
-def test_cards_that_torch_cannot_use_come_with_a_remedy() -> None:
+def test_unusable_gpus_have_a_remedy() -> None:
     assert machine(cards=2).cuda_problem is None
     assert len(machine(cards=2).usable_gpus) == 2
     built = machine(cards=2, torch_cuda=None)

@@ -55,7 +55,7 @@ QWEN_SHAPE = read_shape(ModelConfig(name=str(QWEN)))
 
 @every_row("config", *CONFIGS)
 @every_row("targets", "all-linear", ["q_proj", "v_proj"], r".*\.mlp\.\w+_proj")
-def test_parameters_are_those_of_the_real_model(config, targets):
+def test_parameter_counts_match_the_real_model(config, targets):
     model = AutoModelForCausalLM.from_config(config)
     shape = shape_of(config)
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -65,7 +65,7 @@ def test_parameters_are_those_of_the_real_model(config, targets):
     assert shape.lora_parameters(adapter) == trained
 
 
-def test_known_models_have_their_known_sizes() -> None:
+def test_qwen_shape_has_known_sizes() -> None:
     assert QWEN_SHAPE.parameters == 1_720_574_976
     assert (QWEN_SHAPE.queries, QWEN_SHAPE.keys, QWEN_SHAPE.normalized_heads) == (2048, 1024, True)
     # Keys and values: 2 x 28 layers x 1024 x 2 bytes.
@@ -74,20 +74,20 @@ def test_known_models_have_their_known_sizes() -> None:
     assert vllm_memory(QWEN_SHAPE, "bfloat16", **options).token_bytes == 114_688
 
 
-def test_the_embedded_models_shape_is_that_of_its_weights() -> None:
+def test_embedded_models_shape_matches_its_weights() -> None:
     config = AutoConfig.from_pretrained(unpacked_wheel(SMOLLM2))
     assert read_shape(ModelConfig(name=SMOLLM2)) == shape_of(config)
     assert shape_of(config).parameters == 134_515_008
 
 
-def test_a_model_without_a_config_or_of_another_kind_is_one_line(tmp_path: Any) -> None:
+def test_missing_config_or_wrong_kind_is_one_line(tmp_path: Any) -> None:
     refused("model.name = .* cannot be read", read_shape, ModelConfig(name=str(tmp_path)))
     T5Config().save_pretrained(tmp_path)
-    refused("is no causal language model", read_shape, ModelConfig(name=str(tmp_path)))
+    refused("not a causal language model", read_shape, ModelConfig(name=str(tmp_path)))
 
 
-def test_a_model_of_few_fields_has_a_shape() -> None:
-    shape = shape_of(GPT2Config(n_layer=1))  # Conv1D, and no key heads of its own
+def test_unusual_configs_have_a_shape() -> None:
+    shape = shape_of(GPT2Config(n_layer=1))  # Conv1D layers, no separate key heads
     assert (shape.layers, shape.hidden, shape.intermediate) == (1, 768, 3072)
     assert (shape.queries, shape.keys, shape.max_length) == (768, 768, 1024)
     assert [(each.inputs, each.outputs) for each in shape.linears][:2] == [(768, 2304), (768, 768)]
@@ -98,7 +98,7 @@ def test_a_model_of_few_fields_has_a_shape() -> None:
         "rope_scaling": {"type": "longrope", "long_factor": [1.0] * 8, "short_factor": [1.0] * 8},
     }
     long = Phi3Config(**fields)
-    assert shape_of(long).max_length == 256  # beyond it a sequence changes others of its batch
+    assert shape_of(long).max_length == 256  # longer sequences would change others in their batch
     mamba = shape_of(MambaConfig(num_hidden_layers=1, hidden_size=64))
     assert (mamba.layers, mamba.queries, mamba.keys) == (1, 0, 0)
     assert mamba.max_length > 100_000
@@ -106,7 +106,7 @@ def test_a_model_of_few_fields_has_a_shape() -> None:
     assert spared == ["dt_proj", "out_proj"]
 
 
-def test_the_shape_is_read_where_the_model_is_found(tmp_path, monkeypatch):
+def test_shape_expands_home_in_model_path(tmp_path, monkeypatch):
     shutil.copytree(QWEN, tmp_path / "models/x")
     hollow_files(tmp_path / "models/x")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -135,14 +135,14 @@ def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, pack: Pack) -> int:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
-def test_activations_are_those_that_a_real_pass_keeps(kind, dtype):
+def test_activation_estimate_matches_a_real_pass(kind, dtype):
     pack = pack_samples([token_sample(list(range(400)), [1, 2, 3])])
     tokens = len(pack.ids_T)
     few, many = (kind(**SMALL | {"num_hidden_layers": layers}) for layers in (2, 4))
     precision = getattr(torch, dtype)
     layer = (kept_bytes(many, precision, pack) - kept_bytes(few, precision, pack)) / 2
     estimate = tokens * activation_bytes(shape_of(few), LORA, dtype, on_gpu=False)
-    if dtype == "bfloat16":  # copies of the masters, of two bytes in each of two layers
+    if dtype == "bfloat16":  # bfloat16 copies of the masters, two layers
         estimate += shape_of(few).lora_parameters(LORA)
     assert estimate == pytest.approx(layer, rel=0.02)
 
@@ -173,9 +173,9 @@ def taken(dtype, exact_kl):
             hidden[:n], Head(head), targets[:n], temperatures[:n], rows, entropy=True, aims=of
         )
 
-    score(N)  # threads and kernels
+    score(N)  # warms up threads and kernels
     before = resident("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak begins anew
+    open("/proc/self/clear_refs", "w").write("5")  # resets the peak
     score(N)
     return (resident("VmHWM") - before) / (256 * V)
 
@@ -185,9 +185,9 @@ for exact_kl in (False, True):
 """
 
 
-def test_logits_take_what_the_learner_was_seen_to_take() -> None:
+def test_logits_estimate_matches_measured_memory() -> None:
     """Peak resident memory of a process that scores three chunks of rows, fp32 and bf16."""
-    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is no longer resident
+    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed memory is no longer resident
     command = [sys.executable, "-c", LOGITS]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run(command, env=os.environ | given_back, **options)
@@ -199,12 +199,12 @@ def test_logits_take_what_the_learner_was_seen_to_take() -> None:
             assert 0.85 * estimate < measured < 1.05 * estimate, (exact_kl, line)
 
 
-def test_gpus_share_one_half_of_each_lora() -> None:
+def test_tensor_parallel_splits_half_of_each_lora() -> None:
     def slots(tensor_parallel: int) -> float:
         options: dict[str, Any] = {"max_rank": 16, "max_loras": 1, "max_requests": 1}
         options["tensor_parallel"] = tensor_parallel
         memory = vllm_memory(QWEN_SHAPE, "bfloat16", **options)
-        return memory.fixed["1 LoRA slots"] / (2 * 16)  # numbers of a rank
+        return memory.fixed["1 LoRA slots"] / (2 * 16)  # parameters per rank
 
     hidden, queries, keys, inner = 2048, 2048, 1024, 6144
     ends = 2 * (151_936 + hidden)
@@ -215,7 +215,7 @@ def test_gpus_share_one_half_of_each_lora() -> None:
 
 
 @given(tokens=st.integers(0, 10**6), checkpointing=st.booleans(), on_gpu=st.booleans())
-def test_what_fits_is_the_inverse_of_what_is_taken(tokens, checkpointing, on_gpu):
+def test_tokens_inverts_total(tokens, checkpointing, on_gpu):
     learner = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=on_gpu)
     assert learner.tokens(learner.total(tokens, checkpointing), checkpointing) == tokens
     assert learner.tokens(learner.total(tokens, checkpointing) - 1, checkpointing) == tokens - 1
@@ -223,7 +223,7 @@ def test_what_fits_is_the_inverse_of_what_is_taken(tokens, checkpointing, on_gpu
     assert engine.tokens(engine.total(tokens)) == tokens
 
 
-def test_what_saves_memory_is_estimated_to_save_memory() -> None:
+def test_memory_saving_options_lower_the_estimate() -> None:
     plain = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True)
     assert plain.checkpointed_token_bytes < plain.token_bytes / 4
     sharded = learner_memory(QWEN_SHAPE, LORA, "bfloat16", on_gpu=True, ranks=4, sharded=True)
@@ -240,8 +240,8 @@ def test_what_saves_memory_is_estimated_to_save_memory() -> None:
         assert engine(**{name: value}) < engine()
 
 
-def test_what_stands_at_both_ends_is_whole_on_each_rank() -> None:
-    """Embedding and output layer are gathered for a whole pass; of the layers two are."""
+def test_embedding_and_output_layer_are_whole_on_each_rank() -> None:
+    """Embedding and output layer are gathered for a whole pass, plus two layers at a time."""
     shape = read_shape(ModelConfig(name="Qwen/Qwen3-8B"))
     few, many = (
         learner_memory(shape, LORA, "bfloat16", on_gpu=True, ranks=ranks, sharded=True)

@@ -21,7 +21,7 @@ def node(name: str, cards: int = 0, **changes: Any) -> Machine:
     return machine(cards, node=name, **changes)
 
 
-def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
+def test_gpus_of_all_nodes_play_and_the_drivers_learn() -> None:
     one = node("a", 2)
     assert together([one]) is one and one.each == (one,)
     chosen = planned(LARGE | {"learner.num": 2}, node("a", 2), node("driver", 4))
@@ -32,7 +32,7 @@ def test_cards_of_all_nodes_play_and_the_drivers_learn() -> None:
     assert "actors   4: 2 at a, 2 at driver, vllm engine" in chosen.text()
 
 
-def test_ranks_and_engines_of_several_cards_have_them_of_one_node() -> None:
+def test_ranks_and_engines_stay_on_one_node() -> None:
     chosen = planned(LARGE | {"learner.num": 3}, node("a", 4), node("driver", 1))
     assert {rank.node for rank in chosen.learners} == {"a"}
     assert len(chosen.actors) == 2
@@ -45,13 +45,13 @@ def test_ranks_and_engines_of_several_cards_have_them_of_one_node() -> None:
         planned(options | {"actors.num": 3}, node("a", 3), node("b", 3), node("driver", 1))
 
 
-def test_a_node_whose_cards_cannot_be_used_is_named() -> None:
+def test_node_with_unusable_gpus_is_named() -> None:
     broken = node("b", nvml_error="no driver")
     with pytest.raises(ConfigError, match=r"GPUs cannot be used: .*b: no driver"):
         planned(LARGE, node("a", 1), broken, node("driver", 1))
 
 
-def test_the_processors_of_all_nodes_play_and_the_drivers_learns_too() -> None:
+def test_cpus_of_all_nodes_play_and_the_drivers_learns() -> None:
     nodes = node("a", cores=4), node("driver", cores=4)
     chosen = planned(SMALL, *nodes)
     assert chosen.learners == (Placement("driver"),)
@@ -64,17 +64,17 @@ def test_the_processors_of_all_nodes_play_and_the_drivers_learns_too() -> None:
     assert len(planned(SMALL, nodes[0], learner=False).actors) == 4
 
 
-def test_all_compute_in_the_precision_that_each_is_fast_at() -> None:
+def test_dtype_is_fast_on_all_nodes() -> None:
     slow = replace(node("a"), bfloat16=False)
     assert planned(SMALL, slow, node("driver")).dtype == "float32"
 
 
 @every_row("address", "local", "auto", "10.0.0.1:6379", "head.example:6379")
-def test_an_address_is_one_of_three(address: str) -> None:
+def test_valid_cluster_addresses_are_accepted(address: str) -> None:
     assert parse({"cluster": {"address": address}}).cluster.is_joined == (address != "local")
 
 
 @every_row("address", "ray://10.0.0.1:10001", "10.0.0.1", "head:0", ":6379", "a:b")
-def test_another_address_is_refused(address: str) -> None:
+def test_invalid_cluster_addresses_are_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address.* write (local, auto or )?HOST:PORT"):
         parse({"cluster": {"address": address}})

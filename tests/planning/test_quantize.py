@@ -31,7 +31,7 @@ def planned(kind: str, packages: dict[str, str], cards: int = 0, **options: obje
     return plan(load("default", model | options), [machine(cards, packages=packages)], NEEDS)
 
 
-def test_linear_layers_alone_are_counted_in_fewer_bits() -> None:
+def test_only_linear_layers_are_counted_as_quantized() -> None:
     sizes = [weight_bytes(SHAPE, "bfloat16", kind) / GB for kind in ("none", "8bit", "4bit")]
     assert [round(size, 1) for size in sizes] == [16.4, 9.6, 6.2]
 
@@ -40,7 +40,7 @@ def test_linear_layers_alone_are_counted_in_fewer_bits() -> None:
     "kind, packages, cards, options, message",
     ("8bit", BARE, 0, {}, f"'8bit': torchao {NOT_THERE}"),
     ("4bit", BARE, 1, {}, f"'4bit': bitsandbytes {NOT_THERE}"),
-    ("8bit", ALL | {"torchao": "0.17.0"}, 0, {}, "torchao is 0.17.0, and has to be >=0.18"),
+    ("8bit", ALL | {"torchao": "0.17.0"}, 0, {}, "torchao is 0.17.0, but must be >=0.18"),
     ("4bit", NO_PLUGIN, 1, {}, "a plugin in vLLM 0.32.0; run: pip install --no-deps vllm-bnb"),
     (
         "4bit",
@@ -50,7 +50,7 @@ def test_linear_layers_alone_are_counted_in_fewer_bits() -> None:
         "bfloat16 with model.quantize = '4bit', .* 'float32'; set model.dtype to bfloat16",
     ),
 )
-def test_what_cannot_be_is_said_in_one_line(kind, packages, cards, options, message):
+def test_unsupported_quantization_is_one_line(kind, packages, cards, options, message):
     refused(message, planned, kind, packages, cards, **options)
 
 
@@ -62,11 +62,11 @@ def test_what_cannot_be_is_said_in_one_line(kind, packages, cards, options, mess
     ("4bit", OLD_VLLM, 1, "vllm"),
     ("4bit", NO_PLUGIN, 0, "embedded"),
 )
-def test_what_can_be_is_planned(kind, packages, cards, engine):
+def test_supported_quantization_is_planned(kind, packages, cards, engine):
     assert planned(kind, packages, cards).engine == engine
 
 
-def test_the_versions_are_those_that_the_package_asks_for() -> None:
+def test_library_versions_match_the_packages_extra() -> None:
     file = Path(__file__).parent.parent.parent / "pyproject.toml"
     extra = tomllib.loads(file.read_text())["project"]["optional-dependencies"]["quantize"]
     asked = {each.name: each.specifier for each in map(Requirement, extra)}
@@ -75,7 +75,7 @@ def test_the_versions_are_those_that_the_package_asks_for() -> None:
     assert all({*specifier} <= {*asked[name]} for name, specifier in needed.items())
 
 
-def test_vllm_has_room_for_the_whole_base_before_it_is_in_8_bits() -> None:
+def test_8bit_plan_has_room_to_load_the_whole_base() -> None:
     """Qwen3-14B: 29.5 GB in bfloat16, 16.5 in 8 bits, 9.9 in 4."""
     options = {"model.name": "Qwen/Qwen3-14B", "learner.micro_batch_tokens": 2048}
     there = machine_named("4x24gb")

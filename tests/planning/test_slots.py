@@ -11,13 +11,13 @@ from unstable.engines.kinds import NEEDS
 from unstable.planning.case import LEAST_SLOTS, versions_at_once, versions_in_play
 from unstable.planning.plan import plan
 
-PLACES = 271  # of an H200 that is shared, Qwen3-1.7B
-ANSWER = 20  # tokens, geometric
-TURNS = 8  # of a game, the two sides in turn
+PLACES = 271  # games in flight on a shared H200 with Qwen3-1.7B
+ANSWER = 20  # mean tokens, geometric distribution
+TURNS = 8  # per game, of both sides alternating
 
 
 def requests(versions: int, share: float, chance: random.Random) -> Iterator[int]:
-    """The versions that one place asks for: 0 is the current one."""
+    """Versions that one game in flight requests; 0 is the current one."""
     while True:
         past = chance.randint(1, versions) if chance.random() < share else 0
         first = chance.randrange(2)
@@ -52,11 +52,11 @@ def waiting_share(
 
 
 @every_row("slots, least, most", (8, 0.4, 0.6), (16, 0.1, 0.3), (33, 0, 0))
-def test_a_slot_a_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
+def test_slot_per_version_leaves_no_place_waiting(slots: int, least: float, most: float) -> None:
     assert least <= waiting_share(slots) <= most
 
 
-def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiting() -> None:
+def test_default_pool_slots_leave_few_requests_waiting() -> None:
     assert waiting_share(LEAST_SLOTS) > 0.05 >= waiting_share(versions_in_play(load("default")))
 
 
@@ -67,21 +67,21 @@ def test_the_default_pool_has_slots_that_leave_at_most_one_place_of_twenty_waiti
         + [(f"Qwen/Qwen3-{size}B", bits) for size in (4, 8) for bits in ("none", "8bit", "4bit")]
     ),
 )
-def test_on_24_gb_hardly_a_place_waits_for_a_slot(model: str, quantize: str) -> None:
+def test_24_gb_plans_leave_few_requests_waiting(model: str, quantize: str) -> None:
     options = {"model.name": model, "model.quantize": quantize}
     chosen = plan(load("qwen3_24gb", options), [machine_named("4x24gb")], NEEDS)
     games, slots = chosen.games_in_flight, chosen.max_loras
     assert waiting_share(slots, number=games) <= 0.02
-    fewer = round(0.6 * slots)  # so there are not many more than are of use
+    fewer = round(0.6 * slots)  # few slots are superfluous
     if fewer > LEAST_SLOTS:
         assert waiting_share(fewer, number=games) > 0.05
 
 
-def test_how_many_versions_games_ask_for() -> None:
+def test_number_of_requested_versions() -> None:
     """Count 32 * (1 - (31 / 32)^n) versions for n past turns, the two newest and one evaluated."""
     config = load("default", {"opponents.draw": {"self": 0.6, "past": 0.4, "fixed": 0.0}})
-    assert versions_at_once(config, 0) == 6  # all that are still learned from
-    assert versions_at_once(config, 100) == 19  # 15.04 past ones, so 16
+    assert versions_at_once(config, 0) == 6  # current, stale and evaluated ones
+    assert versions_at_once(config, 100) == 19  # 15.04 past ones, rounded up
     assert versions_at_once(config, 10_000) == versions_in_play(config) == 34
     pinned = load("default", {"opponents.pinned": [0, "best"]})
     assert versions_in_play(pinned) == versions_in_play(load("default")) + 2

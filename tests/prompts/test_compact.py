@@ -53,7 +53,7 @@ def after(config: GameConfig, *actions: str, seed: int = 0) -> Game:
     ("Mastermind", [], "4 different of 1-6:"),
     ("Number", [], "1-20:"),
 )
-def test_positions_are_the_seats_own_view(name, actions, position):
+def test_position_shows_the_seats_view(name, actions, position):
     assert after(GAMES[name], *actions).observe().position == position
 
 
@@ -64,19 +64,19 @@ def test_positions_are_the_seats_own_view(name, actions, position):
     (["[bet]"], "1/3 +0 bet: fold call"),
     (["[check]", "[bet]"], "1/3 +0 check bet: fold call"),
 )
-def test_kuhn_shows_the_seats_own_card_alone(actions, rest):
+def test_kuhn_position_shows_only_own_card(actions, rest):
     game = after(GAMES["Kuhn"], *actions)
     card = "JQK"[game.env.raw.state.game_state["player_cards"][game.seat]]
     assert game.observe().position == f"{card} {rest}"
 
 
-def test_a_fold_moves_the_lead():
+def test_fold_changes_the_lead():
     game = after(GAMES["Kuhn"], "[bet]", "[fold]")
-    lead = {1: "+2", 0: "-2"}  # player 1 opens the first round, and bets
+    lead = {1: "+2", 0: "-2"}  # player 1 opens the first round and bets
     assert game.observe().position.split()[2].removesuffix(":") == lead[game.seat]
 
 
-def test_pig_shows_each_seat_its_own_score_first():
+def test_pig_position_starts_with_own_score():
     game = after(GAMES["Pig"])
     while not game.done:
         state = game.env.raw.state.game_state
@@ -88,7 +88,7 @@ def test_pig_shows_each_seat_its_own_score_first():
     assert sorted(game.outcomes) == [-1, 1]
 
 
-def test_what_was_guessed_is_shown_with_its_answer():
+def test_guesses_are_shown_with_their_hints():
     game = after(GAMES["Number"], "[3]", "[18]")
     number = game.env.raw.state.game_state["game_number"]
     hints = [f"{guess} {'lower' if guess > number else 'higher'}" for guess in (3, 18)]
@@ -102,8 +102,8 @@ def test_what_was_guessed_is_shown_with_its_answer():
 
 
 @every_row("name", *GAMES)
-def test_every_legal_move_can_be_answered(name):
-    """Over random games: what `write_answer` writes is read back and accepted by the env."""
+def test_every_legal_move_round_trips_as_answer(name):
+    """In random games, the env accepts the answers of `write_answer`, read back."""
     config, chance = GAMES[name], random.Random(3)
     prompts = PromptBuilder(tiny_tokenizer(), prompt_style(config), {}, 4096)
     for seed in range(3):
@@ -119,7 +119,7 @@ def test_every_legal_move_can_be_answered(name):
 
 
 @every_row("name", *GAMES)
-def test_what_changes_comes_last_and_is_short(name):
+def test_changing_part_is_last_and_short(name):
     """With the real model's tokenizer: two turns share all but the position and what follows."""
     prompts = PromptBuilder(load_tokenizer(ModelConfig()), prompt_style(GAMES[name]), {}, 4096)
     game = Game(GAMES[name], 0)
@@ -130,7 +130,7 @@ def test_what_changes_comes_last_and_is_short(name):
     assert len(second) - shared <= (90 if name == "Three" else 25)
 
 
-def test_games_without_the_form_and_other_styles_have_no_position():
+def test_unsupported_games_and_styles_have_no_position():
     blind = GameConfig(env="ConnectFour-v0", args={"is_open": False}, prompt="compact")
     other = GameConfig(env="Othello-v0", prompt="compact")
     for config in (blind, other):

@@ -69,7 +69,7 @@ def style(parser: str, *, reasoning: bool = False) -> PromptStyle:
     ("bare", "4\n5", "", False),
     ("bare", "", "", False),
 )
-def test_actions(parser, text, action, formatted):
+def test_parsers_read_actions(parser, text, action, formatted):
     assert style(parser).read_action(text) == (action, formatted)
 
 
@@ -77,7 +77,7 @@ def only_digits(text: str) -> str | None:
     return text if text.isdigit() else None
 
 
-def test_a_users_parser_and_reasoning_without_an_action():
+def test_custom_parser_and_reasoning_without_action():
     own = style(f"{__name__}:only_digits")
     assert own.read_action("<think>no</think> 4 ") == ("4", True)
     assert own.read_action("four") == ("four", False)
@@ -112,13 +112,13 @@ def test_reasoning_is_removed(secret, answer):
 
 
 @every_row("parser", *BUILT_IN)
-def test_long_answers_are_parsed_at_once(parser):
+def test_long_answers_are_parsed_quickly(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
         style(parser).read_action(piece * 20_000)
 
 
 @every_row("style", *STYLES.values())
-def test_the_prompt_is_the_chat_templates_and_the_rules_come_first(style):
+def test_prompt_follows_the_chat_template_with_rules_first(style):
     prompt = builder(style.name).build(
         observation(notice="Not so.", brief="In brief.", position="X12")
     )
@@ -156,7 +156,7 @@ TEXTS = st.text("ab \n.,'[]é") | st.just(RULES) | st.just(EVENTS)
 
 @QUIET
 @given(st.data(), st.sampled_from(TOKENIZERS))
-def test_ids_are_those_of_the_chat_template(data, tokenizer):
+def test_ids_equal_the_chat_templates(data, tokenizer):
     built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
     rules = data.draw(TEXTS | st.tuples(TEXTS, TEXTS).map("".join))
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_ids_are_those_of_the_chat_template(data, tokenizer):
 
 
 def templated(user: str):
-    """A tokenizer whose template puts user texts so."""
+    """A tokenizer whose template renders user texts by `user`."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'user' %}<|user|>" + user + "<|end|>"
@@ -189,16 +189,16 @@ LOOKING = [
 
 @QUIET
 @given(st.sampled_from(LOOKING), st.lists(st.text("ab .\n", max_size=6), min_size=1, max_size=6))
-def test_ids_are_the_templates_own_whatever_it_does_to_a_text(tokenizer, boards):
+def test_ids_equal_for_templates_that_transform_text(tokenizer, boards):
     for style in STYLES.values():
         built = PromptBuilder(tokenizer, style, {}, 100_000)
-        for board in [*boards, *boards]:  # the second time they are known
+        for board in [*boards, *boards]:  # cached the second time
             seen = observation(board=board, position=board)
             assert built.build(seen).ids == chat_ids(tokenizer, style, seen)
             assert built.build(seen).text == style.render(seen)
 
 
-def test_a_plain_template_is_not_rendered_for_each_turn(monkeypatch):
+def test_plain_template_is_not_rendered_per_turn(monkeypatch):
     rendered = []
     whole = PLAIN.apply_chat_template
 
@@ -216,7 +216,7 @@ def test_a_plain_template_is_not_rendered_for_each_turn(monkeypatch):
     assert len(rendered) == known
 
 
-def test_prompts_are_kept_while_there_is_room(monkeypatch):
+def test_prompt_cache_is_bounded(monkeypatch):
     built = builder()
     first = built.build(observation()).ids
     assert built.build(observation()).ids is first
@@ -228,7 +228,7 @@ def test_prompts_are_kept_while_there_is_room(monkeypatch):
     assert len(built._kept) <= 2
 
 
-def test_answers_are_read_alike_when_they_come_again():
+def test_repeated_answers_are_read_identically():
     built = builder()
     for text in ("[4]", "[4]", "a longer answer than is kept", "[4]"):
         ids = [*TINY.encode(text), 0]
@@ -236,7 +236,7 @@ def test_answers_are_read_alike_when_they_come_again():
         assert built.decode(ids) == text
 
 
-def test_the_start_is_reused_and_empty_parts_leave_no_gap():
+def test_start_is_reused_and_empty_parts_leave_no_gap():
     reused = []
     for tokenizer in TOKENIZERS:
         built = PromptBuilder(tokenizer, STYLES["answer"], {}, 100_000)
@@ -253,7 +253,7 @@ SHORT_EVENTS = st.lists(st.text("ab", min_size=1, max_size=30), max_size=12)
 
 @QUIET
 @given(SHORT_EVENTS, st.integers(0, 200))
-def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
+def test_oldest_events_are_omitted_until_prompt_fits(events, spare):
     bare = builder().build(observation(events=[]))
     whole = builder().build(observation(events=events))
     limit = len(bare.ids) + spare
@@ -262,7 +262,7 @@ def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
     assert len(prompt.ids) + prompt.cut_tokens == len(whole.ids)
     kept = [events[k:] for k in range(len(events) + 1) if build_length(events[k:]) <= limit]
     assert prompt.ids in [builder().build(observation(events=each)).ids for each in kept]
-    if prompt.cut_tokens and kept[0]:  # no more is cleared at once than half of the room
+    if prompt.cut_tokens and kept[0]:  # a cut clears at most half of the room
         room = limit - len(builder().build(observation(events=[], board="")).ids)
         left = len(prompt.ids) - len(bare.ids)
         assert left + max(map(len, events)) + 2 >= room // 2 - len("The board.\n\n")
@@ -270,8 +270,8 @@ def test_the_oldest_events_are_left_out_until_it_fits(events, spare):
 
 @QUIET
 @given(st.lists(st.integers(1, 30), min_size=5, max_size=60), st.integers(150, 400))
-def test_the_prompts_of_a_growing_game_begin_alike_except_at_steps(sizes, room):
-    """Each event is cut off at most once in a while: half of the room lies between two steps."""
+def test_prompt_prefix_is_stable_between_cuts(sizes, room):
+    """Cuts are rare: half of the room is filled between two of them."""
     texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
     bare = builder().build(observation(events=[], board=""))
     prompts = builder(max_prompt_tokens=len(bare.ids) + len("The board.\n\n") + room)
@@ -291,7 +291,7 @@ def build_length(events: list[str]) -> int:
     return len(builder().build(observation(events=events)).ids)
 
 
-def test_a_prompt_that_cannot_fit_names_the_setting():
+def test_oversized_prompt_error_names_the_setting():
     with pytest.raises(ValueError, match="sampling.max_prompt_tokens = 30"):
         builder(max_prompt_tokens=30).build(observation())
 
@@ -303,7 +303,7 @@ def shout(observation: Observation) -> str:
 LOUD = PromptStyle("loud", system="Listen.", request="Well?", reasoning=False, body=shout)
 
 
-def test_users_styles():
+def test_custom_styles_are_loaded():
     by_function = load_style(f"{__name__}:shout")
     assert by_function.render(observation()) == "THE RULES."
     assert by_function.messages("Go.") == [{"role": "user", "content": "Go."}]
@@ -317,8 +317,8 @@ def test_users_styles():
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}",
     "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}",
 )
-def test_a_system_text_without_a_place_in_the_template_comes_before_the_users(refusal: str) -> None:
-    """Gemma's first templates and Mistral's refuse a system message, and others leave it out."""
+def test_unsupported_system_text_precedes_user_text(refusal: str) -> None:
+    """Gemma's and Mistral's first templates reject a system message; others omit it."""
     tokenizer = tiny_tokenizer()
     usual = PromptBuilder(tokenizer, STYLES["think"], {}, 2048)
     system, user = usual.style.messages("The board.")
@@ -330,7 +330,7 @@ def test_a_system_text_without_a_place_in_the_template_comes_before_the_users(re
     )
 
 
-def test_the_template_gets_its_arguments_and_may_open_the_reasoning():
+def test_template_arguments_apply_and_may_open_thoughts():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template += "{% if enable_thinking %}<think>\n{% endif %}"
     for thinking in (True, False):

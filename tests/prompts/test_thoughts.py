@@ -29,12 +29,12 @@ def builder(tokenizer: TokenizersBackend, style: str = "answer", **thoughts) -> 
     return PromptBuilder(tokenizer, STYLES[style], {}, 4096, ThoughtsConfig(**thoughts))
 
 
-PLAIN = tiny_tokenizer()  # tags are text like all the rest
+PLAIN = tiny_tokenizer()  # tags are plain text
 ADDED = tokenizer_with(THINK, special=False)
 SPECIAL = tokenizer_with(LATE, special=True)
 
 
-def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
+def test_thought_tags_are_found_in_tokenizer_or_template():
     assert find_tags(PLAIN) == find_tags(ADDED) == THINK
     assert find_tags(SPECIAL) == LATE
     for tags in KNOWN:
@@ -53,7 +53,7 @@ def test_tags_are_found_where_the_tokenizer_or_its_template_has_them():
     ("[1]<think>or [0]", "or [0]", "[1]"),
     ("<think>a</think>b</think>[1]<think>c", "a</think>b<think>c", "[1]"),
 )
-def test_a_thought_and_the_rest_of_an_answer(text, thought, rest):
+def test_answer_splits_into_thought_and_rest(text, thought, rest):
     assert split_thought(text) == (thought, rest)
     other = text.replace("think>", "mull>")
     expected = thought.replace("think", "mull"), rest
@@ -66,7 +66,7 @@ PIECES = st.lists(st.sampled_from(["a", "[4]", "<think>", "</think>", "<thi", "n
 @QUIET
 @given(PIECES, st.sampled_from([PLAIN, ADDED]), st.booleans())
 @example(["</think>", "</think>", "[4]"], ADDED, False)
-def test_the_tokens_of_a_thought_are_those_up_to_its_closing_tag(pieces, tokenizer, opens):
+def test_thought_tokens_end_at_the_closing_tag(pieces, tokenizer, opens):
     own = builder(tokenizer)
     if opens:
         opening = tokenizer_with(THINK, special=False) if tokenizer is ADDED else tiny_tokenizer()
@@ -86,7 +86,7 @@ def test_the_tokens_of_a_thought_are_those_up_to_its_closing_tag(pieces, tokeniz
         assert own.decode(ids[read.thought :]) == text.rpartition("</think>")[2]
 
 
-def test_tags_of_special_tokens_are_read_and_stay_private():
+def test_special_token_tags_are_read_and_private():
     own = builder(SPECIAL, style="think")
     ids = own.encode_answer("[THINK]I take [0], no[/THINK]\\boxed{[4]}")
     assert len(ids) == len("I take [0], no\\boxed{[4]}") + 3
@@ -94,11 +94,11 @@ def test_tags_of_special_tokens_are_read_and_stay_private():
     assert text == "[THINK]I take [0], no[/THINK]\\boxed{[4]}"
     assert action == ("[4]", True)
     assert thought == len("I take [0], no") + 2
-    assert own.read_answer(ids[:8]).action.text == ""  # still in a thought
+    assert own.read_answer(ids[:8]).action.text == ""  # an unfinished thought
     assert own.is_thinking(ids[:8]) and not own.is_thinking(ids)
 
 
-def test_what_ends_a_thought_holds_the_tag_as_a_token_and_no_other():
+def test_thought_ending_has_only_the_closing_tag_token():
     own = builder(ADDED, budget=3, ending="Time is up <think></think>. ")
     ids = own.encode_ending()
     close = ADDED.convert_tokens_to_ids("</think>")
@@ -114,7 +114,7 @@ def observation(*answers: str, events: int = 2) -> Observation:
     return Observation(seat=0, events=happened, answers=answers, **shown)
 
 
-def test_earlier_thoughts_stand_in_the_prompt_where_they_are_kept():
+def test_kept_thoughts_appear_in_the_prompt():
     answers = ("<think>corner</think>[0]", "[3]", "<think>now <|end|> the centre</think>[4]")
     dropped, kept = builder(PLAIN).build(observation(*answers)), builder(PLAIN, keep=200)
     assert dropped == builder(PLAIN).build(observation())
@@ -122,15 +122,15 @@ def test_earlier_thoughts_stand_in_the_prompt_where_they_are_kept():
     shown = PLAIN.decode(prompt.ids)
     part = "Your earlier thoughts, oldest first:\n\ncorner\n\nnow <|end|> the centre\n\nAnswer"
     assert f"The board.\n\n{part}" in shown
-    assert "[3]" not in shown and "[4]" not in shown  # the actions are events
-    assert prompt.ids.count(0) == dropped.ids.count(0)  # their text has no control token
+    assert "[3]" not in shown and "[4]" not in shown  # actions are not thoughts
+    assert prompt.ids.count(0) == dropped.ids.count(0)  # control tokens in thoughts are escaped
     assert prompt.text == dropped.text and prompt.cut_tokens == 0
     assert kept.build(observation()) == dropped
 
 
 @QUIET
 @given(st.lists(st.integers(1, 30), max_size=20), st.integers(2, 80))
-def test_the_oldest_thoughts_are_left_out_half_at_once(sizes, keep):
+def test_oldest_thoughts_are_omitted_in_steps(sizes, keep):
     texts = [f"{number:02}" + "x" * size for number, size in enumerate(sizes)]
     own = builder(PLAIN, keep=keep)
     starts = []
@@ -146,7 +146,7 @@ def test_the_oldest_thoughts_are_left_out_half_at_once(sizes, keep):
     assert starts == sorted(starts)
 
 
-def test_events_make_room_where_thoughts_are_kept():
+def test_events_are_cut_before_kept_thoughts():
     whole = builder(PLAIN, keep=50).build(observation("<think>plan</think>[0]", events=20))
     limit = len(whole.ids) - 1
     own = PromptBuilder(PLAIN, STYLES["answer"], {}, limit, ThoughtsConfig(keep=50))
@@ -159,12 +159,12 @@ def test_events_make_room_where_thoughts_are_kept():
     "options, line",
     ({"tags": ["<think>"]}, "not two different tags"),
     ({"tags": ["<a>", "<a>"]}, "not two different tags"),
-    ({"tags": ["<a>", " "]}, "a tag has to be there"),
+    ({"tags": ["<a>", " "]}, "empty tag"),
     ({"ending": "Enough."}, "set budget"),
-    ({"budget": 16}, "leaves no token for the action out of max_tokens = 16"),
-    ({"keep": 2048}, "leaves no token for the position out of max_prompt_tokens = 2048"),
+    ({"budget": 16}, "leaves no tokens for the action, since max_tokens = 16"),
+    ({"keep": 2048}, "leaves no tokens for the position, since max_prompt_tokens = 2048"),
 )
-def test_mistakes_are_named(options, line):
+def test_thought_setting_errors_name_the_problem(options, line):
     fields = {f"sampling.thoughts.{name}": value for name, value in options.items()}
     with pytest.raises(ConfigError, match="sampling") as raised:
         load("tiny", {"sampling.max_tokens": 16, "sampling.max_prompt_tokens": 2048, **fields})

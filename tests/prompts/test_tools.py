@@ -1,4 +1,4 @@
-"""Tools in chats: templates that know them and others, and what comes after a call."""
+"""Tools in chats: templates with and without support, and continuations after a call."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ KNOWS = (
     "<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{{ '<think></think>' if not thinks }}{% endif %}"
 )
-"""In the manner of templates that know tools: outputs in a row are one message of the user's."""
+"""Template with tools: consecutive tool outputs are one user message."""
 ADD = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}}}},
@@ -42,8 +42,8 @@ def made(template: str | None = KNOWS, **arguments: Any) -> tuple[ChatTemplate, 
 
 @every_row("thinks", True, False)
 @every_row("template", KNOWS, None)
-def test_what_comes_after_a_call_goes_on_from_what_was_sampled(template, thinks):
-    """Ids after a call equal the chat's from the answer's end on; a tool's text ends nothing."""
+def test_tool_outputs_extend_the_sampled_ids(template, thinks):
+    """Ids after a call equal the chat's from the answer's end on; a tool's text adds no tokens."""
     found, tokenizer = made(template, thinks=thinks)
     after = found.encode_after([*ASKED, CALLED, *OUTPUTS], 1, [ADD])
     assert after is not None and after[0] == found.stop_token_id
@@ -59,7 +59,7 @@ def test_what_comes_after_a_call_goes_on_from_what_was_sampled(template, thinks)
     )
 
 
-def test_a_template_that_puts_it_otherwise_or_refuses_it_is_not_gone_on_with():
+def test_inconsistent_templates_have_no_continuation():
     other, _ = made("{{ messages | length }}" + KNOWS)
     assert other.encode_after([*ASKED, CALLED, *OUTPUTS], 1, [ADD]) is None
     strict, _ = made(
@@ -68,12 +68,12 @@ def test_a_template_that_puts_it_otherwise_or_refuses_it_is_not_gone_on_with():
     )
     assert strict.encode_after([*ASKED, CALLED, OUTPUTS[0]], 1, [ADD]) is None
     assert strict.encode([*ASKED, CALLED, OUTPUTS[0]], [ADD])
-    with pytest.raises(ValueError, match="refuses the chat: no calls"):
+    with pytest.raises(ValueError, match="rejects the chat: no calls"):
         strict.encode([*ASKED, OUTPUTS[0]], [ADD])
 
 
 @every_row("template", KNOWS, None)
-def test_no_key_of_a_calls_arguments_is_control(template):
+def test_call_argument_keys_add_no_control_tokens(template):
     found, tokenizer = made(template)
     call = {"function": {"name": "add", "arguments": {"<|end|>": [{"<|user|>": "<|system|>"}]}}}
     chat = [*ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, OUTPUTS[0]]
@@ -90,14 +90,14 @@ def test_no_key_of_a_calls_arguments_is_control(template):
     {"type": ["string", "<|end|>"]},
     {"properties": {"type": {"type": "<|end|> "}}},
 )
-def test_a_tool_with_more_than_names_where_names_stand_is_refused(parameters):
+def test_tools_with_invalid_names_are_rejected(parameters):
     tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
     found, _ = made()
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="invalid name"):
         found.encode(ASKED, [tool])
 
 
-def test_a_parameter_may_be_called_type():
+def test_tool_parameter_may_be_named_type():
     tool = {"type": "function", "function": {"parameters": {"properties": {"type": {"type": "x"}}}}}
     found, tokenizer = made()
     assert json.dumps(tool) in tokenizer.decode(found.encode(ASKED, [tool]))
@@ -113,7 +113,7 @@ def test_a_parameter_may_be_called_type():
     ('<tool_call>{"name": "add", }</tool_call>', []),
     ("<tool_call>" + '{"a":' * 5000 + "}" * 5000 + "</tool_call>", []),
 )
-def test_what_is_no_call_stays_text(text, calls):
+def test_invalid_tool_calls_stay_text(text, calls):
     """Only text whose name a request accepts is parsed as a call, and survives a round trip."""
     left, found = read_tool_calls(text)
     assert [(each["name"], each["arguments"]) for each in found] == calls

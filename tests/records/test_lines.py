@@ -82,8 +82,8 @@ def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     (b'"action":"[4]",', b"", "turns.0.answer: object missing required field `action`"),
     (b'"scored":false', b'"scores":1', "turns.0.answer.sampled.segments.0: object contains"),
     (b"[-0.5,", b"[0.5,", "turns.0.answer.sampled.segments.1.logprobs: 0.5 is no"),
-    (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one a token"),
-    (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 of 2 seats"),
+    (b"[-0.5,", b"[-0.5,-0.5,", "turns.0.answer.sampled.segments.1.logprobs: not one per token"),
+    (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 values for 2 seats"),
     (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
 )
 def test_damage_is_told_with_its_place(tmp_path: Path, old: bytes, new: bytes, why: str) -> None:

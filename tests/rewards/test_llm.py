@@ -195,14 +195,14 @@ async def test_own_engine_judges_with_named_adapter(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ({"model": "m", "template": "{first}"}, r"args.template has \{first\}; known: env, seat"),
-    ({"model": "m", "mode": "pairwise", "template": "{first}"}, r"args.template lacks \{second\}"),
-    ({}, r"args.engine and model: give one of them"),
-    ({"model": "m", "engine": "base"}, r"args.engine and model: give one of them"),
-    ({"model": "m", "scale": [1, 1]}, r"args.scale = \[1.0, 1.0\]: give the least"),
-    ({"model": "m", "base_url": "http://h/?key=1"}, r"args.base_url holds a name, a password"),
-    ({"model": "m", "api_key_env": "sk-1"}, r"args.api_key_env is no name of an environment"),
-    ({"model": "m", "extra": {"stream": True}}, r"args.extra.stream: is not free to choose"),
+    ({"model": "m", "template": "{first}"}, r"args.template: unknown \{first\}; use one of env"),
+    ({"model": "m", "mode": "pairwise", "template": "{first}"}, r"args.template: missing \{sec"),
+    ({}, r"args.engine and model: give exactly one"),
+    ({"model": "m", "engine": "base"}, r"args.engine and model: give exactly one"),
+    ({"model": "m", "scale": [1, 1]}, r"args.scale = \[1.0, 1.0\]: minimum not below"),
+    ({"model": "m", "base_url": "http://h/?key=1"}, r"args.base_url: contains a user name"),
+    ({"model": "m", "api_key_env": "sk-1"}, r"args.api_key_env: not the name of an environment"),
+    ({"model": "m", "extra": {"stream": True}}, r"args.extra.stream: set by unstable"),
 ]
 
 

@@ -224,7 +224,7 @@ def plain(result: GameResult, seat: int) -> float:
         judged_by(f"{__name__}:plain", on_failure="zero"),
         r"judges.judge.on_failure = 'zero': unsupported for .*:plain, which is not async",
     ),
-    (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
+    (judged_by("lm"), r"judges.judge.kind = 'lm': unknown kind of judge; did you mean 'llm'"),
     (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert: conflicts with the built-in"),
     (
         (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
@@ -234,7 +234,7 @@ def plain(result: GameResult, seat: int) -> float:
         judged_by(f"{__name__}:plain", judged="turn"),
         r"buffer.rewards.0.judged = 'turn': conflicts with the function, whose second argument",
     ),
-    (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
+    (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm': unknown reward term; use one of "),
 )
 def test_invalid_judges_are_rejected(entry: Entry, line: str) -> None:
     refused(f"^{line}", rewards_of, entry)

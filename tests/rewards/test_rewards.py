@@ -86,7 +86,7 @@ def _answer(count: int) -> Completion:
     ("length", {"of": "though"}, "args.of"),
     ("length", {"most": 3}, "args: unknown key 'most'"),
     ("overlong", {"most": 3}, "args.buffer"),
-    ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
+    ("overlong", {"most": 3, "buffer": 4}, "buffer = 4: greater than most = 3"),
 )
 def test_invalid_args_are_named(term: str, args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:

@@ -60,7 +60,7 @@ def test_expert_term_requires_recorded_moves() -> None:
     rewards = [{"term": "outcome"}, {"term": "expert"}]
     said = line_of(parse, {"buffer": {"rewards": rewards}})
     assert said == (
-        "buffer.rewards.1.term = 'expert' asks how likely the expert makes each move, but "
+        "buffer.rewards.1.term = 'expert': needs the expert's probabilities, but "
         "sampling.moves = 'none'; set sampling.moves to expert"
     )
     assert parse({"buffer": {"rewards": rewards}, "sampling": {"moves": "expert"}})
@@ -181,4 +181,4 @@ async def test_teacher_timeout_fails_the_game(server: Server) -> None:
 
 
 def test_teacher_requires_url_and_model() -> None:
-    refused(r"^judges.wise.args.url is missing", parse, {"judges": {"wise": {"kind": "teacher"}}})
+    refused(r"^judges.wise.args.url: missing", parse, {"judges": {"wise": {"kind": "teacher"}}})

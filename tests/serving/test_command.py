@@ -137,9 +137,9 @@ def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str
 WRONG = [
     (["run", "--host", "0.0.0.0"], r"^--host = '0.0.0.0': open to the network .* --token_env"),
     (["run", "--host", "::"], r"^--host = '::': open to the network"),
-    (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': is not set; export"),
-    (["run", "--token_env", "sk-12345"], r"^--token_env is no name of an environment variable"),
-    (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': holds more than one word"),
+    (["run", "--token_env", "NOT_SET"], r"^--token_env = 'NOT_SET': not set; export"),
+    (["run", "--token_env", "sk-12345"], r"^--token_env: not the name of an environment variable"),
+    (["run", "--token_env", "SPACED"], r"^--token_env = 'SPACED': its value is not one word"),
     (["run", "--versions", "0,x"], r"^--versions = '0,x': invalid version; give a number such as"),
     (["run", "--versions", "7"], r"^version = 7: checkpoint not found in .*; available: 0, 3, 12$"),
     (["run@3", "--versions", "0"], r"^--versions: conflicts with RUN_DIR@VERSION; remove one$"),

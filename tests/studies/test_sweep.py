@@ -84,7 +84,7 @@ MISTAKES = [
     ("metric: score", "base: metric = 'score': unknown metric; use one of metrics.jsonl, which s"),
     ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs have no eva"),
     ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; use rungs below 100"),
-    ("seeds: [1, true]", "seeds = true: give a number"),
+    ("seeds: [1, true]", "seeds = true: not a number; give a number"),
     ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep sets "),
     ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: set by seeds; remove it"),
     (
@@ -119,7 +119,7 @@ def test_invalid_sweep_is_reported_before_any_run_starts(
         (["my.yaml", "--table"], "FOLDER = 'my.yaml': sweep.yaml not found; give a folder of u"),
         (["--resume", "folder", "--plan"], "--plan: --resume uses the sweep's own se"),
         (["my.yaml", "--resume", "folder"], "FILE: --resume uses the sweep's own set"),
-        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
+        (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a readable file"),
         (["--resume", "folder"], "FOLDER = 'folder': sweep.yaml not found"),
         (["my.yaml", "--out", "folder"], "folder exists; to resume: unstable sweep --resume fold"),
     ],

@@ -205,10 +205,10 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
 
 @every_row(
     "callback, line",
-    (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
+    (Noting, r"callbacks\.0 = .*Noting.*: wrong signature, .*unstable\.Sink"),
     (3, r"callbacks\.0 = '3': not callable; pass a subclass of unstable\.Sink"),
     (no_sink, r"callbacks\.0 = .*: returned a int; pass a subclass of unstable\.Sink"),
-    (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
+    (leaves, r"callbacks\.0 = .*: raises SystemExit no key; fix the error"),
 )
 def test_invalid_callback_is_a_config_error(tmp_path: Path, callback: Any, line: str) -> None:
     refused(line, lambda: make_tracker(tmp_path, sinks=own_sinks(make_config(), [callback])))

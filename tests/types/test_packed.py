@@ -38,7 +38,7 @@ def trajectory(**changes: object) -> Trajectory:
     return Trajectory(**place | own | changes)
 
 
-def test_a_trajectory_is_opened_as_it_was() -> None:
+def test_packed_trajectory_round_trips() -> None:
     made = trajectory()
     (closed,) = pickle.loads(pickle.dumps(packed([made])))
     assert closed.opened() == made
@@ -48,7 +48,7 @@ def test_a_trajectory_is_opened_as_it_was() -> None:
     assert kinds == [type(each) for each in made.samples[1].tokens.segments]
 
 
-def test_a_batch_is_opened_in_its_groups_without_alternatives() -> None:
+def test_packed_batch_keeps_groups_and_drops_top_logprobs() -> None:
     asked = sampled(3, top_logprobs=[[(1, -0.5)], [(2, -0.1)]])
     played = game(turns=1)
     played.turns = [turn(0, 0, "main@0", sampled=asked)]
@@ -61,7 +61,7 @@ def test_a_batch_is_opened_in_its_groups_without_alternatives() -> None:
     assert [list(group.trajectories) for group in batch.groups] == [made[:2], made[2:]]
 
 
-def test_the_loop_holds_few_bytes_and_specs_go_between_processes() -> None:
+def test_packed_trajectories_and_specs_are_small() -> None:
     long = sampled(3, token_ids=[*range(30_000, 34_000)], logprobs=[-0.1] * 4000)
     closed = PackedTrajectory.of(trajectory(samples=(Sample(turn=1, tokens=long, rewards={}),)))
     assert len(closed.content) < 15 * 4000

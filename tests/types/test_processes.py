@@ -28,13 +28,13 @@ def known(child: Child) -> ProcessId:
     return ProcessId.own()._replace(pid=child.pid, started=ticks)
 
 
-def test_a_process_knows_itself() -> None:
+def test_own_process_is_running() -> None:
     own = ProcessId.own()
     assert own.pid == os.getpid() and own.started > 0 and own.is_running
 
 
 @pytest.mark.parametrize("pidfd", [True, False])
-def test_a_process_is_signalled(pidfd: bool, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_gets_signal(pidfd: bool, child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     if not pidfd:
 
         def forbidden(_: int) -> int:
@@ -48,14 +48,14 @@ def test_a_process_is_signalled(pidfd: bool, child: Child, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("change", [{"started": 1}, {"space": "another host's"}])
-def test_a_stranger_with_its_id_is_not_signalled(change: dict[str, object], child: Child) -> None:
+def test_process_with_reused_pid_gets_no_signal(change: dict[str, object], child: Child) -> None:
     who = known(child)._replace(**change)  # type: ignore[arg-type]
     assert not who.is_running and not who.send(signal.SIGKILL)
     assert child.poll() is None and known(child).is_running
 
 
-def test_an_id_that_changes_hands_just_then_is_not_signalled(child, monkeypatch):
-    """Between the look and the handle."""
+def test_pid_reused_during_send_gets_no_signal(child, monkeypatch):
+    """Between the check and the opening of the handle."""
     who = known(child)
     ticks = iter([who.started, who.started + 1])
     monkeypatch.setattr(processes, "started", lambda _: next(ticks))
@@ -63,8 +63,8 @@ def test_an_id_that_changes_hands_just_then_is_not_signalled(child, monkeypatch)
     assert child.poll() is None
 
 
-def test_what_has_ended_and_is_not_collected_does_not_run(child: Child) -> None:
+def test_zombie_process_is_not_running(child: Child) -> None:
     who = known(child)
     child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, still
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # still a zombie
     assert started(child.pid) is None and not who.is_running

@@ -15,19 +15,19 @@ POLICIES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,20}", fullmatch=True)
 
 
 @given(POLICIES, st.integers(0, 10**12))
-def test_a_version_of_a_policy_is_read_back_from_its_name(policy: str, version: int) -> None:
+def test_policy_version_round_trips_through_its_name(policy: str, version: int) -> None:
     player = PlayerId.policy(version, policy)
     assert player.name == str(player) == f"{policy}@{version}"
     assert PlayerId.parse(player.name) == player
     assert (player.label, player.version) == (policy, version)
 
 
-def test_a_policy_is_main_unless_it_is_named() -> None:
+def test_policy_name_defaults_to_main() -> None:
     assert PlayerId.policy(3) == PlayerId.parse("main@3") != PlayerId.parse("rival@3")
 
 
 @given(NAMES | NEAR_NAMES | st.integers().map("main@{}".format))
-def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
+def test_player_names_round_trip(name: str) -> None:
     player = PlayerId.parse(name)
     assert player.name == name
     assert PlayerId.parse(player.name) == player
@@ -49,13 +49,13 @@ def test_every_name_is_read_and_written_back_as_it_was(name: str) -> None:
         + [""]
     ),
 )
-def test_a_player_that_never_changes_keeps_its_name_whole(name: str) -> None:
+def test_fixed_player_keeps_its_whole_name(name: str) -> None:
     player = PlayerId.parse(name)
     assert player == PlayerId(name)
     assert (player.label, player.version, player.name) == (name, None, name)
 
 
-def test_players_are_values() -> None:
+def test_players_compare_by_value() -> None:
     versions = [PlayerId.parse(f"main@{version}") for version in (1, 2, 1)]
     assert len({*versions, PlayerId("random"), PlayerId.parse("random")}) == 3
     assert PlayerId.parse("base") == BASE
@@ -66,7 +66,7 @@ def test_players_are_values() -> None:
     ((1, -1), None, ["win", "loss"]),
     ((0, 0), None, ["draw", "draw"]),
     ((-1, 0), 0, ["loss", "win"]),
-    ((0, 0), 0, ["loss", "win"]),  # a forfeit that is worth nothing is a loss all the same
+    ((0, 0), 0, ["loss", "win"]),  # a forfeit is a loss even with outcome 0
     ((0, -1, 0), 1, ["win", "loss", "win"]),
     ((1, 1, -1, -1), None, ["win", "win", "loss", "loss"]),  # teams
     ((1, 0, -1), None, ["win", "loss", "loss"]),

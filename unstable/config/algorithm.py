@@ -18,8 +18,8 @@ class DecayConfig(Section):
     """Decay of kl_loss, kl_reward, entropy and teacher.weight over the updates, from 1."""
 
     rule: Literal["constant", "linear", "power"] = "constant"
-    """decay of KL, entropy and teacher weights: constant, linear, or power (x update^-exponent)"""
-    to: Share = Field(0.0, description="share of the weights at the end of the linear rule")
+    """decay of KL, entropy and teacher weights: constant, linear or power (update^-exponent)"""
+    to: Share = Field(0.0, description="final share of the weights under the linear rule")
     exponent: PositiveFloat = Field(0.3, description="exponent of the power rule")
 
     @model_validator(mode="after")
@@ -27,7 +27,7 @@ class DecayConfig(Section):
         for name, rule in (("to", "linear"), ("exponent", "power")):
             if self.rule != rule:
                 remedy = f"set learner.algorithm.decay.rule to {rule}, or leave it out"
-                self.refuse(name, f"is for the {rule} rule alone; {remedy}")
+                self.refuse(name, f"applies only to the {rule} rule; {remedy}")
         return self
 
 
@@ -35,15 +35,15 @@ class ReferenceConfig(Section):
     """Updates of the reference policy during training."""
 
     every: PositiveInt | None = None
-    """updates after which the reference becomes the current policy; null: never"""
+    """updates between copies of the policy to the reference; null: never"""
     ema: Decay | None = None
-    """per update the reference is ema x itself + (1 - ema) x the policy; null: not averaged"""
+    """decay per update of a reference that averages the policy; null: no averaging"""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.every is not None and self.ema is not None:
             raise ValueError(
-                f"every = {self.every} and ema = {self.ema} both move it; leave one of them out"
+                f"every = {self.every}: conflicts with ema = {self.ema}; leave one of them out"
             )
         return self
 
@@ -58,11 +58,11 @@ class TeacherConfig(Section):
     """Teacher policy that the trained policy imitates on its own turns."""
 
     adapter: PathText | None = None
-    """folder of the teacher's LoRA, of the same base and shape; null: none (distill: the expert)"""
+    """folder of the teacher's LoRA, same base and shape; null: none (distill: the expert)"""
     weight: PositiveFloat = 1.0
-    """weight of the divergence from the teacher in the loss; reward per nat of a move"""
+    """loss weight of the divergence from the teacher, in reward per nat of a move"""
     divergence: Divergence = "reverse"
-    """over the vocabulary: reverse KL(policy || teacher), forward KL(teacher || policy), or jsd"""
+    """divergence: reverse KL(policy || teacher), forward KL(teacher || policy), or jsd"""
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """share of the teacher in the mixture of jsd"""
 
@@ -70,10 +70,10 @@ class TeacherConfig(Section):
     def _read_by_divergence(self) -> Self:
         if self.adapter is None:
             for name in ("weight", "divergence", "beta"):
-                self.refuse(name, "is for an adapter; name it as learner.algorithm.teacher.adapter")
+                self.refuse(name, "needs a teacher; set learner.algorithm.teacher.adapter")
         if self.divergence != "jsd":
             remedy = "set learner.algorithm.teacher.divergence to jsd, or leave it out"
-            self.refuse("beta", f"is for jsd alone; {remedy}")
+            self.refuse("beta", f"applies only to jsd; {remedy}")
         return self
 
     @property
@@ -102,30 +102,30 @@ class AlgorithmConfig(Section):
     takes_pairs: ClassVar[bool] = False
     """True if the algorithm learns from a user's pairs of answers, which no policy sampled."""
 
-    name: str = Field(description="name of the algorithm, or package.module:Class of your own")
+    name: str = Field(description="name of the algorithm, or package.module:Class")
     kl_reward: NonNegativeFloat = 0.0
-    """weight of the KL penalty on rewards of turns, or of compared trajectories; 0: none"""
+    """weight of the KL penalty on rewards of turns or compared trajectories; 0: none"""
     kl_opponents: bool = False
-    """also penalize the KL of later turns, the other seat's with opposite sign (R-NaD); zero-sum"""
+    """also KL of later turns, with opposite sign for the other seat (R-NaD); zero-sum games"""
     kl_loss: NonNegativeFloat = 0.0
-    """weight of a move's KL to the reference in the loss; reward per nat; 0: none"""
+    """loss weight of a move's KL to the reference, in reward per nat; 0: none"""
     kl_estimator: Literal["exact", "k3"] = "exact"
-    """KL in the loss: exact: KL(policy || reference) over the vocabulary; k3: of sampled tokens"""
+    """KL of the loss: exact (policy || reference, full vocabulary) or k3 (of sampled tokens)"""
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
     entropy: NonNegativeFloat = 0.0
-    """weight of a move's entropy in the loss; reward per nat; 0: none"""
+    """loss weight of a move's entropy, in reward per nat; 0: none"""
     decay: DecayConfig = DecayConfig()
     importance_cap: PositiveFloat = 2.0
     """upper bound of a token's importance weight"""
     reward_clip: tuple[float, float] | None = None
-    """lowest and highest reward of a turn, before any KL; null: no bounds"""
+    """lowest and highest reward of a turn, before KL penalties; null: no bounds"""
     truncated_weight: Share = 1.0
-    """gradient weight of turns that were cut off at sampling.max_tokens; 0: none"""
+    """gradient weight of turns truncated at sampling.max_tokens; 0: not trained on"""
     top_advantage_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """share of a batch's samples to train on, the largest |advantage| first"""
+    """share of a batch's samples to train on, largest |advantage| first"""
     old_logprobs: Literal["learner", "engine"] = "learner"
-    """ratios' denominator: learner (policy before the update, rescored) or engine (as recorded)"""
+    """denominator of ratios: learner (policy before the update, rescored) or engine (recorded)"""
 
     def why_not_offline(self) -> str | None:
         """Return why the algorithm cannot train on recorded games, with the remedy; None if it can.
@@ -168,21 +168,21 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _has_a_meaning(self) -> Self:
         for name, why in self.without.items():
-            self.refuse(name, f"does nothing in {self.name}, which {why}")
+            self.refuse(name, f"has no effect in {self.name}, which {why}")
         if self.kl_opponents and not self.kl_reward:
             raise ValueError(
-                "kl_opponents = true needs a weight; set learner.algorithm.kl_reward above 0"
+                "kl_opponents = true: kl_reward is 0; set learner.algorithm.kl_reward above 0"
             )
         moved = self.reference.moved
         if moved and not self.uses_reference:
             raise ValueError(
-                f"reference.{moved} moves what no KL refers to; set learner.algorithm.kl_loss or "
+                f"reference.{moved}: no KL term uses it; set learner.algorithm.kl_loss or "
                 "learner.algorithm.kl_reward above 0"
             )
         lowered = self.uses_kl or self.uses_teacher or self.entropy
         if self.decay.rule != "constant" and not lowered:
             raise ValueError(
-                f"decay.rule = '{self.decay.rule}' has nothing to lower; set "
+                f"decay.rule = '{self.decay.rule}': no weight to decay; set "
                 "learner.algorithm.kl_loss, .kl_reward or .entropy above 0, or .teacher.adapter"
             )
         return self
@@ -191,7 +191,7 @@ class AlgorithmConfig(Section):
     def _bounds(self) -> Self:
         if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
             raise ValueError(
-                f"reward_clip = {list(self.reward_clip)} leaves all rewards equal; "
+                f"reward_clip = {list(self.reward_clip)}: lower bound not below the upper; "
                 "give the lower bound first"
             )
         return self
@@ -201,14 +201,14 @@ class BuiltInConfig(AlgorithmConfig):
     """Section of a built-in algorithm, or of a user's class that extends one."""
 
     target: str | None = None
-    """package.module:Class of your own that extends the algorithm"""
-    args: Arguments = Field({}, description="settings that your class reads from config.args")
+    """custom subclass of the algorithm, package.module:Class; null: none"""
+    args: Arguments = Field({}, description="settings of a custom class, in config.args")
 
     @model_validator(mode="after")
     def _args_of_target(self) -> Self:
         if self.args and self.target is None:
             raise ValueError(
-                f"args = {self.args} is for a class of your own; name it as "
+                f"args = {self.args}: only a custom class reads args; set "
                 "learner.algorithm.target, or leave args out"
             )
         return self

@@ -20,7 +20,7 @@ class ReinforceConfig(BuiltInConfig):
     without = NO_RATIO
     name: Literal["reinforce"] = "reinforce"
     baseline_decay: BaselineDecay = 0.95
-    """decay of the reward baseline of each (env, seat); 0: no memory"""
+    """decay of the running reward baseline of each (env, seat); 0: no memory"""
     normalize: Normalize = "center"
     """normalization of advantages within each env and batch: none, center, or zscore"""
 
@@ -28,20 +28,20 @@ class ReinforceConfig(BuiltInConfig):
 class ClippedConfig(BuiltInConfig):
     """Settings of algorithms that clip the ratio of the policy to the one before the update."""
 
-    clip_low: ClipLow = Field(0.2, description="ratios below 1 - clip_low are clipped")
-    clip_high: PositiveFloat = Field(0.2, description="ratios above 1 + clip_high are clipped")
+    clip_low: ClipLow = Field(0.2, description="lower clip range: ratios >= 1 - clip_low")
+    clip_high: PositiveFloat = Field(0.2, description="upper clip range: ratios <= 1 + clip_high")
     aggregation: Aggregation = "token"
-    """loss: mean over tokens, turns or sequences, or sum / (samples x sampling.max_tokens)"""
+    """loss: mean over token, turn or sequence; constant: sum / (samples x sampling.max_tokens)"""
     importance: Literal["none", "truncate", "mask", "sequence_mask"] = "truncate"
-    """importance weights: none, truncate (to importance_cap), mask (per token), sequence_mask"""
+    """importance weights: none, truncate (at importance_cap), mask (per token), sequence_mask"""
     importance_floor: PositiveFloat = 0.5
     """lower bound of the importance weights that mask and sequence_mask keep"""
 
     def why_not_offline(self) -> str | None:
         if self.importance == "none" and self.old_logprobs == "learner":
             return (
-                "importance = 'none' leaves it uncorrected that other policies sampled recorded "
-                "games; set learner.algorithm.importance to truncate or mask"
+                "importance = 'none': recorded games need importance weights, since other policies "
+                "sampled them; set learner.algorithm.importance to truncate or mask"
             )
         return None
 
@@ -50,7 +50,7 @@ class ClippedConfig(BuiltInConfig):
         masks = self.importance in ("mask", "sequence_mask")
         if masks and self.importance_floor >= self.importance_cap:
             raise ValueError(
-                f"importance_floor = {self.importance_floor} keeps nothing below importance_cap = "
+                f"importance_floor = {self.importance_floor}: not below importance_cap = "
                 f"{self.importance_cap}; set it lower"
             )
         return self
@@ -62,7 +62,7 @@ class SurrogateConfig(ClippedConfig):
     ratio: RatioLevel = "token"
     """unit of a ratio: token, turn, or sequence (a whole trajectory)"""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
-    """upper bound of ratios with a negative advantage; null: none"""
+    """upper bound of ratios with negative advantage (dual-clip PPO); null: none"""
 
 
 class ReinforcePlusPlusConfig(SurrogateConfig):
@@ -86,7 +86,7 @@ class GRPOConfig(SurrogateConfig):
     grouped: ClassVar[bool] = True
     name: Literal["grpo"] = "grpo"
     scale: Literal["none", "group", "batch"] = "group"
-    """divisor of advantages: none, or the deviation of rewards in the group, or the env's batch"""
+    """divisor of advantages: none, or the rewards' standard deviation in the group or batch"""
 
 
 class GSPOConfig(SurrogateConfig):
@@ -95,7 +95,7 @@ class GSPOConfig(SurrogateConfig):
     grouped: ClassVar[bool] = True
     name: Literal["gspo"] = "gspo"
     ratio: Literal["turn", "sequence"] = "sequence"
-    """unit of a ratio, which is a geometric mean: turn, or sequence (a whole trajectory)"""
+    """unit of a ratio, a geometric mean: turn, or sequence (a whole trajectory)"""
     clip_low: ClipLow = 3.0e-4
     clip_high: PositiveFloat = 4.0e-4
     aggregation: Aggregation = "sequence"
@@ -106,7 +106,7 @@ class CISPOConfig(ClippedConfig):
 
     grouped: ClassVar[bool] = True
     name: Literal["cispo"] = "cispo"
-    clip_low: ClipLow = Field(1.0, description="ratios below 1 - clip_low are clipped; 1: none are")
+    clip_low: ClipLow = Field(1.0, description="lower clip range: ratios >= 1 - clip_low; 1: none")
     clip_high: PositiveFloat = 4.0
 
 
@@ -114,9 +114,9 @@ class AnyCriticConfig(Section):
     """Fields that all critics share."""
 
     kind: Literal["head", "adapter"] = "head"
-    """head: layer on the policy's detached hidden state; adapter: on its own LoRA (second pass)"""
+    """head: layer on the policy's detached hidden state; adapter: separate LoRA (second pass)"""
     learning_rate: PositiveFloat = 1.0e-3
-    """AdamW's learning rate of the critic's layer; an adapter has learner.learning_rate"""
+    """learning rate of the critic's layer; its LoRA uses learner.learning_rate"""
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
     """discount between two consecutive turns of a seat"""
     normalize: Normalize = "zscore"
@@ -134,9 +134,9 @@ class ActionCriticConfig(AnyCriticConfig):
     """Critic that estimates the value of each legal move at each turn."""
 
     sarsa_lambda: Share = 0.95
-    """lambda of Expected SARSA; 0: Q minus its mean over the policy's moves; 1: unbiased"""
+    """lambda of Expected SARSA; 0: Q minus its mean under the policy; 1: unbiased"""
     target_lambda: Share = 1.0
-    """lambda of Q's targets; 0: one-step, 1: returns"""
+    """lambda of Q's targets; 0: one-step; 1: returns"""
 
 
 class PPOConfig(SurrogateConfig):
@@ -144,11 +144,11 @@ class PPOConfig(SurrogateConfig):
 
     name: Literal["ppo"] = "ppo"
     critic: CriticConfig | None = CriticConfig()
-    """null: a reward baseline for each (env, seat) instead of a critic"""
+    """critic; null: a running reward baseline for each (env, seat) instead"""
     baseline_decay: BaselineDecay = 0.95
     """without a critic: decay of the reward baseline of each (env, seat); 0: no memory"""
     normalize: Normalize = "center"
-    """without a critic: normalization of advantages in env and batch: none, center, zscore"""
+    """without a critic: normalization of advantages by env and batch: none, center, zscore"""
 
     @model_validator(mode="after")
     def _of_the_baseline(self) -> Self:
@@ -158,7 +158,7 @@ class PPOConfig(SurrogateConfig):
         ):
             if self.critic is not None:
                 null = "or set learner.algorithm.critic to null"
-                self.refuse(name, f"is for ppo without a critic; {remedy}, {null}")
+                self.refuse(name, f"applies only to ppo without a critic; {remedy}, {null}")
         return self
 
 
@@ -183,10 +183,10 @@ class RFTConfig(BuiltInConfig):
 
     takes_any_answers: ClassVar[bool] = True
     without = NO_RATIO | {
-        "kl_reward": "imitates won turns whatever they earned; set learner.algorithm.kl_loss "
+        "kl_reward": "imitates won turns regardless of reward; set learner.algorithm.kl_loss "
         "instead",
-        "kl_opponents": "imitates won turns whatever they earned; leave it out",
-        "top_advantage_fraction": "weighs all won turns alike; leave it out",
+        "kl_opponents": "imitates won turns regardless of reward; leave it out",
+        "top_advantage_fraction": "weights all won turns equally; leave it out",
     }
     name: Literal["rft"] = "rft"
     aggregation: Aggregation = Field(
@@ -194,14 +194,14 @@ class RFTConfig(BuiltInConfig):
     )
 
 
-_NO_KL_REWARD = "takes rewards only to tell the better answer; set learner.algorithm.{} instead"
+_NO_KL_REWARD = "uses rewards only to rank answers; set learner.algorithm.{} instead"
 _UNLIKE_REWARDS = {
     "kl_reward": _NO_KL_REWARD.format("beta or learner.algorithm.kl_loss"),
-    "kl_opponents": "takes rewards only to tell the better answer; leave it out",
-    "top_advantage_fraction": "weighs all alike; leave it out",
+    "kl_opponents": "uses rewards only to rank answers; leave it out",
+    "top_advantage_fraction": "weights all samples equally; leave it out",
 }
-_LABEL_SMOOTHING = "share of pairs that are assumed to be mislabeled"
-_LENGTH_WEIGHT = "cost per token of an answer (R-DPO's alpha), against long answers; 0: none"
+_LABEL_SMOOTHING = "assumed share of mislabeled pairs"
+_LENGTH_WEIGHT = "penalty per token of an answer (alpha of R-DPO); 0: none"
 LabelSmoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 
@@ -214,11 +214,11 @@ class PairsConfig(BuiltInConfig):
     reads_reference: ClassVar[bool] = True
     without = NO_RATIO | _UNLIKE_REWARDS
     beta: PositiveFloat = 0.1
-    """weight of an answer's log-ratio to the reference, which keeps the policy near it"""
+    """weight of an answer's log-ratio to the reference; higher: closer to the reference"""
     pairs: Literal["group", "position"] = "group"
-    """group: a group's first different answers to one prompt; position: all answers to a prompt"""
+    """pairs from a group's first differing answers (group) or all answers to a prompt (position)"""
     margin: NonNegativeFloat = 0.0
-    """smallest difference of rewards that makes a pair; 0: any"""
+    """minimum reward difference of a pair; 0: any difference"""
     sft_weight: NonNegativeFloat = 0.0
     """weight of the chosen answer's mean negative log-probability per token; 0: none"""
 
@@ -239,14 +239,14 @@ class IPOConfig(PairsConfig):
     """IPO: a fixed margin between the answers' mean log-ratios per token."""
 
     name: Literal["ipo"] = "ipo"
-    beta: PositiveFloat = Field(0.1, description="the margin is 1 / (2 beta) nats per token")
+    beta: PositiveFloat = Field(0.1, description="target margin is 1 / (2 beta), in nats per token")
 
 
 class SLiCConfig(PairsConfig):
-    """SLiC: a hinge loss, which ignores pairs that are far enough apart."""
+    """SLiC: a hinge loss, which ignores pairs beyond the margin."""
 
     name: Literal["slic"] = "slic"
-    beta: PositiveFloat = Field(0.1, description="pairs 1 / beta nats apart are left alone")
+    beta: PositiveFloat = Field(0.1, description="hinge margin is 1 / beta, in nats")
     length_weight: NonNegativeFloat = Field(0.0, description=_LENGTH_WEIGHT)
 
 
@@ -258,7 +258,7 @@ class SimPOConfig(PairsConfig):
     name: Literal["simpo"] = "simpo"
     beta: PositiveFloat = Field(2.0, description="weight of an answer's mean log-probability")
     gamma: NonNegativeFloat = 1.0
-    """target margin of beta x the difference of the two mean log-probabilities"""
+    """target margin of beta x the difference of mean log-probabilities"""
     label_smoothing: LabelSmoothing = Field(0.0, description=_LABEL_SMOOTHING)
 
 
@@ -271,9 +271,9 @@ class KTOConfig(BuiltInConfig):
     name: Literal["kto"] = "kto"
     beta: PositiveFloat = Field(0.1, description="weight of an answer's log-ratio to the reference")
     baseline: Literal["role", "group"] = "role"
-    """mean reward above which turns are desirable: of the (env, seat) in the batch, or the group"""
-    desirable_weight: NonNegativeFloat = Field(1.0, description="weight of the desirable turns")
-    undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of the undesirable ones")
+    """desirable: above the mean reward of the (env, seat) in the batch (role), or of the group"""
+    desirable_weight: NonNegativeFloat = Field(1.0, description="weight of desirable turns")
+    undesirable_weight: NonNegativeFloat = Field(1.0, description="weight of undesirable turns")
 
     @property
     def needs_groups(self) -> bool:
@@ -283,8 +283,8 @@ class KTOConfig(BuiltInConfig):
     def _some_weight(self) -> Self:
         if not self.desirable_weight and not self.undesirable_weight:
             raise ValueError(
-                "desirable_weight = 0 and undesirable_weight = 0 leave nothing to learn; set one "
-                "of them above 0"
+                "desirable_weight = 0: undesirable_weight is 0 too, which leaves nothing to learn; "
+                "set one of them above 0"
             )
         return self
 
@@ -293,8 +293,8 @@ class DistillConfig(BuiltInConfig):
     """Distillation: a teacher's moves, learned on the turns that the policy plays."""
 
     without = {
-        "kl_reward": "earns nothing; set learner.algorithm.kl_loss instead",
-        "kl_opponents": "earns nothing; leave it out",
+        "kl_reward": "uses no rewards; set learner.algorithm.kl_loss instead",
+        "kl_opponents": "uses no rewards; leave it out",
         "top_advantage_fraction": "has no advantages; leave it out",
     }
     name: Literal["distill"] = "distill"
@@ -309,8 +309,8 @@ class DistillConfig(BuiltInConfig):
             if not self.uses_teacher:
                 self.refuse(
                     name,
-                    "is for turns that were sampled, and an expert's moves were not; name a policy "
-                    "as learner.algorithm.teacher.adapter, or leave it out",
+                    "applies only to sampled turns, not to an expert's moves; set "
+                    "learner.algorithm.teacher.adapter, or leave it out",
                 )
         return self
 
@@ -318,7 +318,7 @@ class DistillConfig(BuiltInConfig):
 class CustomAlgorithmConfig(AlgorithmConfig):
     """Section of a user's own algorithm that extends no built-in one."""
 
-    args: Arguments = Field({}, description="settings that your class reads from config.args")
+    args: Arguments = Field({}, description="settings of a custom class, in config.args")
 
     @property
     def target(self) -> str:

@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 Auto = Literal["auto"]
 MOST_RUNS = 2000
 """Most runs of a sweep or a league; each one is checked before anything starts."""
-_MOST = 2**63 - 1  # what files and arrays hold
+_MOST = 2**63 - 1  # largest 64-bit integer
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
@@ -37,13 +37,13 @@ else:
 def path_problem(text: str) -> str | None:
     """Return why a text cannot be a path, with the remedy; None if it can."""
     if not text.strip() or not text.isprintable():
-        return "no path; give one of printable characters"
+        return "not a path; use printable characters"
     if len(os.fsencode(text)) > 4000 or any(len(os.fsencode(p)) > 250 for p in Path(text).parts):
-        return "too long for a path; give a shorter one"
+        return "path too long; shorten it"
     try:
         Path(text).expanduser()
     except RuntimeError:
-        return "there is no such user's home; write the path out"
+        return "unknown user after ~; write the absolute path"
     return None
 
 
@@ -69,10 +69,10 @@ def _fitting(pattern: str, remedy: LiteralString) -> AfterValidator:
 
 
 RunName = Annotated[
-    str, _fitting(r"[\w+-][\w .+-]{0,79}", "use letters, digits, spaces, . _ + - and at most 80")
+    str, _fitting(r"[\w+-][\w .+-]{0,79}", "use 1 to 80 letters, digits, spaces, . _ + -")
 ]
 """Name of one or more words that may be part of a folder's name."""
-Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use letters, digits, _ + - and at most 80")]
+Key = Annotated[str, _fitting(r"[\w+-]{1,80}", "use 1 to 80 letters, digits, _ + -")]
 """Name that may be part of a dotted path."""
 DISTRIBUTION = "unstable-selfplay"
 """Name of this package for pip; "unstable" is another project on PyPI."""
@@ -101,8 +101,8 @@ def check_format(content: dict[str, Any], place: Path | str) -> None:
         )
     if found != FORMAT:
         raise ConfigError(
-            f"{place}: format = {found!r} is not the one that this release of unstable reads "
-            f"({FORMAT}); use the release that wrote it"
+            f"{place}: format = {found!r}: unsupported; this release of unstable reads format "
+            f"{FORMAT}; use the release that wrote the file"
         )
 
 
@@ -110,8 +110,8 @@ def shown(value: Any) -> str:
     """Return a value as errors quote it: on one line, shortened if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
-        return f"{type(value).__name__} of a size that is not written out"
+    except (ValueError, RecursionError):  # more digits than Python prints
+        return f"{type(value).__name__} too large to print"
     return text if len(text) <= 120 else f"{text[:100]}...{text[-10:]}"
 
 
@@ -121,7 +121,7 @@ def nearest(word: str, known: list[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     listed = sorted(known)
-    return f"known: {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
+    return f"use one of {', '.join(listed[:8])}{', ...' if len(listed) > 8 else ''}"
 
 
 def _as_word(value: Any) -> Any:
@@ -181,7 +181,7 @@ class Section(BaseModel):
                 values = data[key] if isinstance(data[key], list) else [data[key]]
                 truth = next((each for each in values if isinstance(each, bool)), None)
                 if truth is not None and cls._takes_a_number(key):
-                    raise ValueError(f"{key} = {str(truth).lower()}: give a number")
+                    raise ValueError(f"{key} = {str(truth).lower()}: not a number; give a number")
         return data
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
@@ -197,7 +197,7 @@ class Section(BaseModel):
         """Raise `ValueError` if a field that has no meaning here differs from its default."""
         value = getattr(self, name)
         if value != type(self).model_fields[name].default:
-            raise ValueError(f"{name} = {value!r} {why}")
+            raise ValueError(f"{name} = {value!r}: {why}")
 
     @classmethod
     def _takes_a_number(cls, key: str) -> bool:

@@ -18,14 +18,14 @@ def check_keyless(variable: str | None, url: str, field: str = "base_url") -> No
     """Raise `ValueError` if an endpoint's address or `api_key_env` may contain a key."""
     if variable is not None and not re.fullmatch(r"[A-Za-z_]\w*", variable):
         raise ValueError(
-            "api_key_env is no name of an environment variable; export the key in one, and "
+            "api_key_env: not the name of an environment variable; export the key in one and "
             "give its name"
         )
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
         raise ValueError(
-            f"{field} holds a name, a password or a query, which the run's files would show; "
-            "export the key in the variable of api_key_env, and leave it out"
+            f"{field}: contains a user name, password or query, which the run would record; "
+            "export the key in the variable that api_key_env names and remove it from the URL"
         )
 
 
@@ -33,7 +33,7 @@ def check_extra(extra: Mapping[str, Any]) -> None:
     """Raise `ValueError` if `extra` sets parameters of a chat that are not free to choose."""
     for name in ("model", "messages", "stream", "n"):
         if name in extra:
-            raise ValueError(f"extra.{name}: is not free to choose here; leave it out")
+            raise ValueError(f"extra.{name}: set by unstable; leave it out")
 
 
 def chat_parameters(
@@ -69,12 +69,12 @@ def read_token(name: str, field: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ConfigError(
-            f"{field} is no name of an environment variable; export the token in one, and give "
+            f"{field}: not the name of an environment variable; export the token in one and give "
             "its name"
         )
     keep_secret(name)
     token = os.environ.get(name, "")
     if not _TOKEN.fullmatch(token):
-        found = "holds more than one word of printable ASCII" if token else "is not set"
-        raise ConfigError(f"{field} = {shown(name)}: {found}; export the token in it")
+        found = "its value is not one word of printable ASCII" if token else "not set"
+        raise ConfigError(f"{field} = {shown(name)}: {found}; export the token in this variable")
     return token

@@ -6,8 +6,8 @@ import re
 MAX_LINE = 1000
 """Most characters of an error in one line."""
 
-# All but line feed and tab; with them what turns the order of writing, ends a line or is half a
-# character.
+# Control characters except line feed and tab; also bidirectional marks, line separators and
+# surrogates.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

@@ -15,22 +15,22 @@ class InvalidMovesConfig(Section):
     """Consequences of an invalid move."""
 
     allowed: NonNegativeInt = 0
-    """consecutive invalid moves that a seat may repeat before it forfeits"""
+    """consecutive invalid moves that a seat may make before it forfeits"""
     forfeit_reward: float = -1.0
-    """outcome of the seat that forfeits and of its team"""
+    """outcome of a seat that forfeits, and of its team"""
     others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
 
 
 class CurriculumConfig(Section):
-    """Shares of several games: by weight, or also by what each one teaches at present."""
+    """Shares of several games: fixed by weight, or adapted to their rewards."""
 
     rule: str = "weight"
-    """weight, spread or progress (of rewards), or module:function of envs -> their weights"""
-    args: Arguments = Field({}, description="arguments for a rule of your own")
+    """share by weight, spread or progress (of rewards), or module:function(envs) -> weights"""
+    args: Arguments = Field({}, description="arguments of a custom rule")
     share: Share = 0.8
-    """share of the games that the rule draws; the games' weights draw the others"""
+    """share of games drawn by the rule; the others are drawn by weight"""
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """decay, per version, of the rewards that a rule uses"""
+    """decay per version of the rewards that the rule reads"""
 
 
 class GameConfig(Section):
@@ -40,41 +40,39 @@ class GameConfig(Section):
     """TextArena id, LIBRARY:GAME (open_spiel:kuhn_poker), module:Class, or driver[:module:Class]"""
     name: str | None = None
     """unique name in tables and baselines; default: env"""
-    args: Arguments = Field({}, description="arguments for the env's constructor")
+    args: Arguments = Field({}, description="arguments of the env's constructor")
     seats: PositiveInt = Field(2, description="number of players")
     teams: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    """teams of seats, one player each, such as [[0, 1], [2, 3]]; default: the game's, else none"""
+    """teams of seats, such as [[0, 1], [2, 3]]; default: the game's, else none"""
     seating: str | None = None
-    """module:function(env) -> env number of each seat if resets deal roles; default: the game's"""
+    """module:function(env) -> player number of each seat, if resets deal roles; default: game's"""
     weight: PositiveFloat = 1.0
-    """share of the games, relative to the other entries"""
+    """relative share of training games among the entries"""
     events: Literal["auto", "all", "none"] = "auto"
-    """past events in prompts: all, none (needs a board), or auto (none if the board shows all)"""
+    """past events in prompts: all, none (needs a board), auto (none if the board shows all)"""
     prompt: str = "compact"
-    """compact (few tokens; answer if the game has none), answer, think, or module:function"""
+    """prompt style: compact (few tokens; answer if unsupported), answer, think, module:function"""
     parser: str = "auto"
-    """text to action: brackets (last [...]), exact (only [...]), bare (only the content of the
-    brackets), plain (either), boxed, raw, module:function, or auto: the style's (answer: plain,
-    compact: bare, think: brackets; boxed if the env's actions have no brackets)"""
+    """parser: auto (by prompt), brackets, exact, bare, plain, boxed, raw or module:function"""
     action_form: Literal["auto", "brackets", "bare"] = "auto"
-    """form of actions for the env: brackets ([3]), bare (3), or auto: found in a trial"""
+    """form of the env's actions: brackets ([3]), bare (3), or auto (tried out)"""
     max_turns: PositiveInt = 50
-    """turns after which a game is cut off and counted as truncated"""
+    """turns after which a game is truncated"""
     invalid_moves: InvalidMovesConfig = InvalidMovesConfig()
     turn_timeout: PositiveFloat = 60.0
-    """seconds for a turn, without the time of local models; then the game fails"""
+    """time limit of a turn in seconds, excluding local models; then the game fails"""
     timeout: PositiveFloat = 600.0
-    """seconds for a whole game, checked after each turn; then the game fails"""
+    """time limit of a game in seconds, checked after each turn; then the game fails"""
     isolated: bool = False
-    """separate process for each game and its bots; a game that blocked its actor gets one anyway"""
+    """child process for each game and its bots; automatic after a game has blocked its actor"""
     legal_moves: str | None = None
-    """module:function(env) -> actions, for games that do not list their legal moves"""
+    """module:function(env) -> legal actions, for games that do not list them"""
     info: str | None = None
-    """module:INFO, a GameInfo (unstable.games) on your own game; default: from the catalog"""
+    """module:INFO, a GameInfo (unstable.games) of a custom game; default: from the catalog"""
     payoffs: str | None = None
-    """module:function(env) -> payoff of each seat; default: as unstable games lists, or rewards"""
+    """module:function(env) -> payoff of each seat; default: the catalog's, else the rewards"""
     payoff_scale: PositiveFloat | None = None
-    """divisor of payoffs that gives outcomes; default: the most to win if declared, else 1"""
+    """divisor from payoffs to outcomes; default: the declared maximum payoff, else 1"""
 
     @model_validator(mode="after")
     def _teams_share_the_seats(self) -> Self:
@@ -83,7 +81,7 @@ class GameConfig(Section):
         if self.teams and (not is_each_once or () in self.teams):
             raise ValueError(
                 f"teams = {shown([list(team) for team in self.teams])}: each seat from 0 to "
-                f"{self.seats - 1} must be in one team, once; set teams, or seats to their number"
+                f"{self.seats - 1} must be in exactly one team; correct teams, or seats"
             )
         return self
 

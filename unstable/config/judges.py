@@ -33,7 +33,7 @@ class LLMOracle(Section):
     """A language model that judges, behind an OpenAI-compatible endpoint or in the run's engine."""
 
     engine: PathText | None = None
-    """judge in the run's engine: base, or a folder of its LoRA adapter; default: the endpoint"""
+    """judge in the run's engine: base, or the folder of a LoRA adapter; default: the endpoint"""
     model: str | None = Field(None, description="model name at the endpoint")
     base_url: str = Field("https://api.openai.com/v1", description="an OpenAI-compatible endpoint")
     api_key_env: str = "OPENAI_API_KEY"
@@ -41,30 +41,27 @@ class LLMOracle(Section):
     extra: Arguments = Field({}, description="further parameters of an endpoint's request")
     mode: Literal["absolute", "pairwise"] = "absolute"
     """absolute: a number per play; pairwise: share of comparisons won, two plays in both orders"""
-    template: str | None = Field(
-        None,
-        description=f"prompt of the judge, with {', '.join(f'{{{p}}}' for p in PLACES)}, or "
-        f"pairwise with {', '.join(f'{{{p}}}' for p in PAIR_PLACES)}; default: docs/feedback.md",
-    )
+    template: str | None = None
+    """prompt of the judge, with placeholders; placeholders and default: docs/feedback.md"""
     scale: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 10.0]
     """lowest and highest number of an absolute verdict"""
-    votes: PositiveInt = Field(1, description="verdicts for each play, which are averaged")
+    votes: PositiveInt = Field(1, description="verdicts per play, which are averaged")
     temperature: NonNegativeFloat | None = None
-    """sampling temperature of the judge; default: 0, with several votes 1"""
-    max_tokens: PositiveInt = Field(512, description="longest reply of the judge, in tokens")
+    """sampling temperature of the judge; default: 0, or 1 with several votes"""
+    max_tokens: PositiveInt = Field(512, description="maximum tokens of the judge's reply")
     max_characters: PositiveInt = 12_000
-    """characters of a transcript that the judge sees, the last ones"""
+    """maximum characters of a transcript; the last ones are kept"""
     price_prompt: NonNegativeFloat = 0.0
-    """price of a million tokens of prompts, for judge/<term>/spend"""
+    """price per million prompt tokens, for judge/<term>/spend"""
     price_reply: NonNegativeFloat = 0.0
-    """price of a million tokens of replies, for judge/<term>/spend"""
+    """price per million reply tokens, for judge/<term>/spend"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.engine is None) == (self.model is None):
             raise ValueError(
-                "engine and model: give one of them, model for an endpoint, engine for the run's "
-                "own engine"
+                "engine and model: give exactly one of them, model for an endpoint, engine for the "
+                "run's engine"
             )
         check_url(self.base_url, "base_url")
         check_keyless(self.api_key_env, self.base_url)
@@ -72,7 +69,7 @@ class LLMOracle(Section):
         places = PLACES if self.mode == "absolute" else PAIR_PLACES
         check_template(self.template, places, self.needed)
         if self.scale[0] >= self.scale[1]:
-            raise ValueError(f"scale = {self.scale}: give the least number, then the greatest")
+            raise ValueError(f"scale = {self.scale}: minimum not below maximum; give it first")
         return self
 
     @property
@@ -104,13 +101,10 @@ class RewardModelOracle(Section):
     """A Hugging Face sequence classifier in the actor's process."""
 
     path: PathText = Field(description="local folder of the model and its tokenizer")
-    template: str | None = Field(
-        None,
-        description=f"text to score, with {', '.join(f'{{{p}}}' for p in PLACES)}; "
-        "default: the chat of observation and answer by the tokenizer's chat template",
-    )
-    label: NonNegativeInt = Field(0, description="index of the model's output that is the value")
-    max_tokens: PositiveInt = Field(2048, description="tokens of a text that count, the last ones")
+    template: str | None = None
+    """text to score, with placeholders of llm; default: the chat of observation and answer"""
+    label: NonNegativeInt = Field(0, description="index of the model output that is the value")
+    max_tokens: PositiveInt = Field(2048, description="maximum tokens of a text; the last are kept")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """device of the model; auto: a GPU with twice the model's size free, else cpu"""
 
@@ -132,7 +126,7 @@ class TeacherOracle(Section):
     model: str = Field(description="model name at the endpoint, of the policy's tokenizer")
     api_key_env: str | None = None
     """environment variable that holds the key; default: none"""
-    max_bytes: PositiveInt = Field(2**24, description="longest reply, in bytes")
+    max_bytes: PositiveInt = Field(2**24, description="maximum bytes of a reply")
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -154,18 +148,18 @@ class JudgeConfig(Section):
     """A judge of turns or whole plays, and the limits of its calls."""
 
     kind: str
-    """llm, reward_model, teacher, or (async) module:function of (result, turn) or (result, seat)"""
-    args: Arguments = Field({}, description="the kind's settings; arguments for a function")
+    """llm, reward_model, teacher, or (async) module:function(result, turn) or (result, seat)"""
+    args: Arguments = Field({}, description="settings of the kind, or arguments of the function")
     at_once: PositiveInt = 16
-    """concurrent calls, shared among the actors"""
-    batch: PositiveInt = Field(64, description="most items in one call")
-    timeout: PositiveFloat = Field(60.0, description="seconds for a call; then it fails")
+    """maximum concurrent calls of all actors together"""
+    batch: PositiveInt = Field(64, description="maximum items per call")
+    timeout: PositiveFloat = Field(60.0, description="time limit of a call, in seconds")
     retries: NonNegativeInt | Auto = "auto"
-    """retries of a failed call, after growing pauses; auto: 2, for a function 0"""
+    """retries of a failed call, with backoff; auto: 2, or 0 for a function"""
     on_failure: Literal["drop", "zero", "last"] = "drop"
-    """value on final failure: drop (the game fails), zero, or last (the env seat's last or zero)"""
+    """value on final failure: drop (the game fails), zero, or last (the seat's last, else 0)"""
     cache: Literal["auto", "none", "memory", "run"] | PathText = "auto"
-    """cache of answers: none, memory, run, or a path to share; auto: memory (functions: none)"""
+    """cache of answers: none, memory, run, or a shared path; auto: memory (functions: none)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -185,7 +179,7 @@ def read_args(kinds: Mapping[str, type[S]], kind: str, args: Arguments) -> S | N
     """
     if kind not in kinds:
         return None
-    from unstable.config.reading import one_line  # which reads whole configs
+    from unstable.config.reading import one_line  # circular import
 
     try:
         return kinds[kind].model_validate(args)
@@ -198,7 +192,7 @@ def read_args(kinds: Mapping[str, type[S]], kind: str, args: Arguments) -> S | N
 def check_url(url: str, field: str) -> None:
     """Raise `ValueError` if a URL is not the address of a service."""
     if not re.match(r"https?://[^/\s]", url):
-        raise ValueError(f"{field} = {url!r}: no address; write http://HOST:PORT/PATH")
+        raise ValueError(f"{field} = {url!r}: not an HTTP URL; write http://HOST:PORT/PATH")
 
 
 def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str, ...]) -> None:
@@ -208,10 +202,10 @@ def check_template(text: str | None, places: tuple[str, ...], needed: tuple[str,
     found = re.findall(r"\{(\w+)\}", text)
     for word in found:
         if word not in places:
-            raise ValueError(f"template has {{{word}}}; known: {', '.join(places)}")
+            raise ValueError(f"template: unknown {{{word}}}; use one of {', '.join(places)}")
     for word in needed:
         if word not in found:
-            raise ValueError(f"template lacks {{{word}}}; the judge would not see it")
+            raise ValueError(f"template: missing {{{word}}}; add it for the judge")
 
 
 Part = Literal["answer", "thought", "action"]
@@ -222,22 +216,20 @@ class LengthTerm(Section):
     """Arguments of the term `length`, which counts tokens."""
 
     of: Part = Field("answer", description="counted tokens: answer (all), thought or action (rest)")
-    free: NonNegativeInt = Field(0, description="tokens that cost nothing")
+    free: NonNegativeInt = Field(0, description="tokens without cost")
 
 
 class OverlongTerm(Section):
     """Arguments of the term `overlong`, which falls from 0 to -1 near a length limit."""
 
     of: Part = Field("answer", description="counted tokens: answer (all), thought or action (rest)")
-    most: PositiveInt = Field(description="tokens at which it is -1, such as sampling.max_tokens")
-    buffer: PositiveInt = Field(description="tokens before `most` over which it falls")
+    most: PositiveInt = Field(description="tokens at which the term is -1 (sampling.max_tokens)")
+    buffer: PositiveInt = Field(description="tokens before most over which the term falls to -1")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.buffer > self.most:
-            raise ValueError(
-                f"buffer = {self.buffer} is more than most = {self.most}; set it to at most that"
-            )
+            raise ValueError(f"buffer = {self.buffer}: greater than most = {self.most}; lower it")
         return self
 
 
@@ -245,14 +237,12 @@ class RewardConfig(Section):
     """A reward term."""
 
     term: str = "outcome"
-    """outcome, format, invalid_move, length (tokens), overlong (-1 to 0 near a limit), expert (its
-    probability of the move), the name of a judge, or module:function, maybe async, of (result,
-    turn) for a turn's reward or of (result, seat) for a whole trajectory's"""
+    """outcome, format, invalid_move, length, overlong, expert, a judge's name, module:function"""
     name: RunName | None = Field(None, description="name in metrics and files; default: the term")
     weight: float = Field(1.0, description="factor of the term's raw value")
-    args: Arguments = Field({}, description="arguments for the term; a judge has its own")
+    args: Arguments = Field({}, description="arguments of the term, unless it is a judge")
     judged: Literal["auto", "turn", "seat"] = "auto"
-    """unit of a judge: turn (auto for a teacher) or seat: a whole trajectory (auto for others)"""
+    """judged unit: turn, seat (a trajectory), or auto (turn for a teacher, seat for others)"""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -275,18 +265,16 @@ class BestOfConfig(Section):
     """Choice of the best of several answers to each turn by a judge."""
 
     answers: PositiveInt = 1
-    """answers sampled for each turn; 1: no choice"""
+    """answers sampled per turn; 1: no choice"""
     judge: str | None = None
-    """name of a judge, or async module:function, that values an answer, given its observation"""
+    """name of a judge, or async module:function, that scores an answer to an observation"""
 
     @model_validator(mode="after")
     def _judged(self) -> Self:
         if self.answers > 1 and self.judge is None:
-            raise ValueError(
-                f"answers = {self.answers}, but nothing says which is the best; name a judge"
-            )
+            raise ValueError(f"answers = {self.answers}: no judge to choose the best; set judge")
         if self.answers == 1 and self.judge is not None:
-            raise ValueError("judge has nothing to choose from; set answers to 2 or more")
+            raise ValueError(f"judge = {self.judge!r}: only one answer; set answers to 2 or more")
         return self
 
 
@@ -294,8 +282,8 @@ class BufferConfig(Section):
     """Buffer between play and learning, and the reward terms."""
 
     capacity: PositiveInt | Auto = "auto"
-    """most samples; the oldest whole groups leave first; auto: batch_size x (max_staleness + 1)"""
+    """maximum samples; the oldest groups are dropped; auto: batch_size x (max_staleness + 1)"""
     max_staleness: NonNegativeInt = 4
-    """most versions that a trained sample may be behind"""
+    """maximum staleness of a trained sample, in versions"""
     rewards: list[RewardConfig] = [RewardConfig()]
     """reward terms of turns and trajectories, which are summed"""

@@ -31,11 +31,11 @@ class ExploitabilityConfig(Section):
     every: NonNegativeInt = 0
     """updates between measurements, in addition to the first and the last; 0: none"""
     games: list[str] = []
-    """names of entries of games; []: all games that can be solved exactly"""
+    """names of games; []: all games that can be solved exactly"""
     samples: NonNegativeInt = 0
     """answers sampled per prompt to estimate a reasoning policy; 0: exact scores"""
     nodes: PositiveInt = 200_000
-    """most positions of a game's tree; 200,000 take about a minute and a gigabyte"""
+    """maximum positions of a game's tree; 200,000 take about a minute and a gigabyte"""
 
 
 class EvalConfig(Section):
@@ -44,13 +44,13 @@ class EvalConfig(Section):
     every: NonNegativeInt = 4
     """updates between evaluations, in addition to the first and the last; 0: no evaluation"""
     games: PositiveInt = 16
-    """games against each opponent in each env, in pairs that swap seats"""
+    """games per opponent and env, in pairs with swapped seats"""
     temperature: Annotated[list[NonNegativeFloat], ONE_IS_A_LIST] = Field([1.0], min_length=1)
-    """the policy's sampling temperatures, 0: greedy; all games at each; only the first is rated"""
+    """sampling temperatures, with all games at each; 0: greedy; only the first is rated"""
     constrained: bool = False
-    """local models sample only legal moves, which games must list; such games are not rated"""
+    """sample only legal moves from local models; games must list them; such games are unrated"""
     votes: PositiveInt = 1
-    """answers sampled for each turn; the most frequent action is played; above 1: unrated"""
+    """answers sampled per turn; the most frequent action is played; above 1: unrated"""
     best_of: BestOfConfig = BestOfConfig()
     opponents: Annotated[list[str], ONE_IS_A_LIST] = ["random"]
     """names of fixed opponents, random, expert, rules, base, or past (versions across the pool)"""
@@ -60,8 +60,8 @@ class EvalConfig(Section):
     def _one_way_to_choose(self) -> Self:
         if self.votes > 1 and self.best_of.answers > 1:
             raise ValueError(
-                f"votes = {self.votes} and best_of.answers = {self.best_of.answers} both choose "
-                "what is played; set one of them to 1"
+                f"votes = {self.votes}: conflicts with best_of.answers = {self.best_of.answers}; "
+                "set one of them to 1"
             )
         return self
 
@@ -69,7 +69,7 @@ class EvalConfig(Section):
     @classmethod
     def _distinct(cls, temperatures: list[float]) -> list[float]:
         if len(set(temperatures)) < len(temperatures):
-            raise PydanticCustomError("twice", "one is there twice; leave it out")
+            raise PydanticCustomError("twice", "duplicate value; remove one of them")
         return temperatures
 
 
@@ -77,20 +77,20 @@ class GuardDrawConfig(DrawConfig):
     """Shares of each kind of opponent after an alarm."""
 
     self: NonNegativeFloat = 0.25
-    """share of games against the current policy, after the action opponents"""
-    past: NonNegativeFloat = Field(0.5, description="share against a past version from then on")
-    fixed: NonNegativeFloat = Field(0.25, description="share against a fixed opponent from then on")
+    """share against the current policy after alarms"""
+    past: NonNegativeFloat = Field(0.5, description="share against past versions after alarms")
+    fixed: NonNegativeFloat = Field(0.25, description="share against fixed opponents after alarms")
 
 
 class GuardConfig(Section):
     """Collapse guard, which checks each update; docs/guard.md explains it."""
 
     action: Annotated[list[Action], ONE_IS_A_LIST] = ["warn"]
-    """actions on an alarm: warn (only report), opponents, learning_rate, rollback; []: no guard"""
+    """actions on an alarm: warn (only log), opponents, learning_rate, rollback; []: no guard"""
     patience: PositiveInt = 10
-    """updates without an alarm after an action, or without the same alarm after a warning"""
+    """updates without alarms after an action, or without the same alarm after a warning"""
     factor: Fraction = 0.5
-    """factor of the learning rate in the action learning_rate"""
+    """multiplier of the learning rate for the action learning_rate"""
     opponents: GuardDrawConfig = GuardDrawConfig()
     thresholds: dict[Rule, PositiveFloat | None] = {}
-    """alarm thresholds by rule that replace docs/guard.md's; null: no such alarm"""
+    """alarm thresholds by rule, instead of docs/guard.md's; null: no such alarm"""

@@ -26,39 +26,39 @@ class LearnerConfig(Section):
         ReinforceConfig(), description=f"by name: {', '.join(ALGORITHMS)}, or module:Class"
     )
     state: PathText | None = None
-    """checkpoint whose optimizer, baselines and reference training starts from; null: new ones"""
+    """checkpoint with the initial optimizer, baselines and reference; null: fresh ones"""
     learning_rate: PositiveFloat = Field(1.0e-4, description="AdamW's peak learning rate")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW's weight decay")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """learning rate after the warmup"""
+    """schedule of the learning rate after the warmup: constant, linear or cosine"""
     final_rate: Share = 0.0
-    """share of the peak rate at which the linear and cosine schedules end"""
+    """final rate of linear and cosine schedules, as a share of the peak rate"""
     decay_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """share of all updates over which the schedule decays"""
     warmup_steps: NonNegativeInt = 0
-    """optimizer steps over which the learning rate rises"""
+    """optimizer steps over which the learning rate rises to its peak"""
     env_weights: Literal["equal", "spread"] = "equal"
     """weights of envs' samples: equal, or spread (by deviation of a seat's rewards in the batch)"""
     updates_before: NonNegativeInt = 0
-    """updates before the run's first, in a longer training, for schedules and reference.every"""
+    """updates before this run, as schedules and reference.every count them"""
     updates_after: NonNegativeInt = 0
-    """updates after the run's last, for schedules"""
+    """updates after this run, as schedules count them"""
     batch_size: PositiveInt = 128
-    """fewest samples (turns) of an update; groups stay whole"""
+    """minimum samples (turns) per update; groups stay whole"""
     steps_per_batch: PositiveInt = Field(1, description="optimizer steps per pass through a batch")
     epochs: PositiveInt = Field(1, description="passes through each batch")
     max_kl: PositiveFloat | None = None
-    """mean KL (k3) of a turn to the policy before the update that ends it early; null: no limit"""
+    """mean KL (k3) per turn to the policy before the update that ends it early; null: no limit"""
     ema: Decay | None = None
-    """decay per update of a running mean of the LoRA, saved with each version; null: none"""
+    """decay per update of the LoRA's moving average, saved with each version; null: none"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
-    """samples per pass; auto: 16, on a GPU as tokens allow; never changes the gradient"""
+    """samples per pass; auto: 16, or on a GPU by tokens; does not change the gradient"""
     micro_batch_tokens: PositiveInt | None = None
-    """tokens per pass, on a GPU shared ones once; null: by micro_batch_size, GPU and auto: 16384"""
+    """tokens per pass (on a GPU, shared ones once); null: no limit, or 16384 on a GPU with auto"""
     gradient_checkpointing: Switch = "auto"
     """recompute activations to save memory; auto: only if they do not fit"""
     compile: bool = Field(False, description="torch.compile the model's layers")
-    grad_clip: PositiveFloat = Field(1.0, description="largest gradient norm")
+    grad_clip: PositiveFloat = Field(1.0, description="maximum gradient norm")
     max_bad_updates: PositiveInt = 3
     """consecutive updates with a non-finite loss or gradient before the run stops"""
 
@@ -90,15 +90,15 @@ class LearnerConfig(Section):
     def _enough_for_steps(self) -> Self:
         if self.batch_size < self.steps_per_batch:
             raise ValueError(
-                f"steps_per_batch = {self.steps_per_batch} is more than batch_size = "
-                f"{self.batch_size} has samples for; set learner.steps_per_batch to at most that"
+                f"steps_per_batch = {self.steps_per_batch}: greater than batch_size = "
+                f"{self.batch_size}; lower learner.steps_per_batch"
             )
         return self
 
     @model_validator(mode="after")
     def _falls_by_schedule(self) -> Self:
         if self.schedule == "constant":
-            why = "is of no use in a constant schedule; set learner.schedule to linear or cosine"
+            why = "has no effect with a constant schedule; set learner.schedule to linear or cosine"
             self.refuse("final_rate", why)
             self.refuse("decay_fraction", why)
         return self

@@ -27,11 +27,11 @@ class PastConfig(Section):
     """Rule that chooses a past version as opponent."""
 
     rule: str = "uniform"
-    """uniform, latest, pfsp, quality, thompson, or module:function of (policy, past) -> weights"""
+    """uniform, latest, pfsp, quality, thompson, or module:function(policy, past) -> weights"""
     weight: PositiveFloat = 1.0
-    """share of the games against past versions, relative to the other rules"""
+    """relative share of the rule among games against past versions"""
     args: Arguments = {}
-    """arguments for the rule: newest of latest (1), form (hard or even) and exponent (1) of pfsp"""
+    """arguments of the rule; latest: newest (1); pfsp: form (hard or even), exponent (1)"""
 
 
 def _named(value: Any) -> Any:
@@ -53,7 +53,7 @@ class OpponentConfig(Section):
     name: str | None = None
     """name in tables; default: from the kind and its target"""
     weight: PositiveFloat = 1.0
-    """share of the games against fixed opponents, relative to the other entries"""
+    """relative share among games against fixed opponents"""
 
     @property
     def key(self) -> str:
@@ -102,7 +102,7 @@ class PythonOpponent(OpponentConfig):
     """A user's own player."""
 
     is_program = True
-    repeats = False  # it may draw by itself
+    repeats = False  # may use unseeded randomness
     kind: Literal["python"] = "python"
     target: str = Field(description="module:Class, called with an observation, returns the action")
 
@@ -145,20 +145,20 @@ class OpenAIOpponent(OpponentConfig):
     temperature: NonNegativeFloat | None = None
     """sampling temperature of the opponent; default: the game's"""
     max_tokens: PositiveInt = 512
-    """longest answer, in tokens, hidden reasoning included"""
+    """maximum tokens of an answer, including hidden reasoning"""
     extra: Arguments = {}
-    """further parameters of a request, such as {reasoning_effort: low}; null removes one"""
+    """additional request parameters, such as {reasoning_effort: low}; null removes one"""
     seeded: bool = False
-    """send each turn's seed, so that an endpoint such as unstable serve answers reproducibly"""
-    timeout: PositiveFloat = Field(30.0, description="seconds that a request may take")
+    """send a seed with each turn, for reproducible answers of endpoints such as unstable serve"""
+    timeout: PositiveFloat = Field(30.0, description="time limit of a request, in seconds")
     max_retries: NonNegativeInt = 4
-    """retries after timeouts, lost connections, 429 and 5xx; games.turn_timeout bounds them all"""
+    """retries after timeouts, lost connections, 429 and 5xx, within games.turn_timeout"""
     max_calls: PositiveInt | None = None
-    """most answers in the whole run; then the opponent plays no more"""
+    """maximum answers in the run; then the opponent stops playing"""
     max_total_tokens: PositiveInt | None = None
-    """most tokens of prompts and answers in the whole run; then the opponent plays no more"""
+    """maximum prompt and answer tokens in the run; then the opponent stops playing"""
     ledger: PathText | None = None
-    """file that counts calls and tokens, shareable; default: the run's endpoints/<name>.json"""
+    """file that counts calls and tokens, shareable; default: endpoints/<name>.json of the run"""
 
     @model_validator(mode="after")
     def _keyless(self) -> Self:
@@ -199,14 +199,14 @@ class OpponentsConfig(Section):
 
     draw: DrawConfig = DrawConfig()
     past: Annotated[list[PastConfig], BeforeValidator(_named)] = Field([PastConfig()], min_length=1)
-    """rule that chooses a past version, or several with weights"""
+    """rule that chooses a past version, or several rules with weights"""
     fixed: list[Annotated[FixedOpponent, Field(discriminator="kind")]] = Field(
         [RandomOpponent()], description=f"opponents that never change: {', '.join(OPPONENT_KINDS)}"
     )
     pool_size: PositiveInt = 32
-    """past versions kept as opponents, the newest ones"""
+    """number of newest past versions kept as opponents"""
     pinned: list[Literal["best"] | NonNegativeInt] = []
-    """more past versions to keep, once in the pool: numbers, or best (highest mu - 3 sigma)"""
+    """past versions that stay in the pool: numbers, or best (highest mu - 3 sigma)"""
 
     @property
     def most_past(self) -> int:

@@ -28,11 +28,11 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
-            _refuse(event, f"the alias *{event.anchor} is not read; write out what it stands for")
+            _refuse(event, f"unsupported alias *{event.anchor}; write out its value")
         if getattr(event, "tag", None) is not None:
-            _refuse(event, f"the tag {event.tag} is not read; leave it out")
+            _refuse(event, f"unsupported tag {event.tag}; leave it out")
         if self._depth == MOST_DEPTH:
-            _refuse(event, f"more than {MOST_DEPTH} values lie in each other; no field is so deep")
+            _refuse(event, f"nested deeper than {MOST_DEPTH} levels; remove the excess levels")
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -44,13 +44,13 @@ class _PlainLoader(yaml.SafeLoader):
             if isinstance(key_node, yaml.ScalarNode):
                 key = self.construct_object(key_node)
                 if key in seen:
-                    _refuse(key_node, f"the key {shown(key)} is there twice; keep one of them")
+                    _refuse(key_node, f"duplicate key {shown(key)}; keep one of them")
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> int:
         if len(node.value) > MOST_DIGITS:
-            _refuse(node, "a number of so many digits is not read; give a smaller one")
+            _refuse(node, f"number longer than {MOST_DIGITS} digits; give a smaller one")
         return super().construct_yaml_int(node)
 
 
@@ -67,29 +67,27 @@ def read_yaml(text: str, field: str) -> Any:
         return yaml.load(text, _PlainLoader)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ConfigError(f"{field}: not a config in YAML: {line}{error.problem}") from None
+        raise ConfigError(f"{field}: invalid YAML: {line}{error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{field}: not a config in YAML: {reason}") from None
+        raise ConfigError(f"{field}: invalid YAML: {reason}") from None
 
 
 def read_text(path: Path, field: str) -> str:
     """Return the text of a small file; raises `ConfigError` that begins with `field`."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ConfigError(f"{field}: is a pipe or a device; give a file")
+        raise ConfigError(f"{field}: not a regular file; give a regular file")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            f"{field}: cannot be read ({error.strerror}); give a file that you may read"
+            f"{field}: cannot be read ({error.strerror}); give a readable file"
         ) from None
     if len(content) > MOST_BYTES:
-        raise ConfigError(
-            f"{field}: has more than {MOST_BYTES >> 10} KiB; give a config, which is smaller"
-        )
+        raise ConfigError(f"{field}: larger than {MOST_BYTES >> 10} KiB; give a smaller file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{field}: line {line} is not text in UTF-8; save it as such") from None
+        raise ConfigError(f"{field}: line {line} is not UTF-8; save the file as UTF-8") from None

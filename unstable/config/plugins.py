@@ -38,7 +38,7 @@ def refusing(subject: str, when: str = "") -> Iterator[None]:
     def refuse(error: BaseException) -> NoReturn:
         if isinstance(error, ConfigError):
             raise error
-        line = f"{subject} raises {described(error)}{when}; mend it there"
+        line = f"{subject} raises {described(error)}{when}; fix the error"
         raise ConfigError(line) from error
 
     with faults_to(refuse):
@@ -61,9 +61,9 @@ def import_users(module: str, place: str) -> ModuleType:
         try:
             return importlib.import_module(module)
         except ImportError as error:
-            remedy = "run from the folder that holds it, or put that folder on PYTHONPATH"
+            remedy = "run from the folder that contains it, or add that folder to PYTHONPATH"
             if error.name is not None and module.partition(".")[0] != error.name.partition(".")[0]:
-                remedy = f"install what {error.name} is a part of"
+                remedy = f"install the package that provides {error.name}"
             raise ConfigError(
                 f"{place}: cannot import {module} ({described(error)}); {remedy}"
             ) from error
@@ -78,8 +78,8 @@ def registered(kind: str) -> Mapping[str, EntryPoint]:
     found = {each.name: each for each in entry_points(group=f"unstable.{kind}")}
     if not any(each.value.startswith("unstable.") for each in found.values()):
         raise ConfigError(
-            f"{DISTRIBUTION} as installed declares no {kind}: the code is newer than the "
-            "installation; install it again (in a clone: pip install -e .)"
+            f"{DISTRIBUTION}: the installed package declares no {kind}, since it is older than the "
+            "code; reinstall it (in a clone: pip install -e .)"
         )
     return found
 
@@ -95,7 +95,7 @@ def load_target(target: str, field: str = "target") -> Any:
     place = f"{field} = {shown(target)}"
     module_name, _, name = target.partition(":") if isinstance(target, str) else ("", "", "")
     if not (module_name and name):
-        raise ConfigError(f"{place}: write it as package.module:name")
+        raise ConfigError(f"{place}: not a target; write package.module:name")
     module = import_users(module_name, place)
     if not hasattr(module, name):
         public = [word for word in vars(module) if not word.startswith("_")]
@@ -113,7 +113,7 @@ def target_or(built_in: Mapping[str, T], name: str, field: str, kind: str) -> T:
         return found
     if name not in built_in:
         hint = nearest(name, list(built_in))
-        raise ConfigError(f"{field} = {shown(name)} is no {kind}; {hint}")
+        raise ConfigError(f"{field} = {shown(name)}: unknown {kind}; {hint}")
     return built_in[name]
 
 
@@ -133,7 +133,7 @@ def check_target(
     """
     place = f"{field} = {shown(target)}"
     if ":" not in target:
-        raise ConfigError(f"{place}: there is none of that name; {remedy}")
+        raise ConfigError(f"{place}: unknown name; {remedy}")
     found = load_target(target, field)
     if also is None or not isinstance(found, also):
         check_call(place, found, remedy, *given)
@@ -148,8 +148,8 @@ def check_call(
         raise ConfigError(f"{place}: not callable; {remedy}")
     try:
         inspect.signature(function).bind(*given, **named)
-    except (TypeError, ValueError) as error:  # of its parameters, of one that does not say them
-        raise ConfigError(f"{place}: cannot be called so, {error}; {remedy}") from None
+    except (TypeError, ValueError) as error:  # other parameters, or no known signature
+        raise ConfigError(f"{place}: wrong signature, {error}; {remedy}") from None
 
 
 class _OverError(BaseException):
@@ -171,7 +171,7 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
     try:
         yield
     except _OverError as over:
-        # With the place where it was in its traceback.
+        # The traceback shows the interrupted line.
         raise TimeoutError(message).with_traceback(over.__traceback__) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

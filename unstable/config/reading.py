@@ -55,20 +55,20 @@ def one_line(error: ValidationError, data: dict[str, Any]) -> str:
         given = str(first["ctx"]["tag"])
         if field == "learner.algorithm":
             hint = nearest(given, list(ALGORITHMS))
-            return f"{field}.name = {shown(given)} is no algorithm or module:Class; {hint}"
+            return f"{field}.name = {shown(given)}: unknown algorithm; {hint}"
         thing, kinds = ("data", DATA_KINDS) if field[:3] == "sft" else ("opponent", OPPONENT_KINDS)
-        return f"{field}.kind = {shown(given)} is no kind of {thing}; {nearest(given, kinds)}"
+        return f"{field}.kind = {shown(given)}: unknown kind of {thing}; {nearest(given, kinds)}"
     if first["type"] == "union_tag_not_found":
-        return f"{field}.kind is missing; give it a value"
+        return f"{field}.kind: missing; set it"
     if first["type"] == "missing":
-        return f"{field} is missing; give it a value"
+        return f"{field}: missing; set it"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         joint = "" if not field else ": " if message.startswith("unknown key") else "."
         return f"{field}{joint}{message}"
     if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        message = "write keys and values below it"
-    # A field that takes one kind of value or another has a complaint for each.
+        message = "not a section; write keys and values below it"
+    # A union has one error per member type.
     for other in others:
         if _place(other, data) == field:
             message += f" or {other['msg'].removeprefix('Input should be ')}"
@@ -98,7 +98,7 @@ def read_section(kind: type[S], text: str, place: str, example: str) -> S:
     """Read a section from YAML; raises `ConfigError` that begins with `place`."""
     data = read_yaml(text, place)
     if not isinstance(data, dict):
-        raise ConfigError(f"{place}: holds a {type(data).__name__}; write keys such as {example}:")
+        raise ConfigError(f"{place}: not a mapping; write keys such as {example}:")
     check_format(data, place)
     try:
         return kind.model_validate(data)
@@ -183,8 +183,7 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(f"{field}: no such file or shipped config; {nearest(name, shipped)}")
     data = read_yaml(read_text(path, field), field)
     if not isinstance(data, dict | None):
-        kind = type(data).__name__
-        raise ConfigError(f"{field}: holds a {kind}; write keys such as games:")
+        raise ConfigError(f"{field}: not a mapping; write keys such as games:")
     data = data or {}
     check_format(data, field)
     return data
@@ -197,13 +196,13 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     for key in parents:
         place = place.setdefault(key, {}) if isinstance(place, dict) else place[_index(place, key)]
         if not isinstance(place, dict | list):
-            raise ConfigError(f"{path}: {key} is a single value; nothing lies below it")
+            raise ConfigError(f"{path}: {key} is a single value without fields; set {key}")
     place[last if isinstance(place, dict) else _index(place, last)] = value
 
 
 def _index(entries: list[Any], key: str) -> int:
     if not (key.isascii() and key.isdigit()) or int(key[:9]) > len(entries):
-        raise ConfigError(f"{shown(key)} is no index of a list of {len(entries)} entries")
+        raise ConfigError(f"{shown(key)}: invalid list index; use 0 to {len(entries)}")
     if int(key[:9]) == len(entries):
         entries.append({})
     return int(key[:9])

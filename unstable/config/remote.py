@@ -27,20 +27,20 @@ def silence(url: str) -> str | None:
     An HTTP error is an answer. Requests to other hosts use the environment's proxies, as the
     libraries that send later requests do.
     """
-    outcome: list[str | None] = ["it does not answer"]
+    outcome: list[str | None] = ["no answer"]
 
     def ask() -> None:
         spare_loopback()
         try:
             urllib.request.build_opener(_NotFollowed).open(url, timeout=PATIENCE_S).close()
         except urllib.error.HTTPError:
-            pass  # which is an answer
+            pass  # an error status is an answer
         except (OSError, ValueError, HTTPException) as error:
             outcome[0] = " ".join(str(getattr(error, "reason", error)).split())
             return
         outcome[0] = None
 
-    # In a separate thread: looking up a name has no timeout.
+    # A separate thread, since name resolution has no timeout.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(PATIENCE_S)

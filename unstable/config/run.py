@@ -44,7 +44,7 @@ class RunConfig(Section):
     openings: OpeningsConfig = OpeningsConfig()
     actors: ActorsConfig = ActorsConfig()
     judges: dict[Key, JudgeConfig] = {}
-    """judges of plays, by the name that reward terms and best_of use"""
+    """judges by the name that reward terms and best_of use"""
     buffer: BufferConfig = BufferConfig()
     learner: LearnerConfig = LearnerConfig()
     eval: EvalConfig = EvalConfig()
@@ -63,16 +63,16 @@ class RunConfig(Section):
         for index, opponent in enumerate(self.opponents.fixed):
             if opponent.key in RESERVED_NAMES or "@" in opponent.key.partition(":")[0]:
                 raise ValueError(
-                    f"opponents.fixed.{index}.name = {opponent.key!r} has a meaning of its own; "
-                    "give it another name"
+                    f"opponents.fixed.{index}.name = {opponent.key!r}: reserved name; "
+                    "choose another"
                 )
         self._check_draw("opponents.draw", self.opponents.draw)
         if "opponents" in self.guard.action:
             self._check_draw("guard.opponents", self.guard.opponents)
         if "rollback" in self.guard.action and not self.eval.every:
             raise ValueError(
-                "guard.action = rollback, but eval.every = 0, so that no version is known to be "
-                "good; set eval.every, or take rollback out"
+                "guard.action = rollback: needs evaluations, but eval.every = 0; "
+                "set eval.every, or remove rollback"
             )
         self._check_groups()
         self._check_moves()
@@ -80,27 +80,27 @@ class RunConfig(Section):
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
         if mixed != "auto" and kept != "auto" and kept < mixed:
             raise ValueError(
-                f"actors.max_cpu_loras = {kept} is below actors.max_loras = {mixed}; "
-                "set actors.max_cpu_loras to at least that"
+                f"actors.max_cpu_loras = {kept}: less than actors.max_loras = {mixed}; "
+                "raise actors.max_cpu_loras"
             )
         capacity = self.buffer.capacity
         if capacity != "auto" and capacity < self.learner.batch_size:
             raise ValueError(
-                f"buffer.capacity = {capacity} can never hold learner.batch_size = "
-                f"{self.learner.batch_size} samples; set buffer.capacity to at least that"
+                f"buffer.capacity = {capacity}: less than learner.batch_size = "
+                f"{self.learner.batch_size}; raise buffer.capacity"
             )
         opponents, games = [*self.fixed_opponents, "base", "past"], list(self.game_by_key)
         _refuse_unknown("eval.opponents", self.eval.opponents, opponents, "opponent")
         measured = self.eval.exploitability.games
-        _refuse_unknown("eval.exploitability.games", measured, games, "game of this run")
+        _refuse_unknown("eval.exploitability.games", measured, games, "game")
         return self
 
     def _check_draw(self, field: str, draw: DrawConfig) -> None:
         if draw.self + draw.past + draw.fixed <= 0:
-            raise ValueError(f"{field} = all zero; give self, past or fixed a share above 0")
+            raise ValueError(f"{field}: all shares are 0; set self, past or fixed above 0")
         if draw.fixed > 0 and not self.opponents.fixed:
             raise ValueError(
-                f"{field}.fixed = {draw.fixed}, but opponents.fixed is empty; "
+                f"{field}.fixed = {draw.fixed}: opponents.fixed is empty; "
                 f"list an opponent there or set {field}.fixed to 0"
             )
 
@@ -108,24 +108,24 @@ class RunConfig(Section):
         algorithm = self.learner.algorithm
         if algorithm.needs_groups and self.group_size == 1:
             raise ValueError(
-                f"groups.size = 1, but learner.algorithm.name = {algorithm.name!r} compares the "
+                f"groups.size = 1: learner.algorithm.name = {algorithm.name!r} compares the "
                 "trajectories of a group; set groups.size to 2 or more"
             )
         if self.groups.drop_tied and self.group_size == 1:
             raise ValueError(
-                "groups.drop_tied = true, but groups.size = 1, and a group of one is always tied; "
+                "groups.drop_tied = true: groups.size = 1, and a group of one is always tied; "
                 "set groups.size to 2 or more"
             )
         if self.groups.explore.rule != "none":
             self._check_explore()
         if self.group_size > self.learner.batch_size:
             raise ValueError(
-                f"groups.size = {self.group_size} does not fit into learner.batch_size = "
-                f"{self.learner.batch_size}; set groups.size to at most that"
+                f"groups.size = {self.group_size}: greater than learner.batch_size = "
+                f"{self.learner.batch_size}; lower groups.size"
             )
         if self.group_size > 1 and self.actors.policy_refresh == "turn":
             raise ValueError(
-                "actors.policy_refresh = 'turn', but the trajectories of a group need one policy; "
+                "actors.policy_refresh = 'turn': the trajectories of a group need one policy; "
                 "set actors.policy_refresh to game"
             )
 
@@ -133,13 +133,13 @@ class RunConfig(Section):
         algorithm, rule = self.learner.algorithm, self.groups.explore.rule
         if self.groups.by != "branch":
             raise ValueError(
-                f"groups.explore.rule = {rule!r} chooses what branches begin with, but groups.by = "
+                f"groups.explore.rule = {rule!r}: needs branches, but groups.by = "
                 f"{self.groups.by!r}; set groups.by to branch"
             )
         if not algorithm.takes_any_answers:
             raise ValueError(
-                f"groups.explore.rule = {rule!r}, but learner.algorithm.name = {algorithm.name!r} "
-                "learns from answers as the policy samples them; set groups.explore.rule to none, "
+                f"groups.explore.rule = {rule!r}: learner.algorithm.name = {algorithm.name!r} "
+                "needs answers sampled by the policy; set groups.explore.rule to none, "
                 "or choose an algorithm that compares answers, such as dpo"
             )
 
@@ -149,14 +149,14 @@ class RunConfig(Section):
         if order.index(kept) < order.index(needed):
             name = self.learner.algorithm.name
             raise ValueError(
-                f"sampling.moves = {kept!r}, but learner.algorithm.name = {name!r} needs "
+                f"sampling.moves = {kept!r}: learner.algorithm.name = {name!r} needs "
                 f"{needed!r}; set sampling.moves to auto"
             )
         for index, reward in enumerate(self.buffer.rewards):
             if reward.term == "expert" and kept != "expert":
                 raise ValueError(
-                    f"buffer.rewards.{index}.term = 'expert' asks how likely the expert makes each "
-                    f"move, but sampling.moves = {kept!r}; set sampling.moves to expert"
+                    f"buffer.rewards.{index}.term = 'expert': needs the expert's probabilities, "
+                    f"but sampling.moves = {kept!r}; set sampling.moves to expert"
                 )
 
     def _check_quantize(self) -> None:
@@ -165,12 +165,12 @@ class RunConfig(Section):
         quantize = f"model.quantize = {self.model.quantize!r}"
         if self.learner.parallel == "fsdp":
             raise ValueError(
-                f"learner.parallel = fsdp, but {quantize}, whose weights are not sharded; "
+                f"learner.parallel = fsdp: conflicts with {quantize}, which is not sharded; "
                 "set learner.parallel to ddp"
             )
         if self.learner.compile:
             raise ValueError(
-                f"learner.compile = true, but {quantize}, whose layers are not compiled; "
+                f"learner.compile = true: conflicts with {quantize}, which is not compiled; "
                 "set learner.compile to false"
             )
 
@@ -266,12 +266,10 @@ class RunConfig(Section):
 def _refuse_twins(field: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(
-                f"{field}: two entries are called {name!r}; give one of them another name"
-            )
+            raise ValueError(f"{field}: duplicate name {name!r}; rename one of the entries")
 
 
 def _refuse_unknown(field: str, names: list[str], known: list[str], what: str) -> None:
     for index, name in enumerate(names):
         if name not in known:
-            raise ValueError(f"{field}.{index} = {name!r} is no {what}; {nearest(name, known)}")
+            raise ValueError(f"{field}.{index} = {name!r}: unknown {what}; {nearest(name, known)}")

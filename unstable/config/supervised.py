@@ -21,7 +21,7 @@ class ExpertData(Section):
     kind: Literal["expert"] = Field("expert", description="expert, legal_moves, recorded or jsonl")
     game: str | None = None
     """game by its name in games; default: each game with an expert"""
-    number: PositiveInt = Field(750, description="different prompts of each game")
+    number: PositiveInt = Field(750, description="distinct prompts per game")
     rationale: bool = False
     """write a sentence of reasoning before the move (prompt styles that reason)"""
 
@@ -32,9 +32,9 @@ class LegalMovesData(Section):
     kind: Literal["legal_moves"] = "legal_moves"
     game: str | None = None
     """game by its name in games; default: each game that lists its moves"""
-    number: PositiveInt = Field(750, description="positions of each game")
+    number: PositiveInt = Field(750, description="positions per game")
     moves: PositiveInt = 8
-    """most legal moves shown of a position; 1: random play"""
+    """maximum legal moves shown per position; 1: random play"""
 
 
 class RecordedData(Section):
@@ -51,7 +51,7 @@ class JSONLData(Section):
     """A user's own file of examples."""
 
     kind: Literal["jsonl"] = "jsonl"
-    path: PathText = Field(description="your own JSONL file; docs/sft.md explains its lines")
+    path: PathText = Field(description="JSONL file of examples (docs/sft.md)")
     game: str | None = None
     """game by its name in games; default: the only one"""
 
@@ -66,7 +66,7 @@ class SFTConfig(Section):
     data: list[Annotated[DataConfig, Field(discriminator="kind")]] = Field(
         [ExpertData()], min_length=1, description=f"data to train on: {', '.join(DATA_KINDS)}"
     )
-    epochs: PositiveInt = Field(3, description="most passes through the examples")
+    epochs: PositiveInt = Field(3, description="maximum passes through the examples")
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """share of the prompts held out to measure the loss; 0: none"""
     patience: PositiveInt = 2
@@ -82,20 +82,20 @@ class WorldConfig(Section):
     layers: PositiveInt = Field(2, description="decoder layers")
     heads: PositiveInt = Field(4, description="attention heads")
     games: PositiveInt = 3000
-    """games of random moves in each env that give positions to learn from"""
-    steps: PositiveInt = Field(4000, description="most optimizer steps")
+    """random games per env that provide positions"""
+    steps: PositiveInt = Field(4000, description="maximum optimizer steps")
     legal: Share = 0.995
-    """share of legal answers that ends training together with kl and right; 1: all steps"""
+    """share of legal answers at which training ends, with kl and right; 1: all steps"""
     kl: NonNegativeFloat = 0.01
-    """KL of uniform legal moves to the model's, in nats, that ends training with legal, right"""
+    """KL from uniform legal moves, in nats, at which training ends, with legal and right"""
     right: Share = 0.98
-    """share of right answers of each kind that ends training together with legal and kl"""
-    batch_size: PositiveInt = Field(192, description="prompts of a step")
+    """share of right answers of each kind at which training ends, with legal and kl"""
+    batch_size: PositiveInt = Field(192, description="prompts per step")
     questions: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """share of the prompts that are questions on the rules; 0: only legal moves"""
     learning_rate: PositiveFloat = Field(4.0e-3, description="AdamW's peak rate")
     score_games: NonNegativeInt = 256
-    """games against random in each env at the end, to show the model's strength; 0: none"""
+    """final games per env against random, to measure strength; 0: none"""
 
 
 class SFTRun(RunConfig):
@@ -114,10 +114,10 @@ class JudgedConfig(Section):
     """Lowest score of a judge that a trajectory must have."""
 
     file: PathText
-    """scores, a file in each run's folder, such as judged/NAME.jsonl"""
+    """file of scores in each run's folder, such as judged/NAME.jsonl"""
     term: str = Field(description="term of the judge in the file")
     least: float
-    """lowest mean score of a trajectory, before the weight; unjudged ones are left out"""
+    """minimum mean score of a trajectory, before the weight; unjudged ones are left out"""
 
 
 class LearnConfig(Section):
@@ -125,7 +125,7 @@ class LearnConfig(Section):
 
     epochs: PositiveInt = Field(1, description="passes through the games")
     window: PositiveInt = 256
-    """groups read at a time, and so in memory in addition to a batch; does not change the order"""
+    """groups read and kept in memory at a time; does not change the order"""
     winners: bool = False
     """only trajectories that won, and not by another seat's forfeit"""
     versions: tuple[NonNegativeInt, NonNegativeInt] | None = None
@@ -135,7 +135,7 @@ class LearnConfig(Section):
     judged: JudgedConfig | None = None
     """only trajectories with a judge's score of file, term and least; null: all"""
     pairs: PathText | None = None
-    """your own JSONL pairs: a chosen and a rejected answer per line; also without games"""
+    """JSONL file of pairs, a chosen and a rejected answer per line; also without games"""
     pairs_game: str | None = None
     """game of the pairs, by its name in games; default: the only one"""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -147,7 +147,7 @@ class LearnConfig(Section):
     def _ordered(self) -> Self:
         if self.versions is not None and self.versions[0] > self.versions[1]:
             raise ValueError(
-                f"versions = {list(self.versions)} holds none; give the first one first"
+                f"versions = {list(self.versions)}: first version above the last; swap them"
             )
         return self
 

@@ -51,8 +51,8 @@ def attach_lora(model: "PreTrainedModel", config: AdapterConfig, seed: int) -> "
             ) from None
     if lora.target_parameters:
         raise ConfigError(
-            f"model.adapter.targets = {config.targets!r}: names experts, which are no linear "
-            "layers; name others, or all-linear"
+            f"model.adapter.targets = {config.targets!r}: experts are not linear "
+            "layers; name linear layers, or all-linear"
         )
     return peft_model
 

@@ -78,13 +78,13 @@ def weight_files(model: ModelConfig) -> list[Path]:
     try:
         return [_file(base, SAFE_WEIGHTS_NAME)]
     except OSError:
-        pass  # then it is in several files, which the index names
+        pass  # sharded weights have an index instead
     try:
         index = json.loads(_file(base, SAFE_WEIGHTS_INDEX_NAME).read_text(encoding="utf-8"))
     except OSError:
         raise ConfigError(
-            f"model.name = {model.name!r}: has no {SAFE_WEIGHTS_NAME}, by which a zip names its "
-            "base; save the model as safetensors, or leave sft.zip out"
+            f"model.name = {model.name!r}: no {SAFE_WEIGHTS_NAME}, which identifies a zip's base; "
+            "save the model as safetensors, or leave sft.zip out"
         ) from None
     return [_file(base, name) for name in set(index["weight_map"].values())]
 
@@ -109,7 +109,7 @@ def made_for(folder: Path) -> list[str]:
 def misfit(folder: Path, model: ModelConfig) -> str | None:
     """Return why the unpacked adapter in `folder` cannot initialize this model; None if it can."""
     if not (folder / BASE_FILE).is_file():
-        return f"it has no {BASE_FILE} that names its base"
+        return f"it has no {BASE_FILE}, which identifies its base"
     try:
         described = read_json(folder / BASE_FILE, LORA)
     except ValueError as error:
@@ -119,7 +119,7 @@ def misfit(folder: Path, model: ModelConfig) -> str | None:
     if described["name"] != model.name:
         return f"it was made for {described['name']}, not {model.name}"
     if model.adapter == "none":
-        return "it is a LoRA, and all weights are trained"
+        return "it is a LoRA, but all weights are trained"
     given, wanted = described["adapter"], model.adapter.model_dump()
     if given != wanted:
         return f"its LoRA has {_words(given)}, not {_words(wanted)}"
@@ -152,9 +152,9 @@ def pack_adapter(adapter: Adapter, path: Path, *, base: dict[str, Any], card: st
         CARD_FILE: card.encode(),
     }
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:  # weights hardly compress
+    with zipfile.ZipFile(packed, "w") as archive:  # weights are incompressible
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # which is dated 1980
+            archive.writestr(zipfile.ZipInfo(name), content)  # fixed date: 1980
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, packed.getvalue())
 
@@ -203,19 +203,19 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     seen = set()
     for member in archive.infolist():
         if member.filename not in MEMBERS:
-            raise _refusal(path, f"holds {member.filename!r}, and may hold {', '.join(MEMBERS)}")
+            raise _refusal(path, f"contains {member.filename!r}; expected {', '.join(MEMBERS)}")
         if member.filename in seen:
-            raise _refusal(path, f"holds {member.filename} twice")
+            raise _refusal(path, f"contains {member.filename} twice")
         if stat.S_ISLNK(member.external_attr >> 16):
             raise _refusal(path, f"its {member.filename} is a link")
         seen.add(member.filename)
     if lacking := [name for name in MEMBERS if name not in seen]:
         raise _refusal(path, f"has no {lacking[0]}")
-    # Reading a member stops at the size that the archive states.
+    # Reading a member stops at its stated size.
     size = sum(member.file_size for member in archive.infolist())
     if size > MAX_BYTES:
-        raise _refusal(path, f"would unpack to {size / 2**20:,.0f} MiB of {MAX_BYTES >> 20:,}")
+        raise _refusal(path, f"unpacks to {size / 2**20:,.0f} MiB, limit {MAX_BYTES >> 20:,}")
 
 
 def _refusal(path: Path, reason: str) -> ConfigError:
-    return ConfigError(f"{path}: {reason}; make it with unstable sft, or delete it")
+    return ConfigError(f"{path}: {reason}; create it with unstable sft, or delete it")

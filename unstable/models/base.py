@@ -41,7 +41,7 @@ def check_model(config: ModelConfig) -> None:
         check_gguf(gguf, config.name)
     elif path.is_file():
         raise ConfigError(
-            f"model.name = {shown(config.name)}: is a file, and no {SUFFIX}; give one, or a folder"
+            f"model.name = {shown(config.name)}: not a {SUFFIX} file; give one, or a folder"
         )
     elif path.is_dir():
         check_folder(path, config.name)
@@ -54,7 +54,7 @@ def check_model(config: ModelConfig) -> None:
     check_config(loaded.to_dict(), config.name)
     if config.quantize != "none" and getattr(loaded, _QUANTIZED, None) is not None:
         raise ConfigError(
-            f"model.quantize = {config.quantize!r}: {config.name} is quantized already; "
+            f"model.quantize = {config.quantize!r}: {config.name} is already quantized; "
             "set model.quantize to none"
         )
     unused_tensors(config)
@@ -70,9 +70,9 @@ def _check_tokens(loaded: "PretrainedConfig", config: ModelConfig) -> None:
     most = max(tokenizer.encode(text, add_special_tokens=False), default=0)
     if isinstance(rows, int) and most >= rows:
         raise ConfigError(
-            f"model.name = {shown(config.name)}: its chat template writes "
-            f"{tokenizer.decode([most])!r}, token {most}, and the embedding has {rows} rows; "
-            "resize the embedding, or give another template by model.chat_template"
+            f"model.name = {shown(config.name)}: its chat template uses "
+            f"{tokenizer.decode([most])!r}, token {most}, but the embedding has {rows} rows; "
+            "resize the embedding, or set model.chat_template to another template"
         )
 
 
@@ -99,12 +99,12 @@ def load_config(config: ModelConfig) -> "PretrainedConfig":
     path = model_path(config)
     local = Path(path).is_dir()
     try:
-        # A model's own code is never run, nor is anybody asked whether it may be.
+        # Never run a model's own code, nor prompt the user about it.
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except misreadings() as error:
         problem = reason(error)
     if not local and (why := _hub_silence()) is not None:
-        problem = f"the hub cannot be reached, {why}"
+        problem = f"the hub is unreachable, {why}"
     elif not local:
         try:
             return AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -188,7 +188,7 @@ def load_tokenizer(config: ModelConfig) -> "PreTrainedTokenizerBase":
     except misreadings() as error:
         raise ConfigError(
             f"model.name = {shown(config.name)}: its tokenizer cannot be read "
-            f"({reason(error)}); give a model with a tokenizer of its own"
+            f"({reason(error)}); give a model with a tokenizer"
         ) from None
     set_template(tokenizer, config)
     return tokenizer
@@ -229,7 +229,7 @@ def load_model(
         options = {"quantization_config": kind, "device_map": {"": device}}
     text = load_config(config).get_text_config()
     if attention is None and getattr(text, "attn_logit_softcapping", None):
-        attention = "eager"  # transformers' other implementations leave the cap out
+        attention = "eager"  # other implementations ignore soft-capping
     model = load_whole(
         *(AutoModelForCausalLM, model_path(config), f"model.name = {shown(config.name)}"),
         dtype=dtype,
@@ -237,7 +237,7 @@ def load_model(
         **options,
     )
     compute_alike(model)
-    # What adapters name as their base: the name that a person gave, not this machine's path.
+    # Adapters record this name as their base: the configured one, not a local path.
     model.name_or_path = model.config.name_or_path = config.name
     return model.eval().requires_grad_(False)
 
@@ -246,7 +246,7 @@ def decoder_of(model: "PreTrainedModel") -> "PreTrainedModel":
     """Return the part of a causal model that computes the last hidden states."""
     from transformers import PreTrainedModel
 
-    # Of some models transformers finds the whole, or a layer of the head.
+    # For some models get_decoder returns the whole model, or a layer of the head.
     found = (model.get_decoder(), getattr(model, "model", None), model.base_model)
     return next(each for each in found if isinstance(each, PreTrainedModel) and each is not model)
 
@@ -270,7 +270,7 @@ def named_stop_token_ids(
 
     try:
         generation = GenerationConfig.from_pretrained(model_path(config))
-    except OSError:  # there is no such file; transformers then makes one out of the model's config
+    except OSError:  # missing file; transformers then derives it from the model's config
         generation = GenerationConfig.from_model_config(load_config(config))
     return _stop_ids(generation, config, tokenizer)
 

@@ -21,8 +21,8 @@ _LENGTHS = (4, 8)  # tokens; shorter than any window
 class CacheSize:
     """Elements of a cache."""
 
-    token: int  # of each token
-    request: int  # more of each request: states of convolutions and recurrences
+    token: int  # bytes per token
+    request: int  # extra bytes per request: states of convolutions and recurrences
 
 
 def read_cache_size(model: ModelConfig) -> CacheSize | None:
@@ -49,7 +49,7 @@ def cache_size(config: "PretrainedConfig") -> CacheSize:
     from transformers import AutoModelForCausalLM, DynamicCache
 
     config = copy.deepcopy(config)
-    config.pad_token_id = None  # no look for padding
+    config.pad_token_id = None  # disables the search for padding
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="eager"
@@ -65,7 +65,7 @@ def cache_size(config: "PretrainedConfig") -> CacheSize:
         try:
             with torch.inference_mode():
                 model(input_ids=ids, use_cache=True, **{name: cache})
-        except (AttributeError, TypeError, ValueError):  # of a cache that it does not know
+        except (AttributeError, TypeError, ValueError):  # unknown kind of cache
             return CacheSize(token=0, request=0)
         except (NotImplementedError, RuntimeError):
             shape = shape_of(config)

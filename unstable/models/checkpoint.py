@@ -26,8 +26,8 @@ class Snapshot(NamedTuple):
     """A copy of a learner's version; later training does not change it."""
 
     adapter: Adapter
-    average: Adapter | None  # the running mean of its weights
-    state: Mapping[str, Any]  # what `torch.load` reads without running code
+    average: Adapter | None  # moving average of its weights
+    state: Mapping[str, Any]  # loaded by `torch.load` without running code
 
     def write(self, folder: Path) -> None:
         """Write a new folder, completely or not at all.
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
             if self.average is not None:
                 (scratch / AVERAGE).mkdir()
                 write_adapter(self.average, scratch / AVERAGE)
-            saved = io.BytesIO()  # the system itself says why a file cannot be written
+            saved = io.BytesIO()  # so that writing raises the system's own error
             torch.save({"format": FORMAT, **self.state}, saved)
             (scratch / STATE_FILE).write_bytes(saved.getbuffer())
 
@@ -62,8 +62,8 @@ def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
         state = _read_state(path)
     except DamagedError as error:
         raise ConfigError(
-            f"{path}: holds more than a learner's state, or less, and is not read ({error}); "
-            "give a run whose files are its own"
+            f"{path}: not a complete and safe learner state ({error}); "
+            "give a run with its original files"
         ) from None
     return read_adapter(folder, folder.name), state
 
@@ -90,7 +90,7 @@ def fitting(folder: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ConfigError(
             f"{folder / STATE_FILE}: does not fit this run's learner ({_short(error)}); remove "
-            f"{folder}, and the run goes on from the version before"
+            f"{folder} to resume from the previous version"
         ) from error
 
 
@@ -119,7 +119,7 @@ def _moments_problem(adamw: Mapping[str, Any]) -> str | None:
     for number, moments in adamw["state"].items():
         tensors = [moments.get(name) for name in ("step", "exp_avg", "exp_avg_sq")]
         if number not in range(known) or not all(isinstance(each, Tensor) for each in tensors):
-            return f"optimizer.adamw.state.{number}: no moments of a parameter"
+            return f"optimizer.adamw.state.{number}: missing moments of a parameter"
     return None
 
 

@@ -25,21 +25,21 @@ def model_line(model: ModelConfig, dtype: str) -> str:
         f"{shape.layers} layers of {shape.hidden}, a vocabulary of {shape.vocabulary:,}",
     ]
     if unused := unused_tensors(model):
-        parts.append(f"{len(unused)} tensors of its files are not used, such as {unused[0]}")
+        parts.append(f"{len(unused)} unused tensors in its files, such as {unused[0]}")
     return "; ".join([*parts, *_template_words(model)])
 
 
 def _template_words(model: ModelConfig) -> list[str]:
     if model.chat_template == PLAIN:
-        return ["put in the plain chat template"]
+        return ["prompts use the plain chat template"]
     if isinstance(model.chat_template, str):
-        return ["put in the chat template of model.chat_template"]
+        return ["prompts use model.chat_template"]
     if model.name in WHEELS:
         has_own = WHEELS[model.name].has_template
     else:
         folder = Path(model_path(model))
         template = own_template(folder) if folder.is_dir() else "unknown"
         if "strftime_now" in template:
-            return ["its chat template writes today's date, so prompts differ from day to day"]
+            return ["its chat template writes today's date, so prompts change daily"]
         has_own = bool(template)
-    return [] if has_own else ["its tokenizer has no chat template, the plain one is used"]
+    return [] if has_own else ["its tokenizer has no chat template, so prompts use the plain one"]

@@ -25,19 +25,19 @@ from unstable.records.files import new_folder, one_process
 SUFFIX = ".gguf"
 _MAGIC = int.from_bytes(b"GGUF", "little")
 _NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q", 11: "q", 12: "d"}
-_TEXT, _LIST = 8, 9  # the other kinds of values
-_ALIGNMENT = 32  # bytes; a file may name another
-_SPARE_BYTES = 200_000_000  # of disk, besides the weights
+_TEXT, _LIST = 8, 9  # types of variable size
+_ALIGNMENT = 32  # bytes, by default
+_SPARE_BYTES = 200_000_000  # disk bytes to leave free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """Header of a GGUF file."""
 
-    architecture: str  # as llama.cpp names it
+    architecture: str  # llama.cpp's name
     has_tokenizer: bool
-    adds_bos: bool | None  # whether its tokenizer begins a text with BOS; None: it does not say
-    elements: int  # of all tensors
+    adds_bos: bool | None  # True if the tokenizer prepends BOS; None: not stated
+    elements: int  # number in all tensors
 
 
 def find_gguf(folder: Path) -> Path | None:
@@ -48,7 +48,7 @@ def find_gguf(folder: Path) -> Path | None:
     files = sorted(path for path in folder.glob(f"*{SUFFIX}") if "mmproj" not in path.name)
     if len(files) > 1:
         raise ConfigError(
-            f"model.name = {shown(str(folder))}: holds {len(files)} GGUF files; name one of them, "
+            f"model.name = {shown(str(folder))}: has {len(files)} GGUF files; give one of them, "
             f"such as {files[0]}"
         )
     return files[0] if files else None
@@ -66,11 +66,11 @@ def check_gguf(path: Path, name: str) -> None:
     known = {each.replace("_", "") for each in GGUF_CONFIG_MAPPING} - {"general", "tokenizer"}
     if header.architecture.replace("-", "").replace("_", "") not in known:
         raise ConfigError(
-            f"{place}: transformers reads no GGUF of the architecture {header.architecture!r}; "
-            "give the model's folder in Hugging Face form"
+            f"{place}: transformers supports no GGUF of architecture {header.architecture!r}; "
+            "give the model's folder in Hugging Face format"
         )
     if not header.has_tokenizer:
-        raise ConfigError(f"{place}: has no tokenizer in it; give a GGUF file that has one")
+        raise ConfigError(f"{place}: contains no tokenizer; give a GGUF file with one")
 
 
 def unpacked_gguf(path: Path, name: str) -> Path:
@@ -89,13 +89,13 @@ def unpacked(parts: Sequence[Path], folder: Path, name: str) -> Path:
     if folder.is_dir():
         return folder
     place = f"model.name = {shown(name)}: cannot be unpacked into {folder.parent}"
-    remedy = "make room there, or set XDG_CACHE_HOME to another folder"
+    remedy = "free disk space there, or set XDG_CACHE_HOME to another folder"
     header = _header(parts, name)
     joined = sum(part.stat().st_size for part in parts) if len(parts) > 1 else 0
     needed = 2 * header.elements + joined + _SPARE_BYTES
     free = shutil.disk_usage(folder.parent).free
     if free < needed:
-        lack = f"it takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} are free"
+        lack = f"needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
         raise ConfigError(f"{place} ({lack}); {remedy}")
     try:
         with one_process(folder):
@@ -111,7 +111,7 @@ def unpacked(parts: Sequence[Path], folder: Path, name: str) -> Path:
     except misreadings() as error:
         raise ConfigError(
             f"model.name = {shown(name)}: transformers cannot read this GGUF file "
-            f"({reason(error)}); give the model's folder in Hugging Face form"
+            f"({reason(error)}); give the model's folder in Hugging Face format"
         ) from None
     return folder
 
@@ -133,14 +133,14 @@ def _dequantize(weights: Path, header: Header, folder: Path, place: str) -> None
 
     source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
-    if header.adds_bos:  # which transformers does not read
+    if header.adds_bos:  # transformers ignores this field
         tokenizer.add_bos_token = True  # type: ignore[misc]
     tokenizer.save_pretrained(folder)
-    # Newer releases keep the weights packed unless asked not to; older ones always unpack them.
+    # Newer releases keep weights packed by default; older ones always unpack them.
     options: dict[str, Any] = {}
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    with contextlib.redirect_stderr(io.StringIO()):  # progress bars, of no use to anybody
+    with contextlib.redirect_stderr(io.StringIO()):  # hides progress bars
         model = load_whole(
             *(transformers.AutoModelForCausalLM, str(weights.parent), place),
             **options,
@@ -158,7 +158,7 @@ def _header(parts: Sequence[Path], name: str) -> Header:
         return read_header(parts)
     except (OSError, ValueError, struct.error) as error:
         raise ConfigError(
-            f"model.name = {shown(name)}: is a damaged GGUF file ({error}); get it again"
+            f"model.name = {shown(name)}: damaged GGUF file ({error}); download it again"
         ) from None
 
 
@@ -171,12 +171,12 @@ def read_header(parts: Sequence[Path]) -> Header:
 
     size = sum(part.stat().st_size for part in parts)
     if not size:
-        raise ValueError("it is empty")
+        raise ValueError("empty file")
     with parts[0].open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         cursor = _Cursor(data)
         magic, release = cursor.number("I"), cursor.number("I")
         if magic != _MAGIC or release not in (2, 3):
-            raise ValueError("it does not begin as one of version 2 or 3 does")
+            raise ValueError("no header of version 2 or 3")
         tensors, count = cursor.number("Q"), cursor.number("Q")
         values = dict(cursor.entry() for _ in range(count))
         elements = end = 0
@@ -190,7 +190,7 @@ def read_header(parts: Sequence[Path]) -> Header:
         alignment = values.get("general.alignment", _ALIGNMENT)
         begin = -(-cursor.at // alignment) * alignment
     if begin + end > size:
-        raise ValueError(f"it has {size} bytes of {begin + end}")
+        raise ValueError(f"{size} of {begin + end} bytes")
     return Header(
         architecture=str(values.get("general.architecture", "")),
         has_tokenizer="tokenizer.ggml.tokens" in values,
@@ -215,7 +215,7 @@ class _Cursor:
         size: int = self.number("Q")
         self.at += size
         if self.at > len(self._data):
-            raise ValueError("it ends within its header")
+            raise ValueError("truncated header")
         return self._data[self.at - size : self.at].decode("utf-8", "replace")
 
     def entry(self) -> tuple[str, Any]:
@@ -238,5 +238,5 @@ class _Cursor:
 
 def _number_form(kind: int) -> str:
     if kind not in _NUMBERS:
-        raise ValueError(f"it has a value of the unknown kind {kind}")
+        raise ValueError(f"unknown value type {kind}")
     return _NUMBERS[kind]

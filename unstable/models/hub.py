@@ -21,13 +21,13 @@ def check_push(repository: str) -> None:
     except HFValidationError:
         wrong = True
     if wrong:
-        raise ConfigError(f"{place}: no name of a repository; give OWNER/NAME")
+        raise ConfigError(f"{place}: invalid repository name; give OWNER/NAME")
     if constants.HF_HUB_OFFLINE:
-        raise ConfigError(f"{place}: HF_HUB_OFFLINE is set; unset it, or leave --push out")
+        raise ConfigError(f"{place}: HF_HUB_OFFLINE is set; unset it, or drop --push")
     if get_token() is None:
-        raise ConfigError(f"{place}: no login; set HF_TOKEN or run hf auth login, or leave it out")
+        raise ConfigError(f"{place}: no login; set HF_TOKEN or run hf auth login, or drop --push")
     if (why := silence(constants.ENDPOINT)) is not None:
-        raise ConfigError(f"{place}: the hub cannot be reached ({why}); leave --push out")
+        raise ConfigError(f"{place}: the hub is unreachable ({why}); retry later, or drop --push")
 
 
 def push(folder: Path, repository: str, message: str) -> str:
@@ -41,11 +41,10 @@ def push(folder: Path, repository: str, message: str) -> str:
 
     def fail(error: BaseException) -> NoReturn:
         raise RunFailedError(
-            f"--push = {shown(repository)}: {one_line(str(error))}; all that was exported is in "
-            f"{folder}"
+            f"--push = {shown(repository)}: {one_line(str(error))}; the export is in {folder}"
         ) from error
 
-    with faults_to(fail):  # what its client's own HTTP library raises is not ours to list
+    with faults_to(fail):  # its client's HTTP library raises errors of its own
         api.create_repo(repository, private=True, exist_ok=True)
         done = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     return str(done.commit_url)
@@ -58,11 +57,11 @@ def cache_folder() -> Path:
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(base) / "unstable"
-    remedy = "set XDG_CACHE_HOME to a folder that you may write to"
+    remedy = "set XDG_CACHE_HOME to a writable folder"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror}); {remedy}") from None
+        raise ConfigError(f"{folder}: cannot be created ({error.strerror}); {remedy}") from None
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{folder}: may not be written to; {remedy}")
+        raise ConfigError(f"{folder}: not writable; {remedy}")
     return folder

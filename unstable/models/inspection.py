@@ -41,9 +41,9 @@ class LoRA(NamedTuple):
 
     rank: int
     alpha: float
-    scale: float  # of B @ A
-    base: str  # name of its base; empty where it does not say
-    sizes: dict[str, tuple[int, int]]  # inputs and outputs by the name of the base's layer
+    scale: float  # factor of B @ A
+    base: str  # name of its base; empty if not stated
+    sizes: dict[str, tuple[int, int]]  # inputs and outputs by layer of the base
 
 
 def check_start(folder: Path, model: ModelConfig, field: str, otherwise: str = "fresh") -> None:
@@ -84,13 +84,13 @@ def _check_whole_start(folder: Path, model: ModelConfig, field: str, otherwise: 
     if not holds_whole(folder):
         inspect(folder)
         raise ValueError(
-            f"holds a LoRA, but model.adapter = none trains all weights; set model.name to what "
-            f"unstable export --merged makes of it, or {field} to {otherwise}"
+            f"is a LoRA, but model.adapter = none trains all weights; set model.name to its "
+            f"export by unstable export --merged, or {field} to {otherwise}"
         )
     if not model.trains_all:
         raise ValueError(
-            "holds whole weights, not a LoRA; set model.adapter to none, or model.name to what "
-            "unstable export makes of it"
+            "contains whole weights, not a LoRA; set model.adapter to none, or model.name to its "
+            "export by unstable export"
         )
     _check_whole(folder, model)
 
@@ -125,7 +125,7 @@ def _check_whole(folder: Path, model: ModelConfig) -> None:
     for name in sorted(given.keys() | wanted.keys()):
         if given.get(name) != wanted.get(name):
             raise ValueError(
-                f"its {name} is {given.get(name, 'missing')}, that of {model.name} is "
+                f"its {name} is {given.get(name, 'missing')}, but {model.name} has "
                 f"{wanted.get(name, 'missing')}; set model.name to its base"
             )
 
@@ -137,7 +137,7 @@ def _whole_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     shapes = {}
     try:
         with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - it is no mapping
+            for key in file.keys():  # noqa: SIM118 - not a mapping
                 _check_values(key, tensor := file.get_tensor(key))
                 shapes[key] = tuple(tensor.shape)
     except (OSError, SafetensorError) as error:
@@ -149,7 +149,7 @@ def inspect(folder: Path) -> LoRA:
     """Describe the adapter in a folder; raises `ValueError` in one line if it is no plain LoRA."""
     config = read_json(folder / CONFIG_FILE, LORA)
     if config.get("peft_type") != "LORA":
-        raise ValueError(f"its peft_type is {config.get('peft_type')!r}; give one of kind LORA")
+        raise ValueError(f"its peft_type is {config.get('peft_type')!r}; give one of type LORA")
     for name in _UNSERVED:
         if config.get(name):
             raise ValueError(f"its {name} is {config[name]!r}; give a plain LoRA, without it")
@@ -157,7 +157,7 @@ def inspect(folder: Path) -> LoRA:
         raise ValueError(f"its bias is {config['bias']!r}; give a LoRA whose bias is 'none'")
     begun = str(config.get("init_lora_weights"))
     if begun.lower().startswith(_CHANGE_BASE):
-        raise ValueError(f"its init_lora_weights is {begun!r}, which alters the base; convert it")
+        raise ValueError(f"its init_lora_weights is {begun!r}, which changes the base; convert it")
     rank: Any = config.get("r")
     alpha: Any = config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
@@ -189,11 +189,11 @@ def _read_tensors(path: Path) -> "dict[str, Tensor]":
 def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]]:
     """Return each layer's inputs and outputs from finite A [rank, inputs] and B [outputs, rank]."""
     if not tensors:
-        raise ValueError("it holds no weights; save it again")
+        raise ValueError("it has no weights; save it again")
     layers: set[str] = set()
     for key, tensor in tensors.items():
         if (layer := lora_layer(key)) is None:
-            raise ValueError(f"it holds {key}, which is no LoRA's; train linear layers alone")
+            raise ValueError(f"it has {key}, which is not a LoRA's; train only linear layers")
         _check_values(key, tensor)
         layers.add(layer)
     sizes = {}
@@ -204,7 +204,7 @@ def _sizes(tensors: "dict[str, Tensor]", rank: int) -> dict[str, tuple[int, int]
         a, b = (tensors[key] for key in keys)
         if a.dim() != 2 or b.dim() != 2 or not len(a) == b.shape[1] == rank:
             raise ValueError(
-                f"its {layer} has A {tuple(a.shape)} and B {tuple(b.shape)}, not of its rank "
+                f"its {layer} has A {tuple(a.shape)} and B {tuple(b.shape)}, unlike its rank "
                 f"{rank}; save it again"
             )
         sizes[layer] = (a.shape[1], b.shape[0])
@@ -226,15 +226,15 @@ def _fitting(folder: Path, model: ModelConfig) -> LoRA:
     if lora.base and Path(lora.base).name.lower() != Path(model.name).name.lower():
         raise ValueError(
             f"its base is {lora.base!r}, not model.name = {model.name!r}; set model.name to it, "
-            f"or base_model_name_or_path in its {CONFIG_FILE} if the two are the same weights"
+            f"or base_model_name_or_path in its {CONFIG_FILE} if both have the same weights"
         )
     layers = {each.name: (each.inputs, each.outputs) for each in read_shape(model).linears}
     for name, (inputs, outputs) in lora.sizes.items():
         if name not in layers:
-            raise ValueError(f"its {name} is no layer of {model.name}; set model.name to its base")
+            raise ValueError(f"its {name} is not in {model.name}; set model.name to its base")
         if layers[name] != (inputs, outputs):
             raise ValueError(
-                f"its {name} is {inputs} x {outputs}, that of {model.name} is "
+                f"its {name} is {inputs} x {outputs}, but in {model.name} "
                 f"{layers[name][0]} x {layers[name][1]}; set model.name to its base"
             )
     return lora

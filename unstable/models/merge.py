@@ -51,10 +51,10 @@ def write_merged(model: ModelConfig, adapter: Adapter, folder: Path) -> None:
         base.name_or_path = base.config.name_or_path = public_name(model)
         if (generation := base.generation_config) is not None:
             generation.eos_token_id = sorted(stop_token_ids(base, model, load_tokenizer(model)))
-            generation._from_model_config = False  # else its ends are read from there again
+            generation._from_model_config = False  # keeps its end tokens when saved
         base.save_pretrained(folder)
     mode = (folder / "config.json").stat().st_mode
-    for path in folder.glob("*.safetensors"):  # written for their owner's eyes alone
+    for path in folder.glob("*.safetensors"):  # written with owner-only permissions
         path.chmod(mode)
 
 
@@ -80,10 +80,10 @@ def add_adapter(model: "PreTrainedModel", adapter: Adapter) -> None:
             weight = model.get_parameter(f"{name}.weight")
             if weight is embedding:
                 raise ConfigError(
-                    f"--merged: {name} is the embedding too, which the adapter leaves as it is; "
-                    "leave --merged out"
+                    f"--merged: {name} is tied to the embedding, which the adapter does not train; "
+                    "leave out --merged"
                 )
             change = scale * (b.float() @ a.float())
-            if isinstance(model.get_submodule(name), Conv1D):  # whose weight is [in, out]
+            if isinstance(model.get_submodule(name), Conv1D):  # its weight is [in, out]
                 change = change.T
             weight.copy_(weight.float() + change)

@@ -29,8 +29,8 @@ _HEADS = ("CausalLM", "LMHead", "ConditionalGeneration")
 """Parts of the names of classes that have a head for text."""
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 _PICKLED = "pytorch_model*.bin"
-_MODEL = "the folder of a model in Hugging Face form"
-_MOST_HEADER = 100_000_000  # bytes, as safetensors allows itself
+_MODEL = "the folder of a model in Hugging Face format"
+_MOST_HEADER = 100_000_000  # bytes; limit of safetensors
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -43,7 +43,7 @@ def check_folder(folder: Path, name: str) -> None:
         _check_kind(content)
         _check_layers(content, _check_weights(folder))
         if not any((folder / file).is_file() for file in _TOKENIZERS):
-            raise ValueError(f"the folder has no tokenizer; put the model's {TOKENIZER} there")
+            raise ValueError(f"the folder has no tokenizer; add the model's {TOKENIZER}")
         _check_vocabulary(folder, content)
         _check_generation(folder)
         _check_class(content)
@@ -72,17 +72,17 @@ def read_json(path: Path, wanted: str) -> dict[str, Any]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("a folder, a pipe or a device")
+            raise ValueError("not a regular file")
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"has no {path.name}; give {wanted}") from None
     except NotADirectoryError:
-        raise ValueError(f"is no folder; give {wanted}, of a zip the unpacked one") from None
+        raise ValueError(f"not a folder; give {wanted}; unpack a zip first") from None
     except (OSError, ValueError, RecursionError) as error:
         problem = str(error).partition("\n")[0][:150]
-        raise ValueError(f"its {path.name} is no JSON ({problem}); give {wanted}") from None
+        raise ValueError(f"its {path.name} is invalid JSON ({problem}); give {wanted}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"its {path.name} is no JSON object; give {wanted}")
+        raise ValueError(f"its {path.name} is not a JSON object; give {wanted}")
     return content
 
 
@@ -93,8 +93,7 @@ def _check_generation(folder: Path) -> None:
     ends = read_json(folder / GENERATION, _MODEL).get("eos_token_id")
     if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends or 0])):
         raise ValueError(
-            f"its {GENERATION} has eos_token_id = {shown(ends)}; give a token's number, "
-            "or a list of them"
+            f"its {GENERATION} has eos_token_id = {shown(ends)}; give a token id, or a list of ids"
         )
 
 
@@ -105,23 +104,23 @@ def _check_kind(content: Mapping[str, Any]) -> None:
         raise ValueError(f"its {CONFIG} has no model_type; give the folder of a language model")
     if content.get("is_encoder_decoder"):
         raise ValueError(
-            f"its {CONFIG} says is_encoder_decoder (model_type {shown(kind)}); give a "
-            "causal language model, a decoder alone"
+            f"its {CONFIG} describes an encoder-decoder (model_type {shown(kind)}); give a "
+            "causal language model"
         )
     classes = content.get("architectures") or []
     has_head = any(head in str(each) for each in classes for head in _HEADS)
     tied = content.get("tie_word_embeddings") and str(classes[:1]).endswith("Model']")
     if classes and not has_head and not tied:
         raise ValueError(
-            f"its {CONFIG} says architectures = {shown(classes)}, which has no head for "
+            f"its {CONFIG} says architectures = {shown(classes)}, without a head for "
             "text; give a causal language model"
         )
     for field in ("dtype", "torch_dtype"):
         dtype = content.get(field)
         if dtype is not None and str(dtype).removeprefix("torch.") not in _DTYPES:
             raise ValueError(
-                f"its {CONFIG} says {field} = {shown(dtype)}, which is none; write one "
-                f"of {', '.join(_DTYPES[:3])} there"
+                f"its {CONFIG} says {field} = {shown(dtype)}, an unknown dtype; write one "
+                f"of {', '.join(_DTYPES[:3])}"
             )
 
 
@@ -134,16 +133,16 @@ def _check_class(content: Mapping[str, Any]) -> None:
     found = table("models/auto/modeling_auto.py", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES").get(kind)
     if found is None and content.get("auto_map"):
         raise ValueError(
-            f"needs code that comes with it (auto_map, model_type {shown(kind)}), which "
-            "is never run; give a model that transformers has"
+            f"needs its own code (auto_map, model_type {shown(kind)}), which "
+            "is never run; give a model that transformers supports"
         )
     senses = [field for field in ("vision_config", "audio_config") if content.get(field)]
     if found is None or (senses and found.endswith("ForConditionalGeneration")):
         has = f" with {senses[0]}" if senses else ""
         raise ValueError(
-            f"for its model_type {shown(kind)}{has} transformers "
-            f"{importlib.metadata.version('transformers')} has no causal language model of text; "
-            "give another model, or install a newer transformers if that has one"
+            f"its model_type {shown(kind)}{has} is not a causal language model of transformers "
+            f"{importlib.metadata.version('transformers')}; give another model, or install a newer "
+            "transformers that supports it"
         )
     _check_quantized(content.get("quantization_config"))
 
@@ -158,7 +157,7 @@ def _check_quantized(given: Any) -> None:
     if str(getattr(method, "value", method)) not in known and not in_bits:
         raise ValueError(
             f"its {CONFIG} says quantization_config.quant_method = {shown(method)}, which "
-            "transformers does not know; give the model without it, and set model.quantize"
+            "transformers does not know; give the unquantized model, and set model.quantize"
         )
 
 
@@ -183,17 +182,17 @@ def _check_weights(folder: Path) -> float:
     """Return the number of tensors in the folder; infinite if they are not in safetensors."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob(_PICKLED)):
-        raise ValueError("the folder has no weights; put the model's *.safetensors there")
+        raise ValueError("the folder has no weights; add the model's *.safetensors")
     index = read_small_json(folder / "model.safetensors.index.json") or {}
     shards = index.get("weight_map")
     named = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
     if lacking := sorted(named - {file.name for file in files}):
-        raise ValueError(f"its {lacking[0]} is missing; put it there")
+        raise ValueError(f"its {lacking[0]} is missing; add it")
     tensors = 0 if files else math.inf
     for file in files:
         found = _tensors(file)
         if isinstance(found, str):
-            raise ValueError(f"its {file.name} is damaged ({found}); get it again")
+            raise ValueError(f"its {file.name} is damaged ({found}); download it again")
         tensors += found
     return tensors
 
@@ -205,7 +204,7 @@ def _check_layers(content: Mapping[str, Any], tensors: float) -> None:
         layers = config.get("num_hidden_layers", 0)
         if isinstance(layers, int) and layers > tensors:
             raise ValueError(
-                f"its {CONFIG} describes {layers} layers, and its files hold {tensors} "
+                f"its {CONFIG} describes {layers} layers, but its files contain {tensors} "
                 f"tensors; correct {CONFIG}"
             )
 
@@ -216,15 +215,15 @@ def _tensors(path: Path) -> int | str:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(_MOST_HEADER, size - 8):
-            return "its header is cut off"
+            return "truncated header"
         try:
             header = json.loads(file.read(length))
             header.pop("__metadata__", None)
             ends = [int(entry["data_offsets"][1]) for entry in header.values()]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-            return "its header is no JSON of tensors"
+            return "invalid header"
     expected = 8 + length + max(ends, default=0)
-    return len(ends) if size == expected else f"it has {size} bytes of {expected}"
+    return len(ends) if size == expected else f"{size} of {expected} bytes"
 
 
 def _check_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
@@ -239,12 +238,12 @@ def _check_vocabulary(folder: Path, content: Mapping[str, Any]) -> None:
         most = max(_ids(tokenizer), default=0)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(
-            f"its {TOKENIZER} is no tokenizer; give a model with a tokenizer of its own"
+            f"its {TOKENIZER} is not a tokenizer; give a model with a tokenizer"
         ) from None
     if most >= size:
         raise ValueError(
-            f"its {TOKENIZER} has ids up to {most}, and the embedding {size} rows "
-            f"(vocab_size); give the model with the tokenizer that it was made with"
+            f"its {TOKENIZER} has ids up to {most}, but the embedding {size} rows "
+            f"(vocab_size); give the model with its original tokenizer"
         )
 
 
@@ -252,6 +251,6 @@ def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
     """Yield the ids of the vocabulary, except added tokens."""
     added = {each["content"] for each in tokenizer.get("added_tokens") or []}
     words = tokenizer["model"].get("vocab", {})
-    if isinstance(words, list):  # of a unigram model: pairs of a word and its score
+    if isinstance(words, list):  # pairs of word and score of a unigram model
         words = {each[0]: index for index, each in enumerate(words)}
     return (int(index) for word, index in words.items() if word not in added)

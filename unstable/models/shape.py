@@ -29,7 +29,7 @@ class Linear:
     name: str
     inputs: int
     outputs: int
-    spared: bool = False  # all-linear leaves it alone
+    spared: bool = False  # excluded from all-linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ModelShape:
     keys: int  # width of all key heads together
     vocabulary: int
     max_length: int  # tokens
-    normalized_heads: bool  # queries and keys have norms of their own, as in Qwen3
+    normalized_heads: bool  # queries and keys are normalized, as in Qwen3
     has_experts: bool
     linears: tuple[Linear, ...]
 
@@ -96,8 +96,8 @@ def _read_shape(name: str) -> ModelShape:
         return shape_of(config)
     except misreadings() as error:
         raise ConfigError(
-            f"model.name = {name!r}: is no causal language model that transformers can build "
-            f"({reason(error)}); use another"
+            f"model.name = {name!r}: not a causal language model that transformers can build "
+            f"({reason(error)}); give another model"
         ) from None
 
 
@@ -124,7 +124,7 @@ def shape_of(config: "PretrainedConfig") -> ModelShape:
     text = config.get_text_config()
     head = model.get_output_embeddings()
     hidden = _number(text, "hidden_size", "d_model") or head.weight.shape[1]
-    heads = _number(text, "num_attention_heads")  # none where tokens never see each other directly
+    heads = _number(text, "num_attention_heads")  # 0 without attention
     head_size = _number(text, "head_dim") or (hidden // heads if heads else 0)
     key_heads = _number(text, "num_key_value_heads") or heads
     return ModelShape(
@@ -163,7 +163,7 @@ def _number(config: "PretrainedConfig", *names: str) -> int:
     for name in names:
         try:
             value: Any = getattr(config, name, None)
-        except RuntimeError:  # it differs by layer, of which transformers gives no largest one
+        except RuntimeError:  # varies by layer
             continue
         numbers = value if isinstance(value, list | tuple) else [value]
         if found := [each for each in numbers if isinstance(each, int) and each > 0]:
@@ -229,7 +229,7 @@ def _names_of_experts(kind: str) -> frozenset[str]:
     """
     try:
         from peft.utils import transformers_weight_conversion as conversion
-    except ImportError:  # a release that loads none
+    except ImportError:  # a release of PEFT without such names
         return frozenset()
     family = getattr(conversion, "_MODEL_TO_CONVERSION_PATTERN", {}).get(kind, "")
     return frozenset(getattr(conversion, "_MOE_TARGET_MODULE_MAPPING", {}).get(family, ()))

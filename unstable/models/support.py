@@ -24,7 +24,7 @@ class Support:
     """Path of a model, and the reason why it is not the faster one."""
 
     path: Literal["packed", "padded"]
-    reason: str = ""  # of "padded", in a few words
+    reason: str = ""  # reason for "padded"
 
 
 def support_of(config: "PretrainedConfig") -> Support:
@@ -36,4 +36,4 @@ def support_of(config: "PretrainedConfig") -> Support:
     kind = config.get_text_config().model_type
     if kind in PACKED:
         return Support(path="packed")
-    return Support(path="padded", reason=f"{kind} is not among the models that can be packed")
+    return Support(path="padded", reason=f"packing is unsupported for {kind}")

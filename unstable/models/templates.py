@@ -45,15 +45,15 @@ def template_text(model: ModelConfig) -> str | None:
         path = Path(asked).expanduser()
         if not path.is_file():
             raise ConfigError(
-                f"{place}: no such file; give a file in Jinja, plain, or arguments for the "
+                f"{place}: no such file; give a Jinja file, plain, or arguments of the "
                 "tokenizer's own template"
             )
         try:
             text = path.read_bytes()[: _MOST_BYTES + 1].decode("utf-8")
         except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"{place}: no text in UTF-8; give a file in Jinja") from None
+            raise ConfigError(f"{place}: not UTF-8; give a Jinja file") from None
     if len(text) > _MOST_BYTES:
-        raise ConfigError(f"{place}: has more than {_MOST_BYTES} characters; give a shorter one")
+        raise ConfigError(f"{place}: longer than {_MOST_BYTES} characters; shorten it")
     _check_syntax(place, text)
     return text
 
@@ -67,7 +67,7 @@ def _check_syntax(place: str, text: str) -> None:
         if "generation" in str(error.message):  # a tag that transformers adds
             return
         raise ConfigError(
-            f"{place}: is no template in Jinja (line {error.lineno}: {error.message}); mend it"
+            f"{place}: invalid Jinja template (line {error.lineno}: {error.message}); fix it"
         ) from None
 
 
@@ -96,8 +96,8 @@ def set_template(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> No
     begun = _rendered(tokenizer, model, [{"role": "user", "content": _SAMPLE}])
     if _SAMPLE not in begun:
         raise ConfigError(
-            f"{_place(model)}: does not show a user's message as it is, so the model would not see "
-            "the game; correct it, or set it to plain"
+            f"{_place(model)}: changes or omits a user's message, so the model would not see "
+            "the game; fix it, or set it to plain"
         )
     bos = tokenizer.bos_token
     adds_bos = bos is not None and tokenizer.encode("?")[:1] == [tokenizer.bos_token_id]
@@ -106,8 +106,8 @@ def set_template(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> No
     after = _after_answer(tokenizer, model)
     if after and answer_end(tokenizer, model) is None:
         raise ConfigError(
-            f"{_place(model)}: ends an answer with {shown(after)}, which is no token of the "
-            "tokenizer, so engines would not stop there; correct it, or set it to plain"
+            f"{_place(model)}: ends an answer with {shown(after)}, not a token of the "
+            "tokenizer, so engines would not stop there; fix it, or set it to plain"
         )
 
 
@@ -134,7 +134,7 @@ def _rendered(
     from jinja2 import TemplateError
 
     try:
-        with time_limit(PATIENCE_S, f"not done in {PATIENCE_S:g} s"):
+        with time_limit(PATIENCE_S, f"timed out after {PATIENCE_S:g} s"):
             rendered: Any = tokenizer.apply_chat_template(
                 chat, tokenize=False, add_generation_prompt=is_asked, **model.template_arguments
             )
@@ -143,7 +143,7 @@ def _rendered(
         *(TimeoutError, TypeError, ValueError),
     ) as error:
         raise ConfigError(
-            f"{_place(model)}: cannot be rendered ({reason(error)}); correct it, or set it to plain"
+            f"{_place(model)}: cannot be rendered ({reason(error)}); fix it, or set it to plain"
         ) from None
     return str(rendered)
 
@@ -157,19 +157,16 @@ def _check_arguments(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -
     try:
         tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(tokenizer.chat_template)
         known = meta.find_undeclared_variables(tree) - own
-    except TemplateSyntaxError:  # it has a tag that transformers adds
+    except TemplateSyntaxError:  # a tag that transformers adds
         known = set(given)
     for name in given:
         if name in own:
-            raise ConfigError(
-                f"model.chat_template.{name}: is set by unstable and cannot be given; leave it out"
-            )
+            raise ConfigError(f"model.chat_template.{name}: set by unstable; leave it out")
         if name not in known:
             names = sorted(known - {*tokenizer.special_tokens_map, *_FUNCTIONS})
             remedy = nearest(name, names) if names else "set model.chat_template to {}"
             raise ConfigError(
-                f"model.chat_template.{name}: the tokenizer's chat template does not read it; "
-                f"{remedy}"
+                f"model.chat_template.{name}: unused by the tokenizer's chat template; {remedy}"
             )
 
 

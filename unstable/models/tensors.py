@@ -32,14 +32,14 @@ def _loaded(
     missing, unused = sorted(found["missing_keys"]), tuple(sorted(found["unexpected_keys"]))
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        held = f", and hold {unused[0]}" if unused else ""
+        held = f", and contain {unused[0]}" if unused else ""
         raise ConfigError(
             f"{place}: its files lack the tensor {missing[0]}{others}, which its config.json "
             f"describes{held}; save the model again, or correct config.json"
         )
     for name, in_files, described in sorted(found["mismatched_keys"]):
         raise ConfigError(
-            f"{place}: its files hold {name} as {[*in_files]}, and its config.json describes "
+            f"{place}: its files contain {name} as {[*in_files]}, but its config.json describes "
             f"{[*described]}; correct config.json"
         )
     return model, unused
@@ -67,7 +67,7 @@ def _unused(folder: Path, place: str, stamps: tuple[Any, ...]) -> tuple[str, ...
     except misreadings() as error:
         raise ConfigError(
             f"{place}: transformers cannot build the model that its config.json describes "
-            f"({reason(error)}); correct it, or give another model"
+            f"({reason(error)}); correct config.json, or give another model"
         ) from None
 
 

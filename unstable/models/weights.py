@@ -22,9 +22,9 @@ _EVERY_S = 1.0
 _MODULE = "unstable.models.weights"
 _SAFETENSORS = "model.safetensors"
 _NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
-_SPARE_BYTES = 500_000_000  # of disk, besides the weights
+_SPARE_BYTES = 500_000_000  # disk bytes to leave free
 Progress = Callable[[str, int, int], None]
-"""Callback that receives the activity, and how many of how many MB are done."""
+"""Callback that receives the activity, the MB done and the MB in total."""
 
 
 def ready_weights(
@@ -34,7 +34,7 @@ def ready_weights(
 
     `command` downloads, by default this module. Raises `ConfigError` if that fails.
     """
-    path = model_path(model)  # which unpacks the embedded model's
+    path = model_path(model)  # unpacks the embedded model
     if Path(path).is_dir() or _are_cached(path):
         return
     place = f"model.name = {shown(model.name)}"
@@ -90,8 +90,8 @@ def _check_room(place: str, total: int, folder: Path) -> None:
     free, needed = shutil.disk_usage(there).free, total - _size(folder) + _SPARE_BYTES
     if free < needed:
         raise ConfigError(
-            f"{place}: its weights take {needed / GB:.1f} GB, and {free / GB:.1f} are free in "
-            f"{there}; make room, or set HF_HOME to another folder"
+            f"{place}: its weights need {needed / GB:.1f} GB, but {free / GB:.1f} GB are free in "
+            f"{there}; free disk space, or set HF_HOME to another folder"
         )
 
 
@@ -101,7 +101,7 @@ def _size(folder: Path) -> int:
     for path in (folder / "blobs").glob("*"):
         try:
             total += path.stat().st_size
-        except OSError:  # renamed meanwhile
+        except OSError:  # renamed concurrently
             continue
     return total
 
@@ -124,7 +124,7 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    # An error is one line, for the process that reads it.
+    # The reading process expects an error as one line.
     sys.excepthook = lambda kind, error, _: print(
         " ".join(str(error).split()) or kind.__name__, file=sys.stderr
     )

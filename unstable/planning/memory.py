@@ -13,12 +13,12 @@ from unstable.models.shape import ModelShape
 GB = 1e9
 DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float32": 4}
 FP32 = 4
-PROCESS = 600_000_000  # Python, torch and its libraries on a processor
-CONTEXT = 700_000_000  # the same on a GPU: CUDA context, cuBLAS workspaces
-_WORKING_LAYERS_GPU = 3  # in activations: gradients, temporaries, what the allocator loses
-_WORKING_LAYERS = 10  # the same on a processor, where the C library's heap keeps more for itself
-_SNAPSHOT = 20  # bytes of a weight while its version is saved: as bytes, and moments twice
-_LOGITS_ROWS = 256  # rows that the learner scores at a time
+PROCESS = 600_000_000  # Python, torch and its libraries on a CPU
+CONTEXT = 700_000_000  # on a GPU: CUDA context, cuBLAS workspaces
+_WORKING_LAYERS_GPU = 3  # gradients, temporaries, allocator overhead; unit: activations of a layer
+_WORKING_LAYERS = 10  # on a CPU, where malloc retains more
+_SNAPSHOT = 20  # bytes per weight while saving: serialized, and moments twice
+_LOGITS_ROWS = 256  # rows of logits that the learner scores at a time
 QUANTIZED_BYTES: Mapping[str, float] = {"8bit": 1.01, "4bit": 0.52}
 """Bytes per weight of a linear layer by `model.quantize`, scales included, as counted."""
 
@@ -29,7 +29,7 @@ class LearnerMemory:
 
     fixed: Mapping[str, int]  # bytes by purpose
     token_bytes: int  # activations kept until the backward pass
-    checkpointed_token_bytes: int  # the same with gradient checkpointing
+    checkpointed_token_bytes: int  # activations per token with gradient checkpointing
 
     def parts(self, tokens: int, checkpointing: bool) -> dict[str, int]:
         """Return bytes by purpose, for a micro-batch of `tokens`."""
@@ -52,8 +52,8 @@ class EngineMemory:
 
     fixed: Mapping[str, int]  # bytes by purpose
     token_bytes: int  # keys and values
-    asleep: int  # bytes that stay on the GPU while a vLLM engine sleeps
-    loading: int = 0  # bytes at most while weights are loaded, where that is more than is kept
+    asleep: int  # bytes on the GPU while a vLLM engine sleeps
+    loading: int = 0  # peak bytes while loading weights, if above the total
 
     def parts(self, tokens: int) -> dict[str, int]:
         """Return bytes by purpose, with room for `tokens` in the cache."""
@@ -97,11 +97,11 @@ def learner_memory(
     weights = weight_bytes(shape, dtype, quantize)
     if sharded:
         layers = size * shape.linear_parameters
-        ends = size * shape.parameters - layers  # of the root, which stays whole during a pass
+        ends = size * shape.parameters - layers  # unsharded root parameters
         weights = weights // ranks + 2 * layers // shape.layers + ends
     if adapter == "none":
         if sharded:
-            weights -= size * shape.parameters // ranks  # which masters are
+            weights -= size * shape.parameters // ranks  # the masters' shards
         elif dtype == "float32":
             weights = 0
         summed = 4 * (ranks > 1 and not sharded)
@@ -171,12 +171,12 @@ def activation_bytes(shape: ModelShape, adapter: AnyAdapter, dtype: str, *, on_g
     size = DTYPE_BYTES[dtype]
     inputs = 2 * shape.hidden + shape.queries + shape.intermediate
     if adapter == "none":
-        kept = 2 * shape.hidden  # what a norm's weight is multiplied with
+        kept = 2 * shape.hidden  # normalized inputs of norms
     else:
         kept = adapter.rank * len(shape.lora_linears(adapter.targets)) // shape.layers
     norms = 2 * shape.hidden + (shape.queries + shape.keys) * shape.normalized_heads
     if on_gpu and dtype == "bfloat16":
-        attention = size * 4 * shape.queries  # key heads are repeated, one for each query head
+        attention = size * 4 * shape.queries  # key heads are repeated per query head
     else:
         attention = FP32 * 2 * (shape.queries + shape.keys)
     return size * (inputs + kept + 3 * shape.intermediate) + FP32 * norms + attention

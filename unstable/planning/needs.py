@@ -18,8 +18,8 @@ QUANTIZE_LIBRARIES: Mapping[str, Requirement] = {
 }
 """Libraries of `model.quantize`, in versions that hold weights as `models/quantize.py` expects."""
 _ON_PROCESSOR = (
-    "or set actors.engine to embedded to play on the processor, or CUDA_VISIBLE_DEVICES= to have "
-    "all there"
+    "or set actors.engine to embedded to play on the CPU, or CUDA_VISIBLE_DEVICES= to run "
+    "everything there"
 )
 
 
@@ -32,8 +32,8 @@ class EngineSetup:
     dtype: Dtype
     max_length: int  # tokens of prompt and answer
     max_requests: int
-    max_loras: int  # mixed in one forward pass
-    max_cpu_loras: int  # kept in memory
+    max_loras: int  # maximum in one forward pass
+    max_cpu_loras: int  # maximum in memory
     on_gpu: bool
 
 
@@ -92,7 +92,7 @@ def choose_engine(
         if engine == "embedded" and fitting:
             raise ConfigError(f"{lacks[fitting[0]]}; {_ON_PROCESSOR}")
         if engine == "embedded":
-            notes.append(f"actors play on the processor: {next(iter(misfits.values()))}")
+            notes.append(f"actors play on the CPU: {next(iter(misfits.values()))}")
     needs = engines[engine]
     if (problem := needs.problem(config, machine, dtype)) is not None:
         raise ConfigError(
@@ -102,7 +102,7 @@ def choose_engine(
     notes += machine.notes
     if config.actors.share_gpu in ("split", "sleep") and not (needs.uses_gpus and gpus):
         raise ConfigError(
-            f"actors.share_gpu = {config.actors.share_gpu!r}, but actors play on the processor; "
+            f"actors.share_gpu = {config.actors.share_gpu!r}: actors play on the CPU; "
             "set actors.share_gpu to auto"
         )
     return engine, notes
@@ -116,7 +116,7 @@ def _check_quantize(config: RunConfig, machine: Machine) -> None:
         version is not None and needed.specifier.contains(version, prereleases=True)
     ):
         return
-    found = "not installed" if version is None else f"{version}, and has to be {needed.specifier}"
+    found = "not installed" if version is None else f"{version}, but must be {needed.specifier}"
     raise ConfigError(
         f"model.quantize = {config.model.quantize!r}: {needed.name} is {found}; "
         f"run: pip install '{DISTRIBUTION}[quantize]', or set model.quantize to none"

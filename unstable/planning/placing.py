@@ -27,7 +27,7 @@ _ENGINE_CORES = 4
 _ENGINE_GAMES = 48
 """Limits for several engines on a GPU: the model's parameters, the number of engines, and for each
 engine the GPU's bytes, the cores, and the games that may be in flight. An estimate: most of the
-16.6 ms of a step of SmolLM2 on an H200 were the processor's."""
+16.6 ms of a step of SmolLM2 on an H200 were CPU time."""
 
 
 def on_gpus(case: Case) -> Placed:
@@ -179,7 +179,7 @@ def on_processor(case: Case) -> Placed:
     ranks, asked = case.ranks, config.actors
     if 0 < len(gpus) < ranks:
         raise too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
-    # Measured on two cores (docs/benchmarks.md): at once is faster, if each has a core of its own.
+    # On two or more cores, playing and learning at once is faster (docs/benchmarks.md).
     sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and machine.cores == 1)
     engine = case.engine_memory(on_gpu=False)
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
@@ -192,7 +192,7 @@ def on_processor(case: Case) -> Placed:
     limit = min(held // count for held, count in zip(memory, counts, strict=True) if count)
     fitting = 2 * engine.tokens(limit) // case.longest
     games = max(1, min(wanted, fitting)) if asked.games_in_flight == "auto" else wanted
-    processor = Device("the processor", machine.memory_bytes, limit, on_gpu=False)
+    processor = Device("the CPU", machine.memory_bytes, limit, on_gpu=False)
     check_engine_fits(engine, limit, processor, tokens_of(case, games))
     learner_on = None
     if ranks:

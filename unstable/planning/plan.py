@@ -28,7 +28,7 @@ from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_eng
 from unstable.planning.placing import on_gpus, on_processor
 
 _SENT = 3
-"""Most versions on their way to actors at a time."""
+"""Maximum number of versions being sent to actors at a time."""
 
 Engines = Mapping[str, EngineNeeds]
 """Needs of each engine, by its name."""
@@ -52,28 +52,28 @@ class Plan:
     mode: Mode
     share: Share
     actors: tuple[Placement, ...]
-    learners: tuple[Placement, ...]  # of each rank; empty without a learner
-    learner_threads: int  # of the processor, for all ranks together
-    gpu_memory: float  # share of a device's memory that an actor's vLLM engine may take
-    games_in_flight: int  # of each actor
+    learners: tuple[Placement, ...]  # per rank; empty without a learner
+    learner_threads: int  # CPU threads of all ranks together
+    gpu_memory: float  # vLLM engine's share of a device's memory
+    games_in_flight: int  # per actor
     engines_per_gpu: int
     max_loras: int
     max_cpu_loras: int
-    pool_size: int  # past versions as opponents, maybe fewer than configured if whole models
+    pool_size: int  # number of past opponents; may be reduced for whole models
     gradient_checkpointing: bool
     micro_batch_tokens: int | None
     uses: tuple[Use, ...]
-    notes: tuple[str, ...]  # for the user
-    grows: bool = False  # whether nodes that come later get actors too
+    notes: tuple[str, ...]  # shown to the user
+    grows: bool = False  # True if nodes that join later get actors
 
     def text(self) -> str:
         """Return the plan as a short table."""
-        modes = {"sync": "play and learn in turn", "async": "play and learn at once"}
-        sharing = {"off": "", "split": ", sharing memory", "sleep": ", one asleep meanwhile"}
+        modes = {"sync": "play and learn alternating", "async": "play and learn at once"}
+        sharing = {"off": "", "split": ", sharing memory", "sleep": ", the other asleep"}
         several = len({place.node for place in (*self.actors, *self.learners)}) > 1
         rows = [
             ("actors", f"{_places(self.actors, several)}, {self.engine} engine, {self.dtype}"),
-            ("", f"{self.games_in_flight} games in flight on each"),
+            ("", f"{self.games_in_flight} games in flight per actor"),
         ]
         if self.learners:
             rows.append(("learner", _places(self.learners, several)))
@@ -127,17 +127,17 @@ def _whole_versions(config: RunConfig, machine: Machine, needs: EngineNeeds) -> 
         return
     size = FP32 * read_shape(config.model).parameters
     kept = config.opponents.pool_size
-    yield f"all weights are trained: a version is {size / GB:.2g} GB, opponents.pool_size = {kept}"
+    yield f"all weights are trained: {size / GB:.2g} GB per version, opponents.pool_size = {kept}"
     if needs.one_model_at_a_time:
         files = DTYPE_BYTES[choose_dtype(config, machine)] * size // FP32 * versions_kept(config)
         yield (
-            "an engine computes with one version at a time, so games against past ones take turns; "
+            "the engine computes one version at a time, so games against past versions alternate; "
             f"it keeps versions as temporary files (TMPDIR), {files / GB:.2g} GB"
         )
     if machine.shared_bytes is not None and _SENT * size > machine.shared_bytes:
         yield (
-            f"versions are sent through /dev/shm, which has {machine.shared_bytes / GB:.2g} GB: "
-            f"give it {_SENT * size / GB:.2g} (Docker: --shm-size), or they go by the disk"
+            f"versions exceed /dev/shm, which has {machine.shared_bytes / GB:.2g} GB, so "
+            f"they are sent by disk; raise it to {_SENT * size / GB:.2g} GB (Docker: --shm-size)"
         )
 
 
@@ -147,7 +147,7 @@ def _remedy(config: RunConfig, machine: Machine, engines: Engines, learner: bool
         with contextlib.suppress(DoesNotFitError, ConfigError):
             _plan(changed(config, path, value), machine, engines, learner)
             return f"set {path} to {str(value).lower()}"
-    return "use a smaller model, or a machine with more memory"
+    return "use a smaller model or a machine with more memory"
 
 
 def _plan(
@@ -193,7 +193,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
     _check_sharing(case, budget.share, placed.engines_per_gpu)
     batches, learner_uses = _learner_uses(case, placed)
     if batches.checkpointing and case.config.learner.gradient_checkpointing == "auto":
-        notes.append("learner.gradient_checkpointing is on: activations would not fit without")
+        notes.append("learner.gradient_checkpointing is on: activations do not fit without it")
     parts = placed.engine.parts(placed.cached_tokens)
     return Plan(
         engine=engine,
@@ -213,7 +213,7 @@ def _planned(case: Case, engine: str, notes: list[str]) -> Plan:
         micro_batch_tokens=batches.limit_tokens,
         uses=(Use("actor", _names(placed.actors), parts, budget.engine_bytes), *learner_uses),
         notes=tuple(notes),
-        # A run that is the same to the bit keeps its number of actors.
+        # A bitwise reproducible run keeps its number of actors.
         grows=case.config.actors.num == "auto" and (gpus or budget.mode == "async"),
     )
 
@@ -223,7 +223,7 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
     alone = [gpu.id for gpu in case.machine.usable_gpus if gpu.mode == "exclusive"]
     if (share != "off" or per_card > 1) and alone:
         raise ConfigError(
-            f"GPU {', '.join(alone)}: the compute mode is exclusive, so that processes "
+            f"GPU {', '.join(alone)}: compute mode is exclusive, so processes "
             "cannot share it; run: nvidia-smi -c DEFAULT"
         )
 
@@ -256,7 +256,7 @@ def _names(placements: Sequence[Placement]) -> str:
     if len(at_node) > 1:
         return ", ".join(f"{count} at {node}" for node, count in at_node.items())
     if not any(placement.gpus for placement in placements):
-        return "the processor"
+        return "the CPU"
     return f"GPU {', '.join('+'.join(placement.gpus) for placement in placements)}"
 
 

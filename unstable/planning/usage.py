@@ -17,7 +17,7 @@ class DeviceProbe:
         self._max_age_s = max_age_s
         self._process = psutil.Process()
         self._gpus = _gpu_handles()
-        psutil.cpu_percent()  # the first call only starts the clock
+        psutil.cpu_percent()  # the first call only sets the baseline
         self._read_at = time.monotonic()
         self._row = {**self._memory(), **self._gpu()}
 
@@ -35,7 +35,7 @@ class DeviceProbe:
     def _memory(self) -> dict[str, float]:
         total = 0
         for process in [self._process, *self._process.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):  # it ended since it was listed
+            with suppress(psutil.NoSuchProcess):  # ended after it was listed
                 total += process.memory_info().rss
         return {
             "device/process_memory_gb": total / GB,
@@ -46,9 +46,9 @@ class DeviceProbe:
         row = {}
         for index, handle in enumerate(self._gpus):
             name = f"device/gpu{index}"
-            # A sliced GPU knows no utilisation, and a lost one nothing at all.
+            # NVML reports no utilization of a MIG slice, and nothing of a lost GPU.
             with suppress(NVMLError), opened_nvml() as nvml:
-                if nvml is None:  # the driver is gone
+                if nvml is None:  # the driver was unloaded
                     break
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle)
                 row[f"{name}_memory_gb"] = memory.used / GB

@@ -13,10 +13,10 @@ from unstable.prompts.styles import Action, PromptStyle
 from unstable.prompts.thoughts import AnswerText, Tags, find_tags
 from unstable.types import Observation
 
-_MARGIN = 32  # characters of the rules after the start whose ids are reused
-_KEPT_IDS = 2**20  # size of the cache of prompts, in ids
-_SHORT_ANSWER = 16  # ids; readings of answers up to this length are cached
-_MARK = "\ue000"  # a character that no template has
+_MARGIN = 32  # characters of the rules after the reused start
+_KEPT_IDS = 2**20  # token ids in the cache of prompts
+_SHORT_ANSWER = 16  # token ids; readings of answers up to this length are cached
+_MARK = "\ue000"  # private-use character, in no template
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "position": ""}
 _EARLIER = "Your earlier thoughts, oldest first:"
@@ -26,9 +26,9 @@ _EARLIER = "Your earlier thoughts, oldest first:"
 class Prompt:
     """The ids of a turn's prompt, and its user text without earlier thoughts."""
 
-    ids: list[int]  # one list for all equal prompts: do not modify
+    ids: list[int]  # shared by equal prompts: do not modify
     text: str
-    cut_tokens: int  # of the oldest events and thoughts, omitted so that the prompt fits
+    cut_tokens: int  # tokens of the oldest events and thoughts, omitted to fit
 
 
 class AnswerReading(NamedTuple):
@@ -36,7 +36,7 @@ class AnswerReading(NamedTuple):
 
     text: str
     action: Action
-    thought: int  # ids of the thought, its closing tag included
+    thought: int  # token ids of the thought, including its closing tag
 
 
 class PromptBuilder:
@@ -59,7 +59,7 @@ class PromptBuilder:
         self._read_short = lru_cache(maxsize=4096)(self._read)
         self._size = lru_cache(maxsize=4096)(self._count)
         self._move_ids = lru_cache(maxsize=4096)(self._encode_move)
-        self._kept: dict[str, list[int]] = {}  # ids of prompts by user text
+        self._kept: dict[str, list[int]] = {}  # token ids of prompts by user text
         self._room = _KEPT_IDS
         self._thoughts = thoughts or ThoughtsConfig()
         own = self._thoughts.tags
@@ -99,7 +99,7 @@ class PromptBuilder:
         def fits(count: int) -> bool:
             return len(ids_without(count)) <= self._max_prompt_tokens
 
-        # Ids that every prompt of the game has, so that all of them use equal steps.
+        # Ids common to all prompts of the game, so that all of them are cut in equal steps.
         fixed = self._turn_ids(rules, self.style.render(replace(observation, **_NOTHING_NEW)))
         sizes = [self._size(event) for event in observation.events]
         count = left_out(sizes, self._max_prompt_tokens - len(fixed), fits)
@@ -107,7 +107,7 @@ class PromptBuilder:
         if len(kept) > self._max_prompt_tokens:
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
-                f"{len(kept)} tokens even without its events; raise it"
+                f"{len(kept)} tokens without any events; raise it"
             )
         text = self.style.render(replace(observation, events=observation.events[count:]))
         return Prompt(kept, text, lost + len(ids) - len(kept))
@@ -251,6 +251,6 @@ def write_answer(prompts: PromptBuilder, action: str, reason: str = "") -> str:
         if prompts.style.read_action(answer) == (action, True):
             return answer
     raise ConfigError(
-        f"games.parser = {prompts.style.parser!r}: reads {action!r} neither out of {action!r} nor "
-        f"out of {boxed!r}; choose another parser, or give the action as it should be read"
+        f"games.parser = {prompts.style.parser!r}: reads {action!r} neither from {action!r} nor "
+        f"from {boxed!r}; choose another parser, or write the action as the parser reads it"
     )

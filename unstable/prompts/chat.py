@@ -16,11 +16,11 @@ _TOOLS = (
     "</tool_call>"
 )
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_MARK = "\ue000"  # a character that no template has
-_NAMES = ("type", "role")  # templates compare these, so they are not text
+_MARK = "\ue000"  # private-use character, in no template
+_NAMES = ("type", "role")  # keys whose values templates compare
 _NAME = re.compile(r"[\w-]{0,64}")
 _KEY = re.compile(r"[\w$.-]{1,64}")
-_ARGUMENTS = "arguments"  # of a call: values and keys are text
+_ARGUMENTS = "arguments"  # of a tool call; its keys and values are text
 _CALLED = re.compile(r"[\w-]{1,64}")
 
 
@@ -72,7 +72,7 @@ class ChatTemplate:
                 **self._arguments,
             )
         except TemplateError as error:
-            raise ValueError(f"the model's chat template refuses the chat: {error}") from None
+            raise ValueError(f"the model's chat template rejects the chat: {error}") from None
         return rendered
 
     def encode(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
@@ -126,7 +126,7 @@ class ChatTemplate:
             shown = {"role": "assistant", "content": _MARK}
             chat = self.render([*begun, shown, *_with_texts(later, iter(texts))], tools)
             before, _, rest = chat.partition(_MARK)
-            # The opening of an answer, such as an empty thought, may vanish once it is answered.
+            # The opening of an answer, such as an empty thought, may be dropped in a longer chat.
             return rest.lstrip() if before and opened.startswith(before) else ""
 
         texts = list(_texts(later))
@@ -196,7 +196,7 @@ def _texts(value: Any, keys: bool = False) -> Iterator[str]:
             if keys:
                 yield key
             elif not _KEY.fullmatch(key):
-                raise ValueError(f"{key[:80]!r}: is no name")
+                raise ValueError(f"{key[:80]!r}: invalid name")
             if keys or not _is_name(key, each):
                 yield from _texts(each, keys or key == _ARGUMENTS)
 
@@ -223,5 +223,5 @@ def _is_name(key: str, value: Any) -> bool:
         return False
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not _NAME.fullmatch(each):
-            raise ValueError(f"{key} = {each[:80]!r}: is no name")
+            raise ValueError(f"{key} = {each[:80]!r}: invalid name")
     return True

@@ -22,7 +22,7 @@ def cut_points(sizes: Sequence[int], step: int) -> list[int]:
     points = [
         place
         for place, (end, following) in enumerate(zip(ends, ends[1:], strict=False))
-        if -(-end // step) * step < following  # a multiple of the step ends here, or in the next
+        if -(-end // step) * step < following  # a multiple of the step is in [end, following)
     ]
     return [*points, len(sizes)]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from unstable.prompts.text import UNKNOWN
 
-_BREAK = "\ufdd0"  # both sides are encoded separately; a Unicode noncharacter, so never in text
+_BREAK = "\ufdd0"  # separates texts to encode; a Unicode noncharacter, so never in text
 
 Render = Callable[[Sequence[str]], str]
 """Function that inserts texts into a template."""
@@ -34,7 +34,7 @@ class TextEncoder:
             if _is_control(token, tokenizer.unk_token)
         }
         self._control_ids = {token.content: index for index, token in added.items()}
-        # Tokenizers match other added tokens in raw text, so only text that spells them has them.
+        # Tokenizers match added tokens that are not normalized in raw text, verbatim.
         self._normalizes = any(token.normalized for token in added.values())
         names = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
@@ -65,7 +65,7 @@ class TextEncoder:
             whole = render([_BREAK.join(text) for text in broken])
             ids = encode(whole)
             if self._has_more(ids, whole):
-                raise ValueError("the tokenizer makes control tokens of ordinary characters")
+                raise ValueError("the tokenizer turns ordinary characters into control tokens")
         return ids
 
     def ids(self, rendered: str) -> list[int]:
@@ -82,13 +82,13 @@ class TextEncoder:
             return True
         control = set(self._control_ids.values())
         plain = self._tokenizer.decode([index for index in ids if index not in control])
-        plain = plain.replace(" ", "")  # some tokenizers begin each part with a space
+        plain = plain.replace(" ", "")  # some tokenizers prepend a space to each part
         return all(plain.count(name.replace(" ", "")) >= n for name, n in looks.items())
 
     def _without_control(self, text: str) -> str:
         if _BREAK in text:
             text = text.replace(_BREAK, UNKNOWN)
-        while self._control.search(text):  # a half may contain another control token
+        while self._control.search(text):  # each half may contain another control token
             text = self._control.sub(_halves, text)
         return text
 

@@ -15,7 +15,7 @@ from unstable.config.plugins import load_target
 from unstable.prompts.thoughts import THINK, Tags, split_thought
 from unstable.types import Observation
 
-_MAX_UNPARSED = 200  # characters of an answer without an action that become the action
+_MAX_UNPARSED = 200  # characters; longest action from an answer without one
 _BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
@@ -98,14 +98,14 @@ class PromptStyle:
     """
 
     name: str
-    system: str  # empty: no system message
-    request: str  # last line of the user text: the form of the answer
-    reasoning: bool  # the text around the action is private
+    system: str  # system message; empty: none
+    request: str  # last line of the user text: form of the answer
+    reasoning: bool  # text around the action is private
     body: Callable[[Observation], str] = field(default=observation_text)
-    parser: str = "brackets"  # a name of `PARSERS`, or a module:function(text) -> str | None
-    opened: bool = False  # the chat template opens the reasoning, so an answer holds only its end
-    form: str = "brackets"  # of actions in the env (brackets, bare); `raw` passes them unchanged
-    tags: Tags = THINK  # around a thought, whether or not the style requests one
+    parser: str = "brackets"  # name in `PARSERS`, or module:function(text) -> str | None
+    opened: bool = False  # the chat template opens the thought; answers only close it
+    form: str = "brackets"  # of the env's actions: brackets, bare, or raw (unchanged)
+    tags: Tags = THINK  # of a thought, even if the style requests none
 
     def of_game(self, game: GameConfig) -> "PromptStyle":
         """Return the style with a game's parser and with the action form of its env."""
@@ -149,7 +149,7 @@ class PromptStyle:
 STYLES = {
     "answer": PromptStyle(
         "answer",
-        system="",  # a small model follows the request better without one
+        system="",  # small models follow the request better without one
         request="Answer with only your action, nothing else.",
         reasoning=False,
         parser="plain",
@@ -157,7 +157,7 @@ STYLES = {
     "compact": PromptStyle(
         "compact",
         system="",
-        request="",  # contained in the constant brief, before the position
+        request="",  # part of the constant brief, before the position
         reasoning=False,
         body=compact_text,
         parser="bare",

@@ -54,7 +54,7 @@ class TokenStrings:
     def _in_order(self, ids: Sequence[int]) -> list[str]:
         """Return what each token adds to the text of the tokens shortly before it."""
         strings: list[str] = []
-        begin = end = 0  # of the tokens whose text is known and precedes the next token's
+        begin = end = 0  # span of tokens whose text precedes the next token's
         for count in range(1, len(ids) + 1):
             known, text = self.text(ids[begin:end]), self.text(ids[begin:count])
             if text.endswith(UNKNOWN) and count < len(ids):

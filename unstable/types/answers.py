@@ -27,7 +27,7 @@ class Segment(Plain, frozen=True, kw_only=True, tag_field="kind", tag="inserted"
     """
 
     token_ids: list[TokenId]
-    scored: bool = True  # a tool's output or a judge's text is not: the model only reads it
+    scored: bool = True  # False: inserted text, such as a tool's output
 
 
 class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
@@ -40,18 +40,18 @@ class Completion(Segment, frozen=True, kw_only=True, tag="sampled"):
     logprobs: list[float]  # natural logarithm, after temperature, one per token id
     finish_reason: FinishReason
     adapter: str | None  # None: the base model
-    top_logprobs: TopLogprobs | None = None  # of the same distribution; None: not requested
+    top_logprobs: TopLogprobs | None = None  # under the same distribution; None: not requested
 
     def problem(self) -> str | None:
         """Return a description of the first inconsistent field; None if there is none."""
         likeliest = self.top_logprobs
         if len(self.logprobs) != len(self.token_ids):
-            return "logprobs: not one a token"
+            return "logprobs: not one per token"
         if likeliest is not None and len(likeliest) != len(self.token_ids):
-            return "top_logprobs: not one a token"
+            return "top_logprobs: not one per token"
         for logprob in chain(self.logprobs, (value for at in likeliest or () for _, value in at)):
-            if not -MOST < logprob < 0.01:  # 0, but for rounding
-                return f"logprobs: {logprob} is no log-probability"
+            if not -MOST < logprob < 0.01:  # 0, up to rounding
+                return f"logprobs: {logprob} is not a log-probability"
         return None
 
 
@@ -62,7 +62,7 @@ class TokenSample(Plain, frozen=True, kw_only=True):
     """
 
     prompt_ids: list[TokenId]
-    segments: tuple[Segment, ...]  # empty: only the prompt is read, as by a critic
+    segments: tuple[Segment, ...]  # empty: only a prompt, as for a critic
     temperature: Figure = 1.0  # divisor of the logits
 
     @property
@@ -101,9 +101,9 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
     """
 
     segments: tuple[Completion | Segment, ...]
-    temperature: Figure  # without a default, which files would omit
-    version: Count | None  # of the policy that answered; None: no version of it
-    prompt_cut: Count = 0  # tokens of old events left out of the prompt so that it fits
+    temperature: Figure  # no default, since files omit defaults
+    version: Count | None  # version of the policy that answered; None: another model
+    prompt_cut: Count = 0  # tokens of old events omitted to fit the prompt
     moves: tuple[Move, ...] = ()  # legal moves of the position, if the run records them
     thought: Count = 0  # number of sampled tokens in a thought, including its closing tag
 
@@ -166,9 +166,9 @@ class Answer(Plain, frozen=True, kw_only=True):
     Answer(observation="You are X ...", text="[4]", action="[4]")
     """
 
-    observation: str  # as the player saw it
-    text: str  # of a local model, its tokens as text
-    action: str  # passed to the env and, through it, to the other seats
+    observation: str  # as shown to the player
+    text: str  # answer; of a local model, its decoded tokens
+    action: str  # sent to the env, and by it to other seats
     formatted: bool = True  # the parser found an action in the text
     sampled: SampledTokens | None = None  # None: no local model answered
     player: PlayerId | None = None  # player that answered; None while it is the seat's player

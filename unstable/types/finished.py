@@ -14,7 +14,7 @@ class PlayedGame(Struct):
     forfeit: int | None  # as in GameResult
     truncated: bool
     turns: int
-    moves: int  # of trained seats, without the opening
+    moves: int  # number of moves of trained seats, without the opening
     legal_moves: int
     line: bytes | Unwritable  # made by `records.games.game_body`
     branches: list["PlayedGame"] = []

@@ -52,11 +52,11 @@ class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
     game_id: Count = field(name="game")
     purpose: Purpose
     env: str  # a GameConfig's key
-    seed: int  # of the env's own random state; a group's games share it
+    seed: int  # of the env's randomness, equal within a group
     seats: Annotated[tuple[SeatSpec, ...], Meta(min_length=1)]
     teams: tuple[Side, ...] = ()  # seats that win and lose together; (): each plays for itself
-    member: Count = 0  # index in its group's games, which are started one after another
-    branches: Count = 0  # number of continuations that it is forked into, with the next game ids
+    member: Count = 0  # index among the group's games, in order of their start
+    branches: Count = 0  # number of branches, which take the next game ids
     opening: Count = 0  # number of first moves that `opener` makes at all seats; never trained on
     opener: SeatSpec | None = None
     ensemble: tuple[PlayerId, ...] = ()  # versions that choose the first actions of branches
@@ -64,8 +64,8 @@ class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
     def problem(self) -> str | None:
         """Return a description of the first inconsistent field; None if there is none."""
         if self.teams and sorted(chain(*self.teams)) != list(range(len(self.seats))):
-            return "teams: do not hold each seat once"
-        return "opener: nobody makes the opening" if self.opening and not self.opener else None
+            return "teams: each seat must be in exactly one"
+        return "opener: missing" if self.opening and not self.opener else None
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -87,12 +87,12 @@ class Observation:
 
     seat: int
     rules: str
-    events: list[str]  # oldest first; the first ones are left out if a prompt is too long
+    events: list[str]  # oldest first; the oldest are omitted from long prompts
     board: str  # the newest board
-    notice: str  # reason why the seat's last move was refused, else empty
+    notice: str  # why the seat's last move was invalid; empty: it was not
     brief: str = ""  # short rules and request, equal in every turn; for the compact style
-    position: str = ""  # all that changes between turns, minimal; for the compact style
-    answers: tuple[str, ...] = ()  # the seat's own earlier answers, private, with thoughts
+    position: str = ""  # parts that change between turns; for the compact style
+    answers: tuple[str, ...] = ()  # the seat's earlier answers with thoughts, private
     chat: tuple[dict[str, Any], ...] = ()  # a game driver's request, instead of the fields above
     tools: tuple[dict[str, Any], ...] = ()  # tools offered in that request
 
@@ -103,14 +103,14 @@ class Turn(Struct, kw_only=True, omit_defaults=True):
     seat: SeatNumber
     index: Count  # 0-based index among the game's turns
     answer: Answer
-    invalid: bool  # the env refused the action
-    seconds: Figure  # until the player answered
-    rewards: dict[str, Reward] | None = None  # including its trajectory's; None: not trained on
+    invalid: bool  # the env rejected the action
+    seconds: Figure  # duration of the player's answer
+    rewards: dict[str, Reward] | None = None  # including trajectory terms; None: not trained on
 
     @property
     def player(self) -> PlayerId:
         """Player that answered."""
-        assert self.answer.player is not None, "named as the turn was made"
+        assert self.answer.player is not None, "set when the turn is made"
         return self.answer.player
 
 
@@ -167,13 +167,13 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
     payoffs: list[Figure]
     outcomes: list[Figure]
     forfeit: SeatNumber | None = None  # the seat that forfeited by invalid moves
-    raised: bool = False  # the forfeit was an action at which the env raised
+    raised: bool = False  # the env raised an exception at the forfeiting action
     truncated: bool  # cut off by the step limit
     reason: str  # the env's reason for the end of the game
     seconds: Figure
     stakes: Figure | None = None
     """Maximum that a seat can win or lose, in the game's unit; None for a game without payoffs."""
-    fork: Count = 0  # of a branch: index of its first own turn
+    fork: Count = 0  # in a branch: index of its first own turn
     turns: list[Turn]
     branches: list["GameResult"] = []
 
@@ -184,7 +184,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
             return f"spec.{problem}"
         for name, values in (("payoffs", self.payoffs), ("outcomes", self.outcomes)):
             if len(values) != seats:
-                return f"{name}: {len(values)} of {seats} seats"
+                return f"{name}: {len(values)} values for {seats} seats"
         if self.forfeit is not None and self.forfeit >= seats:
             return f"forfeit: no seat {self.forfeit}"
         for place, turn in enumerate(self.turns):
@@ -196,7 +196,7 @@ class GameResult(Struct, kw_only=True, omit_defaults=True):
                 return f"turns.{place}.answer.player: missing"
             if (sampled := turn.answer.sampled) and (problem := sampled.problem()):
                 return f"turns.{place}.answer.sampled.{problem}"
-        is_late = self.turns and self.fork > len(self.turns)  # a game's head has no turns
+        is_late = self.turns and self.fork > len(self.turns)  # no turns: only the head was read
         return "fork: after the last turn" if is_late else None
 
     @property
@@ -273,7 +273,7 @@ class GameFailure:
     spec: GameSpec
     error: str  # one line
     traceback: str
-    spent: str | None = None  # the opponent whose budget is exhausted, if that is the cause
+    spent: str | None = None  # opponent with an exhausted budget, if that is the cause
 
     @classmethod
     def of(cls, spec: GameSpec, error: BaseException) -> "GameFailure":
@@ -290,7 +290,7 @@ class ActorState:
 
     training_games: int
     trained_turns: int
-    ended: dict[str, int]  # number of games that an env has ended by accepted steps, by env
-    raised: dict[str, int]  # number of games at which an env has raised, or that failed, by env
-    # Per env, seat and turn: the share of games that reached it, the spread of outcomes.
+    ended: dict[str, int]  # number of regularly finished games, by env
+    raised: dict[str, int]  # number of games with exceptions or failures, by env
+    # By env, seat and turn: share of games that reached it, spread of outcomes.
     forks: list[tuple[str, int, int, float, float]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-Z = 1.959964  # of a normal distribution's 95 %
+Z = 1.959964  # normal quantile of a 95 % interval
 
 
 class Interval(NamedTuple):

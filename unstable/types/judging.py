@@ -29,24 +29,24 @@ class EvalScore:
     version: int
     env: str
     opponent: str
-    temperature: float  # the version's, in these games
+    temperature: float  # sampling temperature of the version
     games: int
-    distinct: int  # number of games, with identical ones counted once
+    distinct: int  # number of distinct games
     wins: int
     draws: int
     losses: int
     forfeits: int  # losses by the version's own invalid moves
     legal_moves: float  # share of the version's moves that the env accepted
     votes: int  # number of answers sampled per turn of the version
-    agreement: float | None  # share of them with the action played; None: one answer per turn
+    agreement: float | None  # share of votes for the played action; None: one answer per turn
     score: float  # wins plus half the draws, per game
     low: float  # 95 % interval of score
     high: float
     gain: float | None = None  # mean difference to the first version's score in the same games
     gain_low: float | None = None  # 95 % interval of gain
     gain_high: float | None = None
-    needed: int | None = None  # games to detect a difference of 0.05; None: the games repeat
-    payoff: float | None = None  # mean per game, in its unit; None: it is won, drawn or lost
+    needed: int | None = None  # games to detect a difference of 0.05; None: games repeat
+    payoff: float | None = None  # mean per game, in its unit; None: only won, drawn or lost
     payoff_low: float | None = None  # 95 % interval of payoff; None: too few deals, or all equal
     payoff_high: float | None = None
     payoff_gain: float | None = None  # mean difference to the first version's, in the same games
@@ -70,7 +70,7 @@ class LeastWon(NamedTuple):
     """
 
     member: int
-    low: float  # bounds: illegal mass forfeits, or is spread over legal actions
+    low: float  # bound: illegal mass forfeits, or is spread over legal actions
     high: float
     compared: int  # number of members of the pool
 
@@ -87,11 +87,11 @@ class Exploitability:
     env: str
     low: float  # NashConv / 2
     high: float
-    values: tuple[float, ...]  # by seat, against itself
-    best: tuple[float, ...]  # by seat, of its best response against the version
-    illegal_mass: float  # probability that a game against itself reaches an illegal action
-    decisions: int  # number of different views of a seat to move
-    prompts: int  # number of prompts for them, each scored once
+    values: tuple[float, ...]  # by seat, in self-play
+    best: tuple[float, ...]  # by seat, of the best response to the version
+    illegal_mass: float  # probability of an illegal action in a game of self-play
+    decisions: int  # number of information states
+    prompts: int  # number of prompts for the decisions
     seconds: float
     samples: int = 0  # answers sampled per prompt to estimate the policy; 0: exact
     past: LeastWon | None = None  # against versions that were measured before
@@ -108,7 +108,7 @@ class Alarm:
 
     rule: str
     name: str  # name of the metric
-    version: int  # version at which it was found
+    version: int  # version that raised the alarm
     figure: float
     threshold: float
     since: int  # version since which the rule is broken

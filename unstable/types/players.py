@@ -19,7 +19,7 @@ class PlayerId:
     PlayerId("main", 12), PlayerId("random"), PlayerId("openai:some/model"), PlayerId("base").
     """
 
-    __slots__ = ("label", "name", "version")  # no dataclass, which files would hold field by field
+    __slots__ = ("label", "name", "version")  # not a dataclass, which files would store by field
 
     def __init__(self, label: str, version: int | None = None) -> None:
         self.label = label  # the policy's name, or the player's

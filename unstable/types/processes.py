@@ -19,7 +19,7 @@ class ProcessId(NamedTuple):
     """
 
     host: str  # name of the host, for display
-    space: str  # boot of the host and container, within which a pid is valid
+    space: str  # boot id and container in which the pid is valid
     pid: int
     started: int  # clock ticks after the host's boot
 
@@ -42,10 +42,10 @@ class ProcessId(NamedTuple):
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
-        except (OSError, AttributeError):  # forbidden here, or not Linux
+        except (OSError, AttributeError):  # forbidden, or not Linux
             return self._send_by_number(number)
         try:
-            # The handle keeps referring to one process, so check now that it is the right one.
+            # The handle refers to one process from now on, so check its identity again.
             if not self.is_running:
                 return False
             with contextlib.suppress(ProcessLookupError):
@@ -74,7 +74,7 @@ def space() -> str:
 def started(pid: int) -> int | None:
     """Return the clock ticks from boot to a process's start; None if the process does not run."""
     try:
-        # After the name, which may contain anything: the state, then numbers.
+        # State and numbers follow the name, which may contain any character.
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None

@@ -32,7 +32,7 @@ class Sample(Plain, frozen=True, kw_only=True):
     @property
     def version(self) -> int:
         """Version of the policy that sampled the turn."""
-        assert self.tokens.version is not None, "only the policy is trained"
+        assert self.tokens.version is not None, "only the policy's turns are trained on"
         return self.tokens.version
 
     @property
@@ -69,7 +69,7 @@ class Trajectory(Plain, frozen=True, kw_only=True):
         """
         terminal = self.terminal_reward
         values = [sample.reward + terminal for sample in self.samples]
-        # Equal values, such as outcomes, need no exact fractions.
+        # Avoid the slow exact mean for equal values, such as outcomes.
         return values[0] if min(values) == max(values) else mean(values)
 
     @property
@@ -93,7 +93,7 @@ class PackedTrajectory(NamedTuple):
     seat: int
     group_id: int
     num_samples: int
-    version: int  # the oldest that sampled any of it
+    version: int  # oldest version that sampled a turn
     reward: float  # Trajectory.reward
     content: bytes
 
@@ -195,8 +195,8 @@ class MeanLoss(NamedTuple):
 class Update:
     """Result of an update; `advantages` are in the order of the batch's samples."""
 
-    version: int  # the version that this update made
-    metrics: dict[str, float | None]  # by names that begin with learn/
+    version: int  # version made by this update
+    metrics: dict[str, float | None]  # by name (learn/...)
     advantages: list[float]
-    refusals: list[str] = field(default_factory=list)  # reason for each step that was not made
-    lines: bytes | Unwritable | None = None  # the samples' lines in `train/`; None: not requested
+    refusals: list[str] = field(default_factory=list)  # reasons of skipped optimizer steps
+    lines: bytes | Unwritable | None = None  # lines of samples for `train/`; None: not requested

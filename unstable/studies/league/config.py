@@ -78,7 +78,7 @@ class MemberConfig(Section):
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
         if self.role != "exploiter":
-            self.refuse("against", f"applies to exploiters, not to role {self.role}; remove it")
+            self.refuse("against", f"applies only to exploiters, not a {self.role}; remove it")
         if self.restart is not None and self.role == "main" and self.restart != "never":
             raise ValueError(f"restart = {self.restart!r}: a main never restarts; remove it")
         if self.draw is not None and self.draw.self + self.draw.past + self.draw.fixed <= 0:
@@ -123,7 +123,7 @@ class LeagueConfig(Section):
         ):
             for path, (own, why) in itertools.product(paths_in(fields), OWN.items()):
                 if path == own or path.startswith(f"{own}."):
-                    raise ValueError(f"{place}.{path}: {why}; leave it out")
+                    raise ValueError(f"{place}.{path}: {why}; remove it")
         if (runs := self.generations * len(self.members)) > MOST_RUNS:
             raise ValueError(
                 f"generations = {self.generations}: {runs:,} runs exceed the limit of "
