@@ -245,9 +245,9 @@ JUDGES = {
     ({"answers": 2}, "nothing says which is the best"),
     ({"judge": JUDGE}, "has nothing to choose from"),
     ({"answers": 2, "judge": "nobody"}, "is no reward term"),
-    ({"answers": 2, "judge": "length"}, "has to value one turn"),
-    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
-    ({"answers": 2, "judge": "seats"}, "has to value one turn"),
+    ({"answers": 2, "judge": "length"}, "must score single turns"),
+    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "must score single turns"),
+    ({"answers": 2, "judge": "seats"}, "must score single turns"),
     ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
     ({"answers": 2, "judge": "llm"}, "is no reward term"),
 )

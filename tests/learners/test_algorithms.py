@@ -300,10 +300,10 @@ HERE = "tests.learners.test_algorithms:Doubled"
 @every_row(
     "algorithm, message, remedy",
     ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
-    ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
+    ({"name": "math:floor"}, "name = 'math:floor' : not a class", "name a class"),
     (
         {"name": HERE},
-        f"name = '{HERE}' extends GRPO",
+        f"name = '{HERE}': extends GRPO",
         f"to grpo, learner.algorithm.target to {HERE}",
     ),
     (

@@ -165,7 +165,7 @@ def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
     assert expected != own
     assert learner.logprobs_under(adapter, samples) == expected
     misfit = random_adapter(tiny_model(vocab=VOCAB), "wide", seed=3, rank=8)
-    refused("adapter 'wide' does not fit", learner.logprobs_under, misfit, samples)
+    refused("adapter 'wide' does not match the model", learner.logprobs_under, misfit, samples)
     assert learner.logprobs(samples) == own
     assert torch.equal(trained(learner), before)
 
@@ -334,13 +334,13 @@ def test_what_is_not_finite_or_of_another_version_is_refused(model, tmp_path):
     learner = make_learner(model)
     with torch.no_grad():
         learner.optimizer.parameters[0][0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match="'main@0' is not given out"):
+    with pytest.raises(FloatingPointError, match="'main@0' not exported"):
         learner.save(tmp_path / "0")
     assert not list(tmp_path.iterdir())
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = math.inf
-    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
+    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; use an intact adapter"):
         make_learner(model, adapter=dataclasses.replace(adapter, weights=save(tensors)))
     with pytest.raises(AssertionError):
         make_learner(model).update(mixed_batch(1))

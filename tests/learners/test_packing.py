@@ -234,12 +234,12 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
 def test_models_that_would_be_scored_wrongly_are_refused():
     capped = tiny_model()
     capped.config.final_logit_softcapping = 0.1  # which a Llama's own forward knows nothing of
-    with pytest.raises(ConfigError, match="its logits are more than a linear layer"):
+    with pytest.raises(ConfigError, match="logits are not linear in the last hidden states"):
         Policy(attach_lora(capped, AdapterConfig(), 0))
     both_ways = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("bert", vocab_size=40, hidden_size=24, num_hidden_layers=1)
     )
-    with pytest.raises(ConfigError, match="depend on what comes after them"):
+    with pytest.raises(ConfigError, match="hidden states depend on later tokens or on padding"):
         Policy(attach_lora(both_ways.eval(), AdapterConfig(targets=["query"]), 0))
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
     unmarked.model.get_submodule("base_model.model.model").layers = torch.nn.ModuleList()

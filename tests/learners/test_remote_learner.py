@@ -154,7 +154,7 @@ async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Pa
     await asyncio.sleep(0.5)
     assert not lost.done()
     family[1].send_signal(signal.SIGKILL)
-    with pytest.raises(RunFailedError, match="the learner's process has died in 'update'"):
+    with pytest.raises(RunFailedError, match="the learner's process died in 'update'"):
         await asyncio.wait_for(lost, timeout=300)
     assert_ended(family)
 

@@ -168,7 +168,7 @@ def test_a_rollback_takes_back_all_weights(folders, tmp_path):
 def test_what_does_not_fit_or_is_not_finite_leaves_all_weights(folders):
     learner = make_learner(whole(folders[False]))
     odd = random_whole(tiny_model(vocab=VOCAB, layers=1), "odd", seed=0)
-    refused(r"does not fit the model: model.layers.1.*missing", learner.policy.trained.load, odd)
+    refused(r"does not match the model: model.layers.1.*missing", learner.policy.trained.load, odd)
     learner = make_learner(whole(folders[False]), learning_rate=1e38, grad_clip=1e30)
     before = trained(learner)
     report = learner.update(batch())

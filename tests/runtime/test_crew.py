@@ -88,7 +88,7 @@ async def test_a_learner_whose_node_went_goes_to_the_drivers_or_takes_an_actors_
     (old,) = crew.reserve([Placement("a")])
     gone.there = False
     (new,) = await crew.learner_places([old])
-    assert new.placement == Placement("driver") and said == ["node a has left"]
+    assert new.placement == Placement("driver") and said == ["node a left"]
     assert len([place for place in actors if await crew.has(place)]) == 3 - evicted
 
 
@@ -107,7 +107,7 @@ async def test_a_learner_takes_spare_cards_first_and_keeps_ranks_that_live(
     assert not await crew.has(spare[0])
     assert all([await crew.has(place) for place in playing])
     other.there = False
-    with pytest.raises(RunFailedError, match="no other has room for it"):
+    with pytest.raises(RunFailedError, match="the learner's node left, and no other node has room"):
         await crew.learner_places(new)
 
 
@@ -142,11 +142,11 @@ async def test_a_node_that_comes_has_the_lost_first_and_more_where_the_run_grows
     joined = crew.joined.get_nowait()
     assert probed == ["actor-2"] and crew.joined.empty()
     assert said == [
-        "node a has left",
-        "actor-0 is lost with a; others play its games",
-        "node b has come, with room for 2 actors",
-        "actor-0 plays at b",
-        "actor-2 plays at b",
+        "node a left",
+        "actor-0 lost its place on node a; its games are reassigned",
+        "node b joined, with room for 2 actors",
+        "actor-0 runs on b",
+        "actor-2 runs on b",
     ]
     await asyncio.gather(*(actor.close() for actor in [*own, joined]))
     await crew.close()
@@ -159,7 +159,7 @@ async def test_a_node_that_comes_and_differs_is_left_out_in_a_line(
     other = node("b")
     other.found = other.found._replace(source="b")
     await crew._take_in(comes(monkeypatch, other))
-    assert len(said) == 1 and "node b has another unstable" in said[0]
+    assert len(said) == 1 and "node b: unstable b differs from the driver's" in said[0]
     assert crew.joined.empty()
 
 
@@ -169,7 +169,7 @@ async def test_a_run_with_no_actor_left_waits_and_then_ends(
     monkeypatch.setattr(crew_module, "EVERY_S", 0.01)
     loop = {"mode": "async", "start_timeout": 0.1}
     crew, _ = crew_of(tiny_folder, tmp_path, node("driver", drivers=True), loop=loop)
-    with pytest.raises(RunFailedError, match=r"no actor is left.*start_timeout = 0\.1 s"):
+    with pytest.raises(RunFailedError, match=r"no actor left.*start_timeout = 0\.1 s"):
         await crew.host()
     later = SimpleNamespace(is_lost=False, load=0)
     monkeypatch.setattr(Crew, "_own", [later])

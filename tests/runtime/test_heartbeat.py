@@ -59,7 +59,7 @@ async def test_a_process_is_ended_without_a_sign_of_life(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert await ends(stats, waited_for, is_ended) == is_ended
-    line = "actor-0 has given no sign of life in loop.stall_timeout = 0.2 s and is ended"
+    line = "actor-0 made no progress within loop.stall_timeout = 0.2 s and is killed"
     assert (line in caplog.messages) == is_ended
 
 

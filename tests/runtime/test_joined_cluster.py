@@ -76,8 +76,8 @@ def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
 def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
     for options, line in (
-        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
-        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
+        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: only 0 found within"),
+        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: only 1 found within"),
     ):
         words = ["train", *OPTIONS, *wait, *options]
         done = in_process(tmp_path, *words, RAY_ADDRESS=cluster.address)
@@ -109,10 +109,10 @@ def test_a_cluster_stays(cluster: Cluster, bystander: psutil.Process, tmp_path: 
             assert time.monotonic() < deadline, said()
             time.sleep(0.1)
 
-    until(r"2 nodes for this run; it asks for none")
+    until(r"2 nodes for this run · no token")
     until(r"update 3/")
     cluster.remove_node(second, allow_graceful=False)
-    until(r"is lost with 127\.0\.0\.1")
+    until(r"lost its place on node 127\.0\.0\.1")
     assert run.wait(timeout=PATIENCE_S) == 0, said()
     assert no_developers_lines(said())
     folder = RunFolder(tmp_path / "outputs/run")

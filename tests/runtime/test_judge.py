@@ -104,8 +104,8 @@ async def test_what_goes_wrong_there_costs_one_game(monkeypatch: pytest.MonkeyPa
     found = await judged([entry], 9, {"judge": judge})
     for game_id, error in (
         (1, r"TimeoutError: reward term judge: not over in timeout = 1 s"),
-        (3, r"WorkerError: the process of its reward terms was not done in 1.5 s"),
-        (5, r"WorkerError: the process of its reward terms has ended with exit code 3"),
+        (3, r"WorkerError: the process of reward terms was not done in 1.5 s"),
+        (5, r"WorkerError: the process of reward terms has ended with exit code 3"),
         (7, r"LookupError: no such word"),
     ):
         assert re.match(error, str(found.pop(game_id)))

@@ -186,12 +186,12 @@ async def test_it_goes_on_to_the_same_weights_wherever_it_dies(
         place = tmp_path / f"{death}"
         folder, said, mine = await trained(model, place, {death}, after=after, afar=afar)
         assert weights(folder) == weights(whole), (death, Mortal.asked)
-        assert len(said) == 1 and said[0].startswith("the learner died and is started again from")
+        assert len(said) == 1 and said[0].startswith("the learner died and is restarted from")
         assert len(mine) == len(adapters)
 
 
 async def test_the_third_death_ends_the_run(model: ModelConfig, tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match=r"the learner's process has died in .*--resume"):
+    with pytest.raises(RunFailedError, match=r"the learner's process died in .*--resume"):
         await trained(model, tmp_path, {4, 9, 13}, after=False, afar=False)
     assert RunFolder(tmp_path / "run").versions()
 

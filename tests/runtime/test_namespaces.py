@@ -160,12 +160,12 @@ def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path
     run.until_update(2)
     third.unplug()
     began = time.monotonic()
-    run.until(f"is lost with {third.address}")
+    run.until(f"lost its place on node {third.address}")
     noticed, at = time.monotonic() - began, run.update
     run.until_update(at + 1)
     print(f"noticed after {noticed:.1f} s, at full speed after {time.monotonic() - began:.1f} s")
     run.wait()
-    assert f"{third.address}: " in run.said and "asks for a token" in run.said
+    assert f"{third.address}: " in run.said and "requires a token" in run.said
     whole = alone(tmp_path / "alone", **changes)
     for version in range(STEPS + 1):
         assert weights(run.folder, version) == weights(whole, version)
@@ -177,7 +177,7 @@ def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path
     assert moves(run.folder) == moves(whole)
     check_whole(run.folder, STEPS)
     for index in range(3):  # of which two have run without this folder
-        assert re.search(r"process \d+ on .* plays", run.folder.log(f"actor-{index}").read_text())
+        assert re.search(r"process \d+ on .* is ready to play", run.folder.log(f"actor-{index}").read_text())
 
 
 @pytest.mark.tables("nodes", 2)
@@ -196,17 +196,17 @@ def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) ->
     came.join(head)
     began = time.monotonic()
     run.until(f"node {came.address} has come")
-    run.until(f"plays at {came.address}")
+    run.until(f"runs on {came.address}")
     print(f"plays after {time.monotonic() - began:.1f} s")
     run.until_update(run.update + 2)
     actors.kill()
     began = time.monotonic()
-    run.until(f"is lost with {actors.address}")
+    run.until(f"lost its place on node {actors.address}")
     print(f"noticed after {time.monotonic() - began:.1f} s")
     run.until_update(run.update + 2)
     back = psutil.Process(actors.join(head).pid)
     run.until(f"node {actors.address} has come")
-    run.until(f"plays at {actors.address}")
+    run.until(f"runs on {actors.address}")
     run.until_update(run.update + 2)
     the_learner_is_started_elsewhere(run, learners)
     run.process.send_signal(signal.SIGINT)
@@ -223,7 +223,7 @@ def the_learner_is_started_elsewhere(run: Run, host: Host) -> None:
     """Kill the learner's machine, and check that the run resumes from the last saved version."""
     host.kill()
     began = time.monotonic()
-    run.until("the learner died and is started again from version")
+    run.until("the learner died and is restarted from version")
     noticed, at = time.monotonic() - began, run.update
     run.until_update(at + 1)
     print(f"noticed after {noticed:.1f} s, the next update after {time.monotonic() - began:.1f} s")

@@ -111,7 +111,7 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
     nodes = Nodes(config, folder)
     await nodes.start()
     assert content(await rounds(nodes, lost_in, back_in)) == content(expected)
-    back = [] if back_in is None else ["actor-1 plays at b"]
+    back = [] if back_in is None else ["actor-1 runs on b"]
     assert nodes.said == ["actor-1 lost", *back]
     assert [await a.state() for a in nodes.actors] == [await a.state() for a in whole.actors]
     await nodes.close()
@@ -248,6 +248,6 @@ async def test_deaths_are_counted_by_the_hour(
     for _ in range(9):
         actor._count(RayActorError())
         clock[0] += actors_module.WITHIN_S / 3 + 1
-    with pytest.raises(RunFailedError, match="has died 4 times in an hour"):
+    with pytest.raises(RunFailedError, match="died 4 times within an hour"):
         for _ in range(4):
             actor._count(RayActorError())

@@ -51,11 +51,11 @@ def node(name: str = "10.0.0.2", **changes: Any) -> ClusterNode:
 
 @every_row(
     "here, there, line",
-    ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
-    ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
-    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
-    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
-    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
+    ({}, {"python": "3.12.1"}, "node 10.0.0.2: Python 3.12.1 is not the driver's; install 3.11.7"),
+    ({}, {"source": "b" * 64}, "unstable bbbbbbbb differs from the driver's"),
+    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "torch missing, but the driver has 2.13.0"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "folder /m of model.name is missing"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "model in /m differs from the driver's"),
 )
 def test_a_different_node_is_told(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
     (told,) = differences(node(**there), found(**here))
@@ -302,12 +302,12 @@ def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
     here = ClusterNode("10.0.0.1", "1", own, own.machine, is_drivers=True)
     idle = [f"10.0.0.4: {survey.why_idle({'Labels': {}}, config.cluster)}"]
     assert [*screen(config, [node(), here], ["node 10.0.0.3 has torch 2.12.0"], idle)] == [
-        "cluster  10.0.0.1:6379: 2 nodes for this run; it asks for a token",
+        "cluster  10.0.0.1:6379: 2 nodes for this run · requires a token",
         "         10.0.0.2: 8 cores, 60 GiB",
         "         10.0.0.1 (here): 8 cores, 60 GiB, 2 x NVIDIA L4",
         "versions Python 3.11.7, ray 2.60.0, torch 2.13.0, unstable aaaaaaaa",
-        "unused   10.0.0.4: Ray has no processors to give there",
-        "lacks    node 10.0.0.3 has torch 2.12.0",
+        "unused   10.0.0.4: Ray has no CPUs there",
+        "rejected node 10.0.0.3 has torch 2.12.0",
     ]
 
 
@@ -329,7 +329,7 @@ def test_an_address_where_nothing_answers_is_one_line(monkeypatch: pytest.Monkey
         port = server.getsockname()[1]
         cluster._reach(f"127.0.0.1:{port}")
     config = parse({"cluster": {"address": f"127.0.0.1:{port}"}}).cluster
-    answers = pytest.raises(ConfigError, match=r"nothing answers there .*ray start --head")
+    answers = pytest.raises(ConfigError, match=r"connection failed .*ray start --head")
     with answers, cluster.joined(config):
         raise AssertionError("it was joined")
     monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")

@@ -56,7 +56,7 @@ async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
     assert content(calls) == content(whole)
     assert nothing == []
     assert said == [
-        "actor-0 died and is started again; its games are played again" for _ in dies_after
+        "actor-0 died and is restarted; its games are replayed" for _ in dies_after
     ]
 
 
@@ -75,7 +75,7 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
     for results in calls:
         ids = {each.spec.game_id for each in results}
         assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
-    assert said[0].endswith("and may differ from those that it would have played")
+    assert said[0].endswith("and may differ from the lost ones")
 
 
 @pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
@@ -152,7 +152,7 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     specs = [replace(spec, seats=seats) for spec, seats in zip(group(0, 2), mirrors, strict=True)]
     results = [result async for result in actor.play(specs)]
     assert [type(result) for result in results] == [GameResult] * 2
-    assert said == ["actor-0 died and is started again; its games are played again"]
+    assert said == ["actor-0 died and is restarted; its games are replayed"]
     gone = weakref.ref(newest)
     await actor.publish(*version_of(2))
     del newest

@@ -76,7 +76,7 @@ class PolicyLearner:
         self.updates = learner.updates_before + updates + learner.updates_after
         self.max_tokens = max_tokens
         self.version = 0
-        self.bad_updates = 0  # in a row
+        self.bad_updates = 0  # consecutive
         self.algorithm = algorithm_class(learner.algorithm)(learner.algorithm)
         self.policy = load_policy(model, learner, seed, adapter, ranks)
         self.optimizer = PolicyOptimizer(
@@ -154,7 +154,7 @@ class PolicyLearner:
         Weights, baselines and counters stay unchanged.
         """
         metrics = None if self.critic is None else self.critic.metrics
-        # A baseline moves as it is read.
+        # A copy of the algorithm, since reading a baseline updates it.
         prepared = self._prepare(FlatBatch(batch), deepcopy(self.algorithm), self.coefficients)
         if self.critic is not None and metrics is not None:
             self.critic.metrics = metrics
@@ -205,7 +205,7 @@ class PolicyLearner:
 
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""
-        self.optimizer.clear()  # of an attempt that memory did not suffice for
+        self.optimizer.clear()  # gradients of an attempt that ran out of memory
         layout = self._layout(batch.samples(chosen_C))
         passes = Passes(batch, chosen_C, layout, self.max_tokens, self.policy)
         columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
@@ -223,14 +223,14 @@ class PolicyLearner:
         tokens = batch.tokens(each, scores)
         entropies_N = scores.entropies_N
         states_SD = None if self.critic is None else self.critic.states(scores).detach()
-        del scores, aims  # and their hidden states
+        del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
         loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
         weight = float(each.counts)
         value = weight * loss.value
         value.backward()
         value = value.detach()
-        if self.critic is not None and states_SD is not None:  # the policy's graph is gone by now
+        if self.critic is not None and states_SD is not None:  # the policy's graph is freed
             assert batch.targets_S is not None
             samples, targets_S = batch.samples(each.chosen), batch.targets_S[each.chosen]
             value += self.critic.backward(
@@ -255,9 +255,9 @@ class PolicyLearner:
             self.bad_updates = self.bad_updates + 1 if len(refusals) == len(reports) else 0
         if self.bad_updates == self.config.max_bad_updates:
             raise FloatingPointError(
-                f"no optimizer step could be made in {self.bad_updates} updates in a row (the last "
-                f"time {refusals[-1]}); lower learner.learning_rate or learner.grad_clip; the last "
-                "checkpoint holds the last good weights"
+                f"all optimizer steps were skipped in {self.bad_updates} updates in a row (last: "
+                f"{refusals[-1]}); lower learner.learning_rate or learner.grad_clip; the last "
+                "checkpoint has the last finite weights"
             )
         self.version += 1
         if self.reference is not None:

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 _PADDING = 256
-"""Padded tokens of a micro-batch that are no reason to begin another; else a fifth may be."""
+"""Padding tokens that any micro-batch may have; a large one may have a fifth of its tokens."""
 
 
 class BeginAgainError(torch.OutOfMemoryError):
@@ -43,9 +43,9 @@ class _Atom(NamedTuple):
     """Samples that stay together, and the tokens that they count for."""
 
     indices: list[int]
-    first: int  # where they begin a micro-batch
-    after: int  # where they follow the atom before them
-    longest: int  # of one sample
+    first: int  # tokens if the atom starts a micro-batch
+    after: int  # tokens if it follows the previous atom
+    longest: int  # tokens of its longest sample
 
 
 @dataclass(slots=True)
@@ -58,15 +58,15 @@ class MicroBatches:
     no rank can repeat one alone. With `ahead` a thread prepares the next pass during a pass.
     """
 
-    size: int | None = None  # None: tokens are the only bound
+    size: int | None = None  # None: only tokens are limited
     max_tokens: int | None = None
     ranks: Ranks = ALONE
     together: bool = False
     as_held: bool = False
     padded: bool = False
     ahead: bool = False
-    halvings: int = 0  # since they were last taken
-    fullest: int = 0  # atoms of a micro-batch, when samples were last cut up
+    halvings: int = 0  # since the last `take_halvings`
+    fullest: int = 0  # most atoms in a micro-batch of the last split
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class MicroBatches:
             together=config.parallel == "fsdp" and ranks.count > 1,
             as_held=on_gpu and not padded,
             padded=padded,
-            ahead=on_gpu,  # a processor's threads compute
+            ahead=on_gpu,  # on a CPU all threads compute
         )
 
     def halve(self, error: str) -> None:
@@ -90,7 +90,7 @@ class MicroBatches:
         and `BeginAgainError` if other ranks wait in the same pass.
         """
         reason = error.partition("\n")[0]
-        full = f"the learner's GPU is full with micro-batches of {self._limits}"
+        full = f"the learner's GPU ran out of memory with micro-batches of {self._limits}"
         if self.fullest == 1:
             raise torch.OutOfMemoryError(
                 f"{full}; set learner.gradient_checkpointing to on, or lower "
@@ -104,8 +104,8 @@ class MicroBatches:
         self.max_tokens = self.max_tokens and max(1, self.max_tokens // 2)
         self.halvings += 1
         log.warning(
-            "the GPU is full; micro-batches are of at most %s from now on, and the pass is made "
-            "again (%s)",
+            "the GPU ran out of memory; the pass is repeated, and micro-batches are limited to "
+            "%s from now on (%s)",
             self._limits,
             reason,
         )
@@ -136,7 +136,7 @@ class MicroBatches:
         """
         ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
         lengths_S = np.array([sample.length for sample in samples])
-        shared_S = np.zeros_like(lengths_S)  # with the prompt before it
+        shared_S = np.zeros_like(lengths_S)  # tokens shared with the previous prompt
         if not self.padded and (self.as_held or self.ranks.count > 1):
             in_a_row = [index for atom in ordered for index in atom]
             shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])

@@ -11,7 +11,7 @@ from unstable.learners.batch import FlatBatch, Floats, Role
 Position = tuple[Role, tuple[int, ...]]
 """An env, a seat and the ids of a prompt."""
 ROUNDING = 1e-6
-"""Rewards that differ by less are alike: sums and means of them are rounded."""
+"""Rewards that differ by less count as equal, because sums and means are rounded."""
 
 
 class Pair(NamedTuple):

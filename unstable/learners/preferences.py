@@ -24,11 +24,11 @@ from unstable.learners.pairs import group_pairs, position_pairs, positions
 class PairTokens:
     """Figures of the pair [N] that each of a micro-batch's tokens belongs to."""
 
-    margins_N: Tensor  # log-ratio of the chosen answer minus that of the rejected one
-    longer_N: Tensor  # tokens that the chosen answer has more
-    chosen_N: Tensor  # log-probability of the chosen answer, and of the rejected one
+    margins_N: Tensor  # log-ratio of the chosen answer minus the rejected one's
+    longer_N: Tensor  # length of the chosen answer minus the rejected one's
+    chosen_N: Tensor  # log-probability of the chosen answer
     rejected_N: Tensor
-    nll_N: Tensor  # mean -log-probability a token of the chosen answer
+    nll_N: Tensor  # negative log-likelihood per token of the chosen answer
 
 
 def pair_tokens(tokens: Tokens, *, reference: bool, token_means: bool) -> PairTokens:
@@ -76,12 +76,12 @@ class Pairwise(Preferences):
     """Learns from pairs, each of which an optimizer step and a micro-batch hold whole."""
 
     uses_old_logprobs = False
-    token_means = False  # whether margins are of answers' means a token, not of their sums
+    token_means = False  # True: margins of means per token, not of sums
     config: PairsConfig
 
     def __init__(self, config: PairsConfig) -> None:
         super().__init__(config)
-        self.pairs = self.compared = self.pairless = 0  # found in groups or positions, some in vain
+        self.pairs = self.compared = self.pairless = 0  # counts of the last batch
 
     def losses(self, pairs: PairTokens) -> Tensor:
         """The loss [N] of the pair of each token, without the SFT term."""
@@ -109,7 +109,7 @@ class Pairwise(Preferences):
     def examples(self, batch: FlatBatch, advantages_S: Floats) -> Examples:
         """The pairs, as two answers each: the chosen one, whose advantage is 1, and the other."""
         find = group_pairs if self.config.pairs == "group" else position_pairs
-        # Where two are compared their advantages differ as their rewards do.
+        # Within a comparison set advantages differ as rewards do.
         found = find(batch, advantages_S, self.config.margin)
         pairs = list(chain.from_iterable(found))
         self.pairs = len(pairs)

@@ -37,18 +37,18 @@ class PreparedBatch:
     coefficients: Coefficients
     layout: Layout  # of the columns [N]
     atoms: Sequence[Ints]  # examples that an optimizer step keeps together; empty: no step
-    rewards_S: Floats  # of the batch's turns, shaped
+    rewards_S: Floats  # shaped rewards of the batch's turns
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
     behavior_logprobs_N: Tensor | None = None  # None: the policy's own
-    old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
-    first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
+    old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
+    first_logprobs_N: Tensor | None = None  # before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
     aims: Mapping[str, DivergenceTarget] = field(
         default_factory=dict
-    )  # what exact divergences are from
-    targets_S: Tensor | None = None  # of the critic; None without one
+    )  # targets of exact divergences
+    targets_S: Tensor | None = None  # of the critic; None: no critic
 
     def samples(self, chosen: Sequence[int] | Ints) -> list[TokenSample]:
         """Return the chosen examples' tokens."""
@@ -108,10 +108,10 @@ class Pass(NamedTuple):
     """A micro-batch with N scored tokens; tensors lie on the policy's device."""
 
     chosen: Ints  # indices of its examples in the batch
-    counts: bool  # False for a repeat of no weight
+    counts: bool  # False: a repeat with weight 0
     inputs: Inputs
-    rows_N: Tensor  # of its tokens in the batch's columns
-    places_N: Tensor  # and in the step's
+    rows_N: Tensor  # rows of its tokens in the batch's columns
+    places_N: Tensor  # rows of its tokens in the step's columns
     normalizers_N: Tensor
     sequences_N: Tensor  # index of each token's trajectory, from 0
 

@@ -44,7 +44,7 @@ class Ranks:
         """The rank of each item of a row, so that a rank has a stretch of it and costs are even."""
         ends = itertools.accumulate(costs)
         total = sum(costs)
-        # By where an item's middle lies: no rank is more than one item from its even share.
+        # By each item's midpoint: every rank is within one item of an even share.
         return [
             self.count * (2 * end - cost) // (2 * total)
             for end, cost in zip(ends, costs, strict=True)
@@ -56,7 +56,7 @@ ALONE = Ranks()
 
 def listen(host: str) -> dist.TCPStore:
     """Open the ranks' meeting point on a free port of this address alone; rank 0 holds it."""
-    place = socket.create_server((host, 0))  # the store itself would listen on every interface
+    place = socket.create_server((host, 0))  # TCPStore itself would listen on all interfaces
     port = place.getsockname()[1]
     return dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=place.detach()
@@ -88,7 +88,7 @@ def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
         for parameter in trained.parameters:
             parameter.data = parameter.data.to(device)
         options["ignored_params"] = set(trained.parameters)
-    # Embeddings and output layer, which may be one tensor, are the root's.
+    # The root shards embeddings and output layer, which may be one tensor.
     spread = [fully_shard(module, **options) for module in (*policy.layers, policy)]
     if isinstance(trained, TrainedWhole):
         for module in spread:

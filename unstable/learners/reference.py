@@ -24,7 +24,7 @@ class PolicyReading(NamedTuple):
 
     logprobs: list[Tensor]  # [T]
     states: list[Tensor] | None  # [T, D], for an exact divergence
-    head: Head | None = None  # its own, where heads are trained
+    head: Head | None = None  # a copy of its head, if heads are trained
 
 
 class OtherPolicy(TrainedCopy):

@@ -11,7 +11,7 @@ from unstable.learners.model.policy import Inputs, Policy, Scores
 from unstable.types import TokenSample
 
 _Wanted = tuple[Sequence[int], Callable[[Scores], Tensor]]
-"""How many figures each sample has, and how to read them."""
+"""Number of values per sample, and how to read them from the scores."""
 
 
 class Scorer:

@@ -22,7 +22,7 @@ class Distill(Algorithm):
     def __init__(self, config: DistillConfig) -> None:
         super().__init__(config)
         self.by_expert = not config.uses_teacher
-        self.uses_old_logprobs = config.uses_teacher  # which its later steps are weighed by
+        self.uses_old_logprobs = config.uses_teacher  # later steps use ratios to it
         self.entropy: float | None = None
 
     @property

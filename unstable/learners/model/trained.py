@@ -77,7 +77,7 @@ class TrainedLora(Trained):
         """Nothing: `lora.rounded` asks for itself."""
 
     def export(self, name: str) -> Adapter:
-        # With this option PEFT does not ask a hub whether the vocabulary was changed.
+        # False keeps PEFT from asking the hub whether the vocabulary was changed.
         state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
         tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
         config = self._model.peft_config["default"].to_dict()
@@ -93,8 +93,8 @@ class TrainedLora(Trained):
 def exported(name: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Adapter:
     """Tensors on the processor under a name; raises `FloatingPointError` for what is not finite."""
     if wrong := _not_finite(tensors):
-        raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
-    metadata = None if config else {"format": "pt"}  # which transformers asks for
+        raise FloatingPointError(f"adapter {name!r} not exported: {wrong} is not finite")
+    metadata = None if config else {"format": "pt"}  # required by transformers
     return Adapter(name=name, weights=save(tensors, metadata=metadata), config=config)
 
 
@@ -106,13 +106,13 @@ def fitting_tensors(weights: Adapter, expected: Mapping[str, Sequence[int]]) -> 
         keys = sorted(expected.keys() | given.keys())
         wrong = next(key for key in keys if expected.get(key) != given.get(key))
         raise ConfigError(
-            f"adapter {weights.name!r} does not fit the model: {wrong} is "
+            f"adapter {weights.name!r} does not match the model: {wrong} is "
             f"{_shape(given.get(wrong))}, expected {_shape(expected.get(wrong))}; "
-            "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
+            "match model.name and model.adapter, or set model.init to fresh"
         )
     if spoilt := _not_finite(tensors):
         raise ConfigError(
-            f"adapter {weights.name!r}: {spoilt} is not finite; give an adapter that is whole, "
+            f"adapter {weights.name!r}: {spoilt} is not finite; use an intact adapter, "
             "or set model.init to fresh"
         )
     return tensors

@@ -29,11 +29,9 @@ class TrainedWhole(Trained):
         self._masters = [
             nn.Parameter(parameter.detach().float()) for parameter in self._computed_with
         ]
-        self._own: list[
-            ParameterShard
-        ] = []  # where ranks share the model out, in the memory of FSDP
+        self._own: list[ParameterShard] = []  # this rank's shards, in FSDP's memory
         self._spread: Sequence[FSDPModule] = ()
-        self._rounded_from: list[int] = []  # versions of the masters that copies are of
+        self._rounded_from: list[int] = []  # versions of the copied masters
         self.put(self._masters)
 
     @property
@@ -96,7 +94,7 @@ class TrainedWhole(Trained):
     def _exchange(self, parameters: Sequence[nn.Parameter]) -> None:
         """Values that FSDP computes with go into these parameters, and theirs come there."""
         for module in self._spread:
-            module.reshard()  # what is whole just now is of other values
+            module.reshard()  # gathered weights are outdated
         for own, other in zip(self._own, parameters, strict=True):
             if own is not other:
                 values = own.clone()
@@ -139,7 +137,7 @@ def _rounded(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
 def _hand_over(computed: Tensor, master: nn.Parameter) -> None:
     """Add a gradient that has just come in to the master's."""
     gradient, computed.grad = computed.grad, None
-    if gradient is None:  # of a backward that has none for it
+    if gradient is None:  # unused in this backward
         return
     if isinstance(gradient, DTensor):
         gradient = gradient.to_local()
