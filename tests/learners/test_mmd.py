@@ -15,7 +15,7 @@ from unstable.config import parse
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.regularization import coefficients_at, regularized
 
-# Who passes (0) and bets (1) in turn; what the first seat wins, by a showdown or without one.
+# Actions: pass (0) or bet (1); value: chips of the first seat, and whether cards decide.
 LINES: dict[tuple[int, ...], tuple[int, bool]]
 LINES = {(0, 0): (1, True), (1, 0): (1, False), (1, 1): (2, True)}
 LINES |= {(0, 1, 0): (-1, False), (0, 1, 1): (2, True)}
@@ -39,7 +39,7 @@ class Table:
         self.games_N, self.seats_N, self.places_N, self.actions_N = torch.tensor(rows).T
         self.payoffs_G = torch.tensor(payoffs, dtype=torch.float64)
         self.outcomes_N = self.payoffs_G[self.games_N] * (1 - 2 * self.seats_N)
-        # By seat: which of its 64 pure strategies play along in which game.
+        # By seat: 1 if a pure strategy (of 64) is consistent with a game.
         self.plays_SPG = [self._plays(seat) for seat in (0, 1)]
 
     def _plays(self, seat):
@@ -113,9 +113,9 @@ def nash_convs(algorithm, seed, updates=900, rate=2.0):
 
 def test_nash_conv_by_hand():
     logits = torch.zeros(len(PLACES), 2, dtype=torch.float64)
-    assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # of uniform play
-    # The equilibrium in which the first seat never bets a jack, or bluffs, at first.
-    after: dict[tuple[int, ...], tuple[float, float, float]]  # by the card
+    assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # uniform play
+    # The equilibrium in which the first seat never bets its first action.
+    after: dict[tuple[int, ...], tuple[float, float, float]]  # bet probability by card
     after = {(1,): (0, 1 / 3, 1), (0,): (1 / 3, 0, 1), (0, 1): (0, 1 / 3, 1)}
     bets = {(card, line): bet for line, cards in after.items() for card, bet in enumerate(cards)}
 
@@ -126,13 +126,13 @@ def test_nash_conv_by_hand():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_entropy_and_a_moving_reference_end_at_an_equilibrium_and_stay_there(seed):
+def test_entropy_and_moving_reference_converge_to_equilibrium(seed):
     found = nash_convs(MIRROR, seed)
     assert found[-len(found) // 3 :].max() < 0.02
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_same_loss_without_them_circles(seed):
+def test_plain_policy_gradient_cycles(seed):
     found = nash_convs(PLAIN, seed)
     assert found[-len(found) // 3 :].max() > 0.3
     assert found.min() > 0.1

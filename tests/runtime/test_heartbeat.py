@@ -52,7 +52,7 @@ async def dead() -> None:
         (dead, True, False),
     ],
 )
-async def test_a_process_is_ended_without_a_sign_of_life(
+async def test_process_without_progress_is_killed(
     stats: Callable[[], Awaitable[dict[str, float] | None]],
     waited_for: bool,
     is_ended: bool,
@@ -63,7 +63,7 @@ async def test_a_process_is_ended_without_a_sign_of_life(
     assert (line in caplog.messages) == is_ended
 
 
-async def test_one_that_gets_on_is_left_alone_however_long_it_takes() -> None:
+async def test_process_with_progress_is_not_killed() -> None:
     turns = count()
 
     async def stats() -> dict[str, float]:

@@ -16,7 +16,7 @@ from unstable.types.processes import started
 pytestmark = pytest.mark.slow
 
 
-async def test_a_batch_is_trained_whole_whose_actor_was_killed(begin: Begin) -> None:
+async def test_batch_of_a_killed_actor_is_trained_completely(begin: Begin) -> None:
     """After its games had been admitted, and before the batch was drawn."""
     context = begin(
         num_actors=0,

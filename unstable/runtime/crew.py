@@ -109,7 +109,7 @@ class Crew:
         place, actor.place = actor.place, None
         if place is not None:
             self._forget([place])
-            self.say(f"{actor.name} lost its place on node {place.node.name}; its games are reassigned")
+            self.say(f"{actor.name} lost its place on {place.node.name}; its games are reassigned")
             self.begin(self._fill())
 
     def _forget(self, places: Sequence[NodePlace]) -> None:

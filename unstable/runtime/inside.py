@@ -55,7 +55,7 @@ class ActorProcess:
         LoopWatch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
         own = ProcessId.own()
-        log.info("process %d on %s is ready to play", own.pid, own.host)
+        log.info("process %d on %s ready", own.pid, own.host)
         return own
 
     def _blocked(self, env: str) -> None:

@@ -269,11 +269,11 @@ def differences(node: ClusterNode, driver: NodeContents) -> Iterator[str]:
     for name in COMPARED:
         if here.get(name) != there.get(name):
             yield (
-                f"node {node.name}: {name} {there.get(name, 'missing')}, but the driver has "
+                f"node {node.name}: {name} {there.get(name, 'missing')}, the driver has "
                 f"{here.get(name, 'none')}; install the same version there"
             )
     if node.found.python != driver.python:
-        yield f"node {node.name}: Python {node.found.python} is not the driver's; install {driver.python}"
+        yield f"node {node.name}: needs Python {driver.python}, has {node.found.python}; install it"
     if node.found.source != driver.source:
         yield (
             f"node {node.name}: unstable {node.found.source[:8]} differs from the driver's "

@@ -57,7 +57,7 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     field = f"learner.algorithm.{'target' if config.name in known else 'name'}"
     target: Any = load_target(config.target, field)
     if not isinstance(target, type):
-        raise ConfigError(f"{field} = {config.target!r} : not a class; name a class")
+        raise ConfigError(f"{field} = {config.target!r}: not a class; name a class")
     lacking = [name for name in ("advantages", "loss") if not callable(getattr(target, name, None))]
     if lacking:
         raise ConfigError(
