@@ -36,7 +36,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A micro-batch's share of the step's loss, and what the loss weighed each token by."""
+    """A micro-batch's share of the step's loss, with the ratio of each token."""
 
     value: Tensor
     ratios_N: Tensor  # before clipping
@@ -59,7 +59,7 @@ class Algorithm:
         self.config = config
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
-        """One advantage per sample, of rewards that bounds and KL have shaped."""
+        """Compute one advantage per sample, from rewards after clipping and KL."""
         raise NotImplementedError
 
     def loss(self, tokens: Tokens) -> Loss:
@@ -67,7 +67,7 @@ class Algorithm:
         raise NotImplementedError
 
     def trained(self, batch: FlatBatch, advantages_S: Floats) -> Mask:
-        """The samples that optimizer steps are made out of; by default all."""
+        """Return which samples optimizer steps use; by default all."""
         return np.ones(len(batch.samples), dtype=bool)
 
     def weights(self, batch: FlatBatch) -> Floats:
@@ -88,7 +88,7 @@ class Algorithm:
         return Examples.turns(batch, advantages_S, weights_S, chosen)
 
     def refer(self, log_ratios_P: Floats) -> None:
-        """Take in how much likelier each answer that is trained on is than to the reference.
+        """Receive the log-ratio of each trained answer, policy over reference.
 
         In nats, before the first step; by the old policy (see `old_logprobs`).
         """

@@ -167,7 +167,7 @@ class Examples:
         sequences_S: Sequence[int],
         advantages_S: Sequence[float],
     ) -> Self:
-        """Take answers that an algorithm has put together; all of them are trained on in full."""
+        """Wrap answers that an algorithm has made; all are trained on with weight 1."""
         count = len(samples)
         return cls(
             samples=samples,

@@ -171,7 +171,7 @@ def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
 def sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool = False) -> Tensor:
     """For each token [N] the sum, or mean, of the values of its sequence; these count from 0.
 
-    There are N at most: nobody waits to learn how many.
+    The sums have N rows, because counting the sequences would sync the GPU.
     """
     none_N = torch.zeros_like(values_N)
     sums_N = none_N.index_add(0, sequences_N, values_N)

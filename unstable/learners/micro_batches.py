@@ -26,14 +26,14 @@ _PADDING = 256
 
 
 class BeginAgainError(torch.OutOfMemoryError):
-    """A rank of a sharded model has no memory for a pass in which the others wait for it.
+    """Out of memory on one rank of a sharded model, while the others wait in the same pass.
 
-    All of them can begin again with half of the micro-batches.
+    All ranks must restart, with smaller micro-batches.
     """
 
 
 class MicroBatch(NamedTuple):
-    """Indices of samples that go through together; `counts` is false for a repeat of no weight."""
+    """Indices of the samples of a pass; `counts` is false for a repeat with weight 0."""
 
     indices: list[int]
     counts: bool
@@ -127,12 +127,11 @@ class MicroBatches:
     def __call__(
         self, samples: Sequence[TokenSample], atoms: Sequence[int] | None = None
     ) -> list[MicroBatch]:
-        """This rank's micro-batches of the samples, as many as any other rank has.
+        """Return this rank's micro-batches of the samples; all ranks have equally many.
 
-        Samples that share most of their prompts go together, where they are padded those of like
-        lengths. Those of one atom stay together, at the price of a larger micro-batch where an atom
-        alone is too large. A rank with fewer micro-batches repeats one without weight while it
-        would have to wait anyway, since the collectives of a sharded model need all ranks.
+        Samples that share most of their prompts go together; padded samples, by similar lengths.
+        An atom is never split, even if it exceeds the limits alone. A rank with fewer micro-batches
+        repeats one with weight 0, since the collectives of a sharded model need all ranks.
         """
         ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
         lengths_S = np.array([sample.length for sample in samples])
@@ -165,9 +164,9 @@ class MicroBatches:
         return own + [MicroBatch(shortest, False)] * lacking
 
     def _ordered(self, samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
-        """Indices of each atom's samples, atoms in the order of their first prompts.
+        """Return the indices of each atom's samples, atoms sorted by their first prompts.
 
-        Where they are padded, of their longest samples.
+        Padded ones are sorted by the length of their longest sample.
         """
         members = _members(atoms)
         if self.padded:
@@ -175,7 +174,7 @@ class MicroBatches:
         return sorted(members, key=lambda atom: samples[atom[0]].prompt_ids)
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
-        """The atoms in micro-batches, each as full as it may be."""
+        """Fill micro-batches with the atoms, up to the limits."""
         most = math.inf if self.max_tokens is None else self.max_tokens
         size = math.inf if self.size is None else self.size
         batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW with a schedule and a clip, which refuses to step on what is not finite."""
+"""The optimizer: AdamW with a schedule and a clip, which skips steps that are not finite."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Stepped(NamedTuple):
-    """The result of a step: the policy's gradient norm before the clip, and why it was refused."""
+    """The result of a step: the policy's gradient norm before the clip, and why it was skipped."""
 
     loss: float
     grad_norm: float
@@ -29,8 +29,8 @@ class Stepped(NamedTuple):
 class PolicyOptimizer:
     """Steps the trained parameters; call `step` once their gradients are summed up.
 
-    `total_steps` is where the schedule ends, `steps` how many were made before. Short memories
-    (beta2 = 0.95, some 20 steps) suit runs of few steps whose gradients change as the opponents do.
+    The schedule ends at `total_steps`; `steps` were made before. A short memory (beta2 = 0.95,
+    some 20 steps) suits runs of few steps whose gradients change with the opponents.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class PolicyOptimizer:
         ]
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self.adamw.zero_grad()
 
     def step(self, loss: Tensor) -> Stepped:
         """Clip, step, clear the gradients.
 
-        Refuses the step and leaves weights unchanged if the loss, a norm or a resulting weight
+        Skips the step and leaves weights unchanged if the loss, a norm or a resulting weight
         is not finite.
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
@@ -157,9 +157,9 @@ class PolicyOptimizer:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
-    """Scale gradients down to a common norm of `limit` where it is larger; returns what it was.
+    """Scale gradients down to a norm of at most `limit`; returns the norm before.
 
-    Of parts it is the norm of all ranks' gradients together.
+    For shards it is the norm over all ranks.
     """
     if not are_parts(parameters):
         return nn.utils.clip_grad_norm_(parameters, limit)
@@ -171,7 +171,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
 
 
 def _refusal(loss: float, norms: list[float]) -> str | None:
-    """Why a step cannot be tried, if it cannot."""
+    """Return why a step must be skipped, if it must."""
     if not math.isfinite(loss):
         return f"the loss is {loss}"
     wrong = [norm for norm in norms if not math.isfinite(norm)]

@@ -1,4 +1,4 @@
-"""Preference learning: what its losses are made of, and what its algorithms have in common.
+"""Preference learning: quantities of its losses, and the base classes of its algorithms.
 
 A pair is two answers to the same prompt of which one earned more (`pairs`). An algorithm writes the
 loss of each pair (`Pairwise.losses`); the loss of an optimizer step is its mean over pairs.
@@ -34,7 +34,7 @@ class PairTokens:
 def pair_tokens(tokens: Tokens, *, reference: bool, token_means: bool) -> PairTokens:
     """Compute the margins of the tokens' pairs; chosen answers have positive `advantages_N`.
 
-    Margins have a reference or none, and are of sums over an answer or of its means a token.
+    Margins are with or without the reference, of sums over an answer or of means per token.
     """
     logprobs_N, pairs_N = tokens.logprobs_N, tokens.sequences_N
     chosen_N = (tokens.advantages_N > 0).to(logprobs_N.dtype)
@@ -58,7 +58,7 @@ def reference_ratios(tokens: Tokens) -> Tensor:
 
 
 class Preferences(Algorithm):
-    """Learns which answers are better; a batch in which none is makes no step and is counted."""
+    """Learns which answers are better; a batch without preferences makes no step and is counted."""
 
     updates_skipped = 0
 

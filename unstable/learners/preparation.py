@@ -29,7 +29,7 @@ from unstable.types import TokenSample
 class PreparedBatch:
     """Examples [S] with N scored tokens, in order, and all that optimizer steps keep constant.
 
-    Tensors lie on the policy's device.
+    Tensors are on the policy's device.
     """
 
     examples: Examples
@@ -105,7 +105,7 @@ def _weighted(values_N: Tensor, weights_N: Tensor) -> Tensor:
 
 
 class Pass(NamedTuple):
-    """A micro-batch with N scored tokens; tensors lie on the policy's device."""
+    """A micro-batch with N scored tokens; tensors are on the policy's device."""
 
     chosen: Ints  # indices of its examples in the batch
     counts: bool  # False: a repeat with weight 0
@@ -136,7 +136,7 @@ class Passes:
 
     @property
     def atoms(self) -> list[int] | None:
-        """The number of what a pass holds as a whole, by example; None: each is for itself."""
+        """The atom of each example, which a pass keeps whole; None: each example is one."""
         return self._sequences_C.tolist() if self._batch.algorithm.whole_in_pass else None
 
     def make(self, micro_batch: MicroBatch) -> Pass:
@@ -174,7 +174,7 @@ class Preparation:
     def __call__(
         self, flat: FlatBatch, algorithm: Algorithm, coefficients: Coefficients
     ) -> PreparedBatch:
-        """Prepare a batch; the algorithm's baselines and counters take it in."""
+        """Prepare a batch; updates the algorithm's baselines and counters."""
         config, old, reading = self._config.algorithm, None, None
         if self._reference is not None and config.kl_reward > 0:
             old = self._old_logprobs(algorithm, flat.token_samples, flat.behavior_logprobs)

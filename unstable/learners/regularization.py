@@ -1,4 +1,4 @@
-"""KL to a reference or a teacher, and entropy: what they count, in the loss and in the reward.
+"""KL to a reference or a teacher, and entropy: their terms in the loss and in the reward.
 
 With both, and a reference that moves, a policy gradient is magnetic mirror descent: Sokota et al.,
 https://arxiv.org/abs/2206.05825.

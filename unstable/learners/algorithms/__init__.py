@@ -1,4 +1,4 @@
-"""The algorithms, a file each: the advantages of samples and the loss of their tokens.
+"""The algorithms, one file per algorithm: advantages of samples and the loss of their tokens.
 
 A batch's columns come in, advantages and losses go out. Forward passes, files and games never
 enter.
@@ -46,10 +46,10 @@ def named_algorithm(name: str) -> type[Algorithm]:
 
 
 def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
-    """The class that does what the config says, with this config.
+    """Return the class of the config's algorithm.
 
-    Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
-    the config does not have.
+    Raises `ConfigError` for a user's class that does not exist or that extends an algorithm whose
+    settings the config does not have.
     """
     if config.target is None:
         return named_algorithm(config.name)

@@ -50,7 +50,7 @@ def attend(
 
 
 def _window(*, local_size: int | None = None, **_: object) -> int | None:
-    """In place of the mask that transformers makes for layers of a kind: their window, if any.
+    """Replace transformers' mask for a kind of layers by their window, if any.
 
     A query attends to itself and to the `local_size` - 1 keys before it.
     """
@@ -115,7 +115,7 @@ def _attend_plainly(
 
 
 def _keys(heads_TGD: Tensor, segments: Segments) -> Tensor:
-    """The rows [K, G, D] of the segments' keys; where nothing is shared, those of T themselves."""
+    """The rows [K, G, D] of the segments' keys; without sharing, the T rows themselves."""
     return gathered(heads_TGD, segments.keys_K) if segments.shared else heads_TGD
 
 

@@ -56,7 +56,7 @@ class Head:
         )
 
     def logprobs(self, states_ND: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Log-softmax [N, V] of logits over temperatures, and what a cap multiplies slopes by.
+        """Log-softmax [N, V] of logits over temperatures, and the derivatives of a soft cap.
 
         In fp32, or in float64 where the states are.
         """

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens over a large vocabulary, without ever holding all logits."""
+"""Log-probabilities of chosen tokens over a large vocabulary, without storing all logits."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def selected_logprobs(
     entropy: bool = False,
     aims: Mapping[str, DivergenceTarget] | None = None,
 ) -> Selected:
-    """Logprobs of the targets, entropies, and divergences from where the aims' states lead.
+    """Compute logprobs of the targets, entropies, and divergences from the aims.
 
     The head's logits are divided by the temperature; the softmax is taken in fp32, or in float64
     where the inputs are. `hidden_ND` gets a gradient, and so do the head's weight and bias where
@@ -177,10 +177,10 @@ class _Chunk:
         self._bends_NV: Tensor | None = None  # derivatives of the soft cap
 
     def score(self, take: _Take | None = None, *, entropy: bool = False) -> tuple[Tensor, ...]:
-        """Logprobs, entropies and divergences; `take` is given the slopes of each.
+        """Logprobs, entropies and divergences; `take` receives the slopes of each.
 
-        Of entropies with `entropy` alone. d logprob / d logit_j = [j = target] - p_j; d entropy =
-        -p_j (log p_j + entropy). What is given is written over afterwards.
+        Slopes of entropies only with `entropy`. d logprob / d logit_j = [j = target] - p_j;
+        d entropy = -p_j (log p_j + entropy). They are overwritten afterwards.
         """
         logprobs_NV, self._bends_NV = self._head.logprobs(self.hidden_ND, self._temperatures_N)
         p_NV = logprobs_NV.exp()
@@ -226,7 +226,7 @@ class _Chunk:
         return self._bent(totals[0]) / self._head.divisors(self._temperatures_N)
 
     def _bent(self, slopes_NV: Tensor) -> Tensor:
-        """Slopes by what goes into the soft cap, of those by what comes out of it."""
+        """Convert slopes by the soft cap's output to slopes by its input."""
         return slopes_NV if self._bends_NV is None else slopes_NV * self._bends_NV
 
 
@@ -236,7 +236,7 @@ def _divergence(
     """Divergences [N] of p from an aim's q, whose logarithms are `other_NV`, and their slopes.
 
     Slopes [N, V] are by the logits: p (log p/q - KL) of the reverse KL, p - q of the forward one,
-    and (1 - beta) p (log p/m - KL(p || m)) of the third. `other_NV` is written over.
+    and (1 - beta) p (log p/m - KL(p || m)) of the third. `other_NV` is overwritten.
     """
     if aim.divergence == "forward":
         q_NV = other_NV.exp()

@@ -1,4 +1,4 @@
-"""Packing: samples to one run of tokens without padding, in which a shared prefix stands once.
+"""Packing: samples to one run of tokens without padding, that stores a shared prefix once.
 
 The samples' inputs form a tree. A segment is a run of tokens that a set of samples has in common; a
 token attends to the segments that its samples begin with and, causally, to its own. The prompts of
@@ -36,7 +36,7 @@ _ROWS = 16384
 
 
 class Shape(NamedTuple):
-    """Segments of equal lengths, which stand together in a pack and are attended to at once."""
+    """Segments of equal lengths, which are adjacent in a pack and use one attention call."""
 
     num_segments: int
     num_queries: int  # per segment
@@ -148,10 +148,10 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
-    """The samples as one pack, on the CPU; a prefix stands once.
+    """Pack the samples on the CPU; a shared prefix is stored once.
 
-    The samples then share `min_shared` tokens more than with others, or some more, far from the
-    beginning. Samples with equal inputs always share them.
+    A segment has at least `min_shared` tokens in common, and more if it is far from the beginning.
+    Samples with equal inputs always share them.
     """
     assert all(sample.prompt_ids for sample in samples)
     # The last token predicts no scored token, so it is not an input.
@@ -210,7 +210,7 @@ def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
 
 
 class _PrefixTree:
-    """Sequences merged where they begin alike, laid out segment after segment."""
+    """Sequences with merged prefixes, laid out segment after segment."""
 
     def __init__(self, inputs: list[list[int]], min_shared: int) -> None:
         order = sorted(range(len(inputs)), key=inputs.__getitem__)
@@ -322,9 +322,9 @@ def shared_lengths(prompts: Sequence[list[int]]) -> Ints:
 
 
 def held_tokens(lengths: Ints, shared: Ints) -> Ints:
-    """Tokens that samples add to a pack, given how many they share with one that is in it.
+    """Tokens that samples add to a pack, given how many they share with a sample in it.
 
-    At most, and with what copies of the shared ones' keys take.
+    An upper bound, including the memory of copied keys.
     """
     merged = np.maximum(0, shared + 1 - MIN_SHARED - shared // KEYS_PER_TOKEN)
     return lengths - merged + -(-shared // COPIES_PER_TOKEN)

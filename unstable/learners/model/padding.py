@@ -1,7 +1,7 @@
 """Padding: samples as rows of equal length, for models whose attention is not our own.
 
-The model's own forward, with its own masks, sees each row as if it were alone: what is padded
-stands behind a row's tokens, which attend to nothing after them.
+The model's own forward, with its own masks, scores each row independently: padding
+follows a row's tokens, which attend to nothing after them.
 """
 
 from collections.abc import Sequence

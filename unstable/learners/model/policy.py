@@ -1,4 +1,4 @@
-"""The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
+"""The trained model as one module, so that FSDP2 can wrap it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -49,9 +49,9 @@ class Scores(NamedTuple):
 class Policy(nn.Module):
     """A causal language model, part `trained`, that scores samples.
 
-    One that is loaded with `attention.ATTENTION` takes packs; any other computes by its own
-    forward, and takes padded rows. What is trained is its LoRA, or all of it, computed with in
-    `dtype`, where it has none. Inner modules are never called from outside. Raises `ConfigError`
+    A model that is loaded with `attention.ATTENTION` takes packs; any other takes padded rows and
+    uses its own forward. Its LoRA is trained or, without one, all weights, which compute in
+    `dtype`. Inner modules are never called from outside. Raises `ConfigError`
     for a model that would be scored wrongly.
     """
 
@@ -150,7 +150,7 @@ class Policy(nn.Module):
         """Score the samples' tokens, wherever the inputs lie.
 
         With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
-        from which the divergences are.
+        the targets of divergences.
         """
         self.trained.refresh()
         inputs = inputs.to(self.device)
