@@ -27,7 +27,7 @@ ROWS = st.lists(
 
 
 def batch_of(rows):
-    """The rows' samples as a batch, in which those of one game and role are a trajectory."""
+    """Make a batch of the rows, in which a game and role form a trajectory."""
     roles = sorted({role for _, role, _ in rows})
     trajectories: dict[Any, list[Made]] = {}
     for reward, role, game in rows:
@@ -45,9 +45,9 @@ def baseline_advantages(baseline, rows):
 
 
 def shuffled(batch, random):
-    """The batch with its groups, their trajectories and the samples of these in another order.
+    """Shuffle a batch's groups, trajectories and samples.
 
-    Also the place in the batch of each of its samples.
+    Also returns each sample's index in the original batch.
     """
 
     def mixed(values):

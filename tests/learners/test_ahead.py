@@ -1,4 +1,4 @@
-"""Packs that are made ahead of time: the same gradients, to the bit, and nothing left behind."""
+"""Packs that are made ahead of time: identical gradients, and no thread left over."""
 
 import threading
 

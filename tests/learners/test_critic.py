@@ -1,4 +1,4 @@
-"""PPO, A2C and VRPO: advantages along a seat's turns, the critic's own training; that all learn."""
+"""PPO, A2C and VRPO: advantages along a seat's turns, training of the critic, learning."""
 
 import weakref
 from typing import Any

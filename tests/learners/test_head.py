@@ -1,4 +1,4 @@
-"""Heads with a bias, a scale and a soft cap: figures and gradients are those of plain formulas."""
+"""Heads with a bias, a scale and a soft cap: figures and gradients equal plain formulas."""
 
 import itertools
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ from unstable.types import Reward, Segment
 
 
 def plain(**changes):
-    """REINFORCE, its advantages not normalized."""
+    """Config of REINFORCE without normalized advantages."""
     return {"name": "reinforce", "normalize": "none"} | changes
 
 

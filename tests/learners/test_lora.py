@@ -1,4 +1,4 @@
-"""A layer and its LoRA in one step: the derivatives, and what is kept for them."""
+"""A layer and its LoRA in one autograd step: derivatives and saved tensors."""
 
 import weakref
 
@@ -121,7 +121,7 @@ def test_rounded_copy_is_freed_with_its_master():
 
 
 def test_gradients_of_a_step_are_summed_in_fp32():
-    """Over many passes, in bfloat16: as sums of each pass's gradient in fp32, not in bfloat16."""
+    """Many bfloat16 passes: their gradients are summed in fp32, not in bfloat16."""
     passes = [parts(torch.bfloat16)[0] * (1 + number / 64) for number in range(64)]
     _, weight, bias_F, a, b = parts(torch.bfloat16)
     masters = [tensor.float().requires_grad_() for tensor in (a, b)]

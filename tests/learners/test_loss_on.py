@@ -1,4 +1,4 @@
-"""Loss of a batch without an update: it equals the step's loss and leaves no trace."""
+"""Loss of a batch without an update: it equals the step's loss and changes nothing."""
 
 from copy import deepcopy
 from typing import Any

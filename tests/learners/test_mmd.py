@@ -1,7 +1,7 @@
-"""Entropy and a KL to a reference that moves lead to an equilibrium; the policy gradient circles.
+"""Entropy and a KL to a moving reference converge to an equilibrium; the policy gradient cycles.
 
 A table of Kuhn poker, where the expected gradient is exact: every deal and every line of play is a
-trajectory, weighed by how likely it is. The losses are ours, on `Tokens` made from the table.
+trajectory, weighted by its probability. Losses are the learner's, on `Tokens` of the table.
 """
 
 import itertools
@@ -57,7 +57,7 @@ class Table:
         return plays
 
     def chances(self, logprobs_N, seats=(0, 1)):
-        """Probabilities [G] that the seats play along each game, without the chance of the deal."""
+        """Probabilities [G] of the seats' actions in each game, without the chance of the deal."""
         own_N = logprobs_N * torch.isin(self.seats_N, torch.tensor(seats))
         return torch.zeros_like(self.payoffs_G).index_add(0, self.games_N, own_N).exp()
 
@@ -71,7 +71,7 @@ class Table:
         return sum(float(gain.max()) for gain in gains) / len(DEALS)
 
     def tokens(self, logits, reference):
-        """Each turn as a token of its own, weighed by its game's chance."""
+        """Each turn as a token of its own, weighted by its game's probability."""
         logprobs, aims = logits.log_softmax(-1), reference.log_softmax(-1)
         logprobs_N = logprobs[self.places_N, self.actions_N]
         chances_G = self.chances(logprobs_N.detach()) / len(DEALS)
@@ -89,7 +89,7 @@ MIRROR |= {"decay": {"rule": "linear", "to": 0.05}}
 
 
 def nash_convs(algorithm, seed, updates=900, rate=2.0):
-    """Every 20 updates of a random start by the expected gradient of the algorithm's loss."""
+    """NashConv every 20 updates by the expected gradient, from a random start."""
     table = Table()
     config = parse({"learner": {"algorithm": algorithm}}).learner.algorithm
     loss = algorithm_class(config)(config).loss

@@ -32,7 +32,7 @@ def learner_of(model: ModelConfig, micro_batch_size: int = 8, **options):
 
 
 def run_out(learner, *, after_forwards=0, in_backward=False):
-    """Have a pass of more than `ROOMY` samples end as on a full GPU; returns what failed."""
+    """Make passes of more than `ROOMY` samples run out of memory; returns a list of failures."""
     failed: list[int] = []
     forwards = itertools.count(1)
     forward = learner.policy.forward
@@ -82,7 +82,7 @@ def test_gradient_is_unchanged_by_out_of_memory(model, gradients, algorithm, in_
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_gradients_of_a_failed_attempt_are_dropped(model, gradients, ahead):
-    """Memory runs out in the third micro-batch; the first two are in the gradients by then.
+    """Memory runs out in the third micro-batch; the gradients contain the first two.
 
     The fourth, made ahead of time, is dropped.
     """

@@ -1,4 +1,4 @@
-"""Losses of preferences: what TRL's own functions give on the same numbers, and their gradients."""
+"""Losses of preferences: values equal to TRL's on the same numbers, and their gradients."""
 
 import math
 from functools import partial
@@ -85,7 +85,7 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 
 
 def tokens(logprobs):
-    """Tokens of a step of this one micro-batch, in which pairs and answers count equally."""
+    """Make the tokens of a step with one micro-batch; pairs and answers count equally."""
     lengths = tensor([3, 3, 3, 4, 4, 4, 4])
     weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
     return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)

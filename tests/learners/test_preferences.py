@@ -1,4 +1,4 @@
-"""Preference learning: which pairs a batch has, what a step on them is, and what is learned."""
+"""Preference learning: the pairs of a batch, steps on them, and learning."""
 
 import math
 
@@ -161,7 +161,7 @@ def test_gradient_matches_finite_differences(model, monkeypatch, gradients, name
 
 
 def test_metrics_are_means_over_pairs(model):
-    """Not over tokens: the pair with long answers counts as much as the others."""
+    """Not over tokens: a pair with long answers counts as much as any other."""
     learner = make_learner(model, algorithm={"name": "dpo", "beta": 0.5})
     samples = [
         *game(0, 1.0, ((1,), (2,)), group_id=0),

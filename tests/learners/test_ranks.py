@@ -43,7 +43,7 @@ PARALLEL = ("ddp", "fsdp")
 
 
 class Pair:
-    """Two processes that have met, in which functions run side by side."""
+    """Two joined processes, which run functions concurrently."""
 
     def __init__(self):
         store = listen("127.0.0.1")
@@ -87,9 +87,9 @@ def pair():
 
 
 def samples_of(version, alike=False):
-    """Two seats' groups of trajectories of one to three turns that differ in all that matters.
+    """Two seats' groups of different trajectories of one to three turns.
 
-    `alike`: but for their prompts.
+    With `alike` their prompts are equal.
     """
     return [
         make_sample(
@@ -110,12 +110,12 @@ def samples_of(version, alike=False):
 
 
 def batch_of(version, alike=False):
-    """Them as a batch."""
+    """Make a batch of `samples_of`."""
     return make_batch(samples_of(version, alike), version)
 
 
 def updates(ranks, model, batches, folder=None, **options):
-    """Gradients of every step, weights and metrics after updates on the batches; perhaps files."""
+    """Return all steps' gradients, weights and metrics of updates; save to `folder`, if given."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         gradients = spy_on_gradients(monkeypatch)
         learner = make_learner(model, ranks=ranks, **options)
@@ -155,7 +155,7 @@ def forwards(ranks, model, batches, **options):
 
 
 def assert_both_as_one(pair, steps, model, batches, whole, metrics, **options):
-    """Two ranks have the gradients and the metrics of one, and the same weights."""
+    """Assert that two ranks have one rank's gradients and metrics, and equal weights."""
     for parallel in PARALLEL:
         given = {"micro_batch_size": 4, "parallel": parallel} | options
         both = pair.run(steps, model, batches, **given)
@@ -361,9 +361,9 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
 
 
 class MostBytes(TorchDispatchMode):
-    """The most memory of this process alone (mapped files are the cache's).
+    """The peak memory of this process, without mapped files.
 
-    It looks after every operation: a thread or another process misses the peak of a busy machine.
+    Measured after every operation, since a thread would miss the peak on a busy machine.
     """
 
     def __init__(self):
@@ -383,7 +383,7 @@ def own_bytes() -> int:
 
 
 def loading_bytes(ranks, small, model):
-    """By how much this process's own memory grew at most while it loaded its part of the model."""
+    """Measure the peak growth of this process's memory while it loads its shard of the model."""
     make_learner(small, ranks=ranks, parallel="fsdp")  # warms up the libraries' own memory
     with MostBytes() as seen:
         make_learner(model, ranks=ranks, parallel="fsdp")
@@ -391,7 +391,7 @@ def loading_bytes(ranks, small, model):
 
 
 def test_sharded_rank_never_holds_the_whole_base(pair, model, tmp_path):
-    """In another precision each rank has a copy of all, so that the measure is one."""
+    """With another precision each rank has a full copy, which shows that the measurement works."""
     large = tiny_model(hidden=1024, layers=8, heads=8)
     elements = sum(each.numel() for each in large.parameters())
     assert elements > 70_000_000

@@ -42,7 +42,7 @@ from unstable.learners.regularization import (
 
 
 def settings(**algorithm):
-    """An algorithm's section."""
+    """Return an algorithm's config section."""
     return parse({"learner": {"algorithm": {"name": "reinforce"} | algorithm}}).learner.algorithm
 
 
@@ -196,7 +196,7 @@ def test_exact_kl_metric_is_kl_of_the_distributions(model):
 
 @pytest.mark.parametrize(("name", "passes_on"), [("entropy", 1), ("kl_loss", -1)])
 def test_entropy_rises_and_kl_falls_without_rewards(model, name, passes_on):
-    """Without rewards: towards more entropy, or back to the reference."""
+    """Without rewards, entropy grows, or the policy returns to the reference."""
     algorithm = {"name": "reinforce", "normalize": "none", "kl_loss": 1e-9, "entropy": 1e-9}
     learner = make_learner(model, algorithm=algorithm | {name: 1.0}, learning_rate=2e-3)
     generator = torch.Generator().manual_seed(0)
@@ -245,7 +245,7 @@ def test_used_coefficients_are_reported(model):
 
 
 def rounds(turns):
-    """Turns of (game, seat, index), a trajectory's together."""
+    """Make a batch of turns (game, seat, index), grouped by trajectory."""
     samples = [
         make_sample([1], [2], game_id=game, seat=seat, turn=index, group_id=9 * game + seat)
         for game, seat, index in turns

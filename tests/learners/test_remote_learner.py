@@ -81,7 +81,7 @@ class Crowded(Algorithm):
 
 
 def troubled(model: ModelConfig, trouble: str, version: int) -> RunConfig:
-    """Two ranks of an algorithm with that trouble."""
+    """Config of two ranks of an algorithm with this trouble."""
     args = {"trouble": trouble, "version": version}
     algorithm = {"name": f"{__name__}:Troubled", "args": args}
     return config_of(model, learner={"num": RANKS, "algorithm": algorithm})
@@ -93,7 +93,7 @@ def rank_processes() -> list[psutil.Process]:
 
 
 def reachable_from_elsewhere() -> list[str]:
-    """Addresses that this process and its children listen at, but for loopback ones."""
+    """Return non-loopback addresses that this process and its children listen at."""
     family = {process.pid for process in psutil.Process().children(recursive=True)}
     listening = [
         each.laddr.ip

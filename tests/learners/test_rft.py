@@ -1,4 +1,4 @@
-"""RFT imitates won turns, each once, and leaves out a batch that nobody won."""
+"""RFT imitates won turns, each once, and skips a batch that nobody won."""
 
 import math
 
@@ -45,7 +45,7 @@ def make_games(version=0, won=1.0):
 
 
 def only(batch, kept):
-    """The batch of the samples at the places `kept`, in the trajectories that they are of."""
+    """Return the batch with only the samples at the indices `kept`."""
     wanted = {id(batch.samples[place]) for place in kept}
     trajectories = [
         replace(trajectory, samples=samples)

@@ -238,7 +238,7 @@ def test_kl_old_is_the_mean_kl_per_turn(model):
 
 @pytest.mark.parametrize("old", ["learner", "engine"])
 def test_staleness_does_not_count_toward_max_kl(model, old):
-    """Samples of a policy that is far away, and steps that hardly move the one that is trained."""
+    """Samples of a very different policy, and steps that hardly change the trained one."""
     options = {"epochs": 2, "steps_per_batch": 2, "micro_batch_size": 4, "learning_rate": 1e-7}
     algorithm = NO_CRITIC | {"old_logprobs": old}
     learner = make_learner(model, algorithm=algorithm, max_kl=1e-3, **options)
@@ -421,7 +421,7 @@ def test_documented_configs_load(tmp_path):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_accepts_its_options(model, teacher, name):
-    """All at once, and the update is one of finite numbers."""
+    """All at once; the loss is finite."""
     algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
     algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
     algorithm |= {"teacher": {"adapter": teacher}}

@@ -1,6 +1,6 @@
-"""Teachers: divergences against numbers of another implementation, gradients by enumeration.
+"""Teachers: divergences of another implementation, gradients by enumeration, imitation.
 
-And a policy that becomes what an adapter or an expert plays.
+The imitated teachers are an adapter and an expert.
 """
 
 import math
@@ -82,7 +82,7 @@ def test_divergences_equal_trl(chosen, values, slopes):
 
 
 def plain_divergence(own, other, divergence, beta):
-    """By torch's own KL of distributions, of logarithms [N, V]."""
+    """Compute divergences of log-probabilities [N, V] by torch's own KL."""
 
     def kl(first, second):
         return kl_div(second, first, reduction="none", log_target=True).sum(-1)

@@ -73,7 +73,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages com
 
 
 def with_moves(turn):
-    """The turn, a model's with its answer as the one legal move."""
+    """Return the turn; a model's turn gets its answer as the only legal move."""
     if turn.answer.sampled is None:
         return turn
     moves = (Move(turn.answer.sampled.token_ids),)

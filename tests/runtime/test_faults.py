@@ -58,7 +58,7 @@ def stop_actor(process: "subprocess.Popen[str]", log: Path) -> None:
 def test_run_survives_actor_and_wandb_and_resumes_after_learner(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The actor stops, the learner is killed; in the resumed run W&B's process, then it stops."""
+    """Suspend the actor, kill the learner, resume, kill W&B's process, suspend the learner."""
     process = start(project, *LONG, *STALL)
     stop_actor(process, project / "run/logs/loop.log")
     goes_on(project, process, updates=2)

@@ -42,7 +42,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head, to which a test may add a node that is gone at its end.
+    """A cluster's head, to which a test may add a node.
 
     Ray reads its mode of authentication once in a process, so it is reset before and after.
     """

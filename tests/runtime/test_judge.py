@@ -49,7 +49,7 @@ async def slow(result: GameResult, seat: int) -> float:
 async def judged(
     terms: list[RewardConfig], count: int = 5, judges: Mapping[str, JudgeConfig] | None = None
 ) -> dict[int, Any]:
-    """By game the rewards of its trained seat, or the error that it failed with."""
+    """Return, by game, the rewards of its trained seat or its error."""
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         for game_id in range(count):

@@ -25,7 +25,7 @@ UPDATES = 3
 
 
 class Mortal:
-    """A rank of this process; it dies in, or after, the calls whose numbers are `deaths`."""
+    """A rank in this process, which dies in or after the calls with the numbers in `deaths`."""
 
     deaths: set[int] = set()
     asked: list[str] = []

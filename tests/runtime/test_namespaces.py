@@ -57,7 +57,7 @@ def net() -> Iterator[Network]:
 
 
 def cluster(net: Network, nodes: int, head_cpus: int = 4) -> list[Host]:
-    """Machines with Ray; a head without processors plays nothing, and its driver is alone."""
+    """Start machines with Ray; a head without CPUs hosts only the driver."""
     head, *others = hosts = [net.host() for _ in range(nodes)]
     head.join(None, f"--num-cpus={head_cpus}")
     until(lambda: "Ray runtime started" in said(head, "ray.txt"), "the head")

@@ -24,7 +24,7 @@ from unstable.types.processes import Waits
 
 
 class Nodes:
-    """A crew of two nodes, one of which may go."""
+    """A crew of two nodes, one of which may leave."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.waits, self.said = Waits(), list[str]()
@@ -69,14 +69,14 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def begin(nodes: Nodes) -> None:
-    """Give them the version that games name."""
+    """Publish the version that games name."""
     version = PlayerId.policy(0)
     adapter = random_adapter(tiny_model(), version.name, seed=0)
     await asyncio.gather(*(actor.publish(version, adapter) for actor in nodes.actors))
 
 
 async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list[list[Any]]:
-    """Three rounds of both actors; node b goes in one of them, after three games, and is back."""
+    """Play three rounds on both actors; node b leaves after three games of one, and returns."""
     calls: list[list[Any]] = []
     await begin(nodes)
     for number in range(3):
@@ -162,7 +162,7 @@ async def test_another_actor_plays_a_lost_actors_games(tiny_folder: Path, tmp_pa
 
 
 async def test_returning_actor_gets_all_versions(tiny_folder: Path, tmp_path: Path) -> None:
-    """The newest from memory; those before it from the driver's files, sent to where it is."""
+    """The newest comes from memory, earlier ones from the driver's checkpoints."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     nodes = Nodes(config, folder)
     await nodes.start()

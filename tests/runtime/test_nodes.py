@@ -223,7 +223,7 @@ def test_imported_user_modules_are_sent(here: Path) -> None:
 
 
 class FakeGroups:
-    """Ray's placement groups, noted."""
+    """Stand-in for Ray's placement groups, which records them."""
 
     def __init__(self) -> None:
         self.made: list[tuple[dict[str, float], str]] = []

@@ -1,4 +1,4 @@
-"""A failure while a run starts closes all that has started by then."""
+"""A failure during the start of a run closes everything that has started."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -26,7 +26,7 @@ from unstable.types import Adapter, TokenSample
 
 
 class Started:
-    """A process that notes what is done with it; the one with number `fails` does not start."""
+    """A process that records its end; the one with number `fails` does not start."""
 
     made: list["Started"] = []
     fails: int | None = None
@@ -58,7 +58,7 @@ class Started:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
-    """The processes that are made, without Ray."""
+    """Record the processes that are made, without Ray."""
 
     @contextmanager
     def no_cluster(_: int):
@@ -126,7 +126,7 @@ async def test_failed_start_closes_engine(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_probe_detects_an_engine_that_serves_the_base(tiny_folder: Path) -> None:
-    """Each actor is judged alone: over all of them, one would be lost in the mean."""
+    """Each actor is checked separately: a mean over all would hide one."""
     config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)

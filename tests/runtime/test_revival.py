@@ -26,7 +26,7 @@ from unstable.types import Adapter, GameResult, PlayedGame, PlayerId, SeatSpec
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
 ) -> tuple[list[list[PlayedGame]], list[str]]:
-    """Play three rounds on one actor; return its games and the lines for a person."""
+    """Play three rounds on one actor; return its games and the notices for the user."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     said: list[str] = []
@@ -49,7 +49,7 @@ async def played(
 async def test_actor_death_changes_no_game_of_a_synchronous_run(
     dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its first game, in the midst of a call, or after the last game of one."""
+    """Deaths before the first game, during a call, or after a call's last game."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     whole, nothing = await played(config, folder, monkeypatch)
     calls, said = await played(config, folder, monkeypatch, *dies_after)
@@ -106,7 +106,7 @@ async def test_dealt_games_survive_actor_death_and_play_once(
 
 
 class Traced(Adapter):
-    """An adapter that is seen to be gone."""
+    """An adapter that supports weak references."""
 
 
 def version_of(number: int) -> tuple[PlayerId, Adapter]:

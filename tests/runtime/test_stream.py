@@ -1,4 +1,4 @@
-"""Calls of `play` go to a process together, and their results come back in lists, in order."""
+"""Calls of `play` are sent to a process in batches; results return in lists, in order."""
 
 import asyncio
 import pickle
@@ -23,7 +23,7 @@ from unstable.types import ActorState, PackedTrajectory, PlayedGame
 
 
 class Scored:
-    """A process's means of play: a collector whose engine is scripted, and one reward term."""
+    """A collector with a scripted engine, and one reward term."""
 
     def __init__(self, made: Collector) -> None:
         self.collector = made
